@@ -5,44 +5,36 @@ Rows and columns are counted from 0 in every message, as tensors are indexed.
 
 from __future__ import annotations
 
-import math
-import numbers
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import PyroccamError
+from .errors import DataError, DataWarning, shown
 from .numbering import row_number
+from .ranges import Finite
 
 __all__ = [
-    "DataError",
-    "DataWarning",
+    "Missing",
     "as_tensor",
-    "check_choice",
-    "check_count",
     "check_finite",
-    "check_fraction",
     "check_inputs",
-    "check_number",
     "check_numeric",
     "check_pair",
-    "check_seed",
-    "check_targets",
-    "check_truth",
-    "listed",
     "named",
     "refuse_masked",
     "refuse_rows",
     "rows_without",
-    "shown",
     "warn_of_wild_cells",
     "with_channel",
 ]
 
+
+Missing = str | Finite | Sequence[Finite] | None
+"""Numbers that stand for a missing value: one, a list, or a text with commas."""
 
 _INT64 = np.iinfo(np.int64).max
 
@@ -54,49 +46,6 @@ _ALONE = 3.0
 
 _JUDGED = 2**22
 """Numbers of training rows by which others are judged, at most, about."""
-
-_LONGEST = 800
-"""Characters of a part of a message: what a file says of itself may be of any length."""
-
-
-class DataWarning(UserWarning):
-    """What somebody should know of data that can be used."""
-
-
-class DataError(PyroccamError):
-    """Data that cannot be used.
-
-    What it quotes may come from anybody's file: line breaks, control characters and halves of
-    characters are written as escapes, and what is too long is cut.
-    """
-
-    def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
-        super().__init__(*map(_printable, (found, expected, hint)))
-
-
-def _printable(text: str) -> str:
-    """`text` in one line that any terminal can show."""
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def shown(value: object) -> str:
-    """A value as Python writes it, of any length."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python does not write whole numbers of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def listed(names: Iterable[object], most: int = 8) -> str:
-    """The first names of a list, of any length, as part of a message."""
-    names = list(names)
-    first = [text if len(text := str(name)) <= 60 else f"{text[:57]}..." for name in names[:most]]
-    return ", ".join(first) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
 def named(names: Any) -> list[str]:
@@ -138,7 +87,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def refuse_rows(name: str, values: Any, bad: Any, expected: str, hint: str = "") -> None:
+def refuse_rows(name: str, values: Any, bad: Any, expected: str) -> None:
     """Refuse rows with values (B, ...) that are `bad`.
 
     Raises:
@@ -151,7 +100,7 @@ def refuse_rows(name: str, values: Any, bad: Any, expected: str, hint: str = "")
         value = f"{value:g}" if isinstance(value, float) else shown(value)
         count = int(bad.reshape(len(bad), -1).any(1).sum())
         found = f"{name} holds {value} in row {row_number(first[0], name)} ({count} such row(s))"
-        raise DataError(found, expected, hint)
+        raise DataError(found, expected)
 
 
 def refuse_masked(name: str, value: Any) -> None:
@@ -162,7 +111,7 @@ def refuse_masked(name: str, value: Any) -> None:
         DataError: for one.
     """
     if any(map(np.ma.is_masked, value if isinstance(value, list | tuple) else [value])):
-        raise DataError(f"{name} has masked values", hint="leave out those rows")
+        raise DataError(f"{name} has masked values")
 
 
 def check_numeric(name: str, dtype: np.dtype) -> None:
@@ -172,11 +121,7 @@ def check_numeric(name: str, dtype: np.dtype) -> None:
         DataError: if it holds text, dates, objects or records.
     """
     if dtype.kind not in "biuf":
-        raise DataError(
-            f"{name} holds {dtype} values",
-            "numbers",
-            "encode text as numbers first (labels: numpy.unique(y, return_inverse=True)[1])",
-        )
+        raise DataError(f"{name} holds {dtype} values", "numbers")
 
 
 def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
@@ -203,7 +148,6 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
         f"{name} has {count} value(s) that are NaN, infinite or beyond float32, "
         f"the first at {where}: {value}",
         "finite numbers only",
-        "drop those rows, or fill them with a training mean",
     )
 
 
@@ -215,15 +159,14 @@ def _where(name: str, row: int, place: Sequence[int], columns: Sequence[str]) ->
     return f"{where}, column {place[0]}" + (f" ({columns[place[0]]!r})" if columns else "")
 
 
-def rows_without(missing: Any, where: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def rows_without(missing: Missing, where: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Which rows of arrays (B, ...) hold no number that stands for a missing value (B,), with a
     warning of how many do; texts are not looked at.
 
     Raises:
-        DataError: if `missing` is neither a number nor several, or no row is left.
+        DataError: if `missing` is a text of no numbers, or no row is left.
     """
-    given = missing if isinstance(missing, list | tuple) else [missing]
-    codes = [check_number("missing", code) for code in given]
+    codes = _codes(missing)
     kept = np.ones(arrays[0].shape[:1], bool)
     for array in arrays:
         if array.dtype.kind in "iuf":
@@ -236,6 +179,16 @@ def rows_without(missing: Any, where: str, arrays: Sequence[np.ndarray]) -> np.n
         said = f"{count} of {kept.size} rows of {where} are left out, for missing={codes}."
         warnings.warn(said, DataWarning, stacklevel=2)
     return kept
+
+
+def _codes(missing: Missing) -> list[float]:
+    """Numbers that are given as one, a list, or a text with commas."""
+    given: Any = missing.split(",") if isinstance(missing, str) else missing
+    given = given if isinstance(given, Sequence) else [given]
+    try:
+        return [float(code) for code in given]
+    except ValueError as error:
+        raise DataError(f"missing={missing!r}", "numbers") from error
 
 
 def warn_of_wild_cells(
@@ -284,8 +237,7 @@ def warn_of_wild_cells(
     if found:
         more = f" and {found - 3} more" if found > 3 else ""
         said = f"{title} has cells far from all others of their column: {'; '.join(first)}{more}."
-        hint = "If they stand for missing values, missing= (--set data.missing=) leaves them out."
-        warnings.warn(f"{said} {hint}", DataWarning, stacklevel=2)
+        warnings.warn(f"{said} To leave out missing values: missing=.", DataWarning, stacklevel=2)
 
 
 def _at(ranked: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -309,7 +261,6 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[s
         raise DataError(
             f"{name} has {x.ndim} dimension(s), shape {shape}",
             "(rows, features), or (rows, channels, ...) such as (rows, channels, height, width)",
-            f"{name}[:, None] if there is one feature",
         )
     if 0 in shape:
         raise DataError(f"{name} is empty, shape {shape}", "at least one row and one feature")
@@ -317,7 +268,7 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[s
     if ids:
         bad = (x < 0) | (x != x.round() if x.is_floating_point() else x.new_tensor(False).bool())
         expected = "whole numbers from 0, rows of a table of embeddings, for ids=True"
-        refuse_rows(name, x, bad, expected, "without ids=, if inputs are amounts")
+        refuse_rows(name, x, bad, expected)
 
 
 def with_channel(x: Tensor) -> Tensor:
@@ -338,103 +289,3 @@ def check_pair(x_name: str, x: Tensor, y_name: str, y: Tensor) -> None:
             f"(shape {tuple(y.shape)})",
             "one target for each row",
         )
-
-
-def check_targets(name: str, y: Tensor) -> Tensor:
-    """Regression targets: (B, T), where (B,) is read as T = 1.
-
-    Returns:
-        The targets (B, T), of a floating number type.
-
-    Raises:
-        DataError: if `y` has another shape or is not finite.
-    """
-    if y.ndim == 1:
-        y = y[:, None]
-    if y.ndim != 2 or y.shape[1] == 0:
-        raise DataError(
-            f"{name} has shape {tuple(y.shape)}",
-            "regression targets of shape (rows,) or (rows, targets)",
-            f"{name}.reshape(len({name}), -1)",
-        )
-    y = y if y.is_floating_point() else y.double()
-    check_finite(name, y)
-    return y
-
-
-def check_fraction(name: str, value: float, *, zero: bool = False) -> float:
-    """A share of the rows: below 1, and above 0 unless `zero` is allowed.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if not _is_finite(value) or not 0 <= value < 1 or (value == 0 and not zero):
-        raise DataError(
-            f"{name}={shown(value)}", f"a number with {'0 <=' if zero else '0 <'} {name} < 1"
-        )
-    return float(value)
-
-
-def check_number(name: str, value: float) -> float:
-    """A finite number.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if not _is_finite(value):
-        raise DataError(f"{name}={shown(value)}", "a finite number")
-    return float(value)
-
-
-def _is_finite(value: object) -> bool:
-    """True if `value` is a number that a float can hold; a truth value is none."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number of hundreds of digits
-        return False
-
-
-def check_truth(name: str, value: bool) -> bool:
-    """A truth value.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if not isinstance(value, bool | np.bool_):
-        raise DataError(f"{name}={shown(value)}", "true or false")
-    return bool(value)
-
-
-def check_count(name: str, value: int, least: int, most: int | None = None) -> int:
-    """A whole number from `least` to `most`.
-
-    Raises:
-        DataError: if it is not.
-    """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
-        limit = f"from {least} to {most}" if most is not None else f"of at least {least}"
-        raise DataError(f"{name}={shown(value)}", f"a whole number {limit}")
-    return int(value)
-
-
-def check_choice(name: str, value: str, known: Sequence[str]) -> str:
-    """One of the words that are known.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if value not in known:
-        raise DataError(f"{name}={shown(value)}", " or ".join(map(repr, known)))
-    return value
-
-
-def check_seed(seed: int) -> int:
-    """A seed is a whole number, 0 or more.
-
-    Raises:
-        DataError: if it is not.
-    """
-    return check_count("seed", seed, 0)

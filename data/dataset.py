@@ -12,25 +12,24 @@ import torch
 from torch import Tensor
 
 from .checks import (
-    DataError,
     as_tensor,
     check_inputs,
     check_pair,
-    check_seed,
-    check_truth,
     named,
     warn_of_wild_cells,
     with_channel,
 )
+from .errors import DataError
 from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names
 from .marginal import Marginal
+from .ranges import AtLeastTwo, ShareOrZero, Whole, checked
 from .raw import keep_raw
 from .record import differences, record
 from .splits import Scaling, along, carve, moments, number_groups, rescale
 from .splits import standardise as scale
-from .tasks import Task, check_amounts, check_task, decide_task
+from .tasks import Task, check_amounts, decide_task
 from .weighting import by_class, check_weights, joined, scaled
 
 __all__ = ["Dataset", "Task"]
@@ -122,6 +121,11 @@ class Dataset:
             object.__setattr__(self, "scaling", Scaling(*(s.cpu().double() for s in stats)))
 
     @property
+    def _examples(self) -> Dataset:
+        """A set in memory with rows that are like all of these."""
+        return self
+
+    @property
     def N(self) -> int:
         """Number of training rows: the size of the data plate."""
         return self.x_train.shape[0]
@@ -134,17 +138,17 @@ class Dataset:
     @property
     def device(self) -> torch.device:
         """Where the rows are, or come to when they are read."""
-        return self.x_train.device
+        return self._examples.x_train.device
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input, without the batch."""
-        return tuple(self.x_train.shape[1:])
+        return tuple(self._examples.x_train.shape[1:])
 
     @property
     def weighted(self) -> bool:
         """Rows have weights: they stand behind the targets that a fit takes."""
-        return self.weights is not None
+        return self._examples.weights is not None
 
     @property
     def shapes(self) -> Any:
@@ -168,16 +172,15 @@ class Dataset:
             x = as_tensor("x", x)
         shape, own = tuple(x.shape), self.input_shape
         if len(shape) != 1 + len(own) or (not self.ids and shape[1] != own[0]):
-            one = "x[None], if that is one row" if shape == own else ""
-            raise DataError(f"x has shape {shape}", f"rows of shape {own} in a batch", one)
+            raise DataError(f"x has shape {shape}", f"rows of shape {own} in a batch")
         if len(x):
             check_inputs("x", x, ids=self.ids)
-        return x.to(self.x_train)
+        return x.to(self._examples.x_train)
 
     @property
     def outputs(self) -> int:
         """How many outputs a network needs: classes, or targets."""
-        return self.y_train.shape[1] if self.classes is None else self.classes
+        return self._examples.y_train.shape[1] if self.classes is None else self.classes
 
     @cached_property
     def targets(self) -> Tensor:
@@ -203,15 +206,15 @@ class Dataset:
     def head(self, rows: int) -> tuple[Tensor, Tensor]:
         """Some training rows, as many if there are, with their `targets`: an example of what a
         network is given."""
-        return self.x_train[:rows], self.targets[:rows]
+        few = self._examples
+        return few.x_train[:rows], few.targets[:rows]
 
     def first(self, rows: int) -> Dataset:
         """The same data with so many training rows, if there are: of what is streamed those that
         are held as examples."""
-        weights = None if self.weights is None else self.weights[:rows]
-        return replace(
-            self, x_train=self.x_train[:rows], y_train=self.y_train[:rows], weights=weights
-        )
+        few = self._examples
+        weights = None if few.weights is None else few.weights[:rows]
+        return replace(few, x_train=few.x_train[:rows], y_train=few.y_train[:rows], weights=weights)
 
     def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets, without weights, of the rows of a split at some places (B,)."""
@@ -260,7 +263,7 @@ class Dataset:
     @property
     def ids(self) -> bool:
         """Inputs are whole numbers to look up in a table of embeddings."""
-        return not self.x_train.is_floating_point()
+        return not self._examples.x_train.is_floating_point()
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
         """Inputs and targets of "train", "val" or "test".
@@ -327,7 +330,8 @@ class Dataset:
         """Means and standard deviations by which rows were scaled, `x_mean`, `x_std`, `y_mean` and
         `y_std`, in float64 and in shapes that act on inputs (B, ...) and targets (B, T)."""
         found = self.scaling._asdict()
-        return {n: along(s, self.x_train) if n[0] == "x" else s for n, s in found.items()}
+        x = self._examples.x_train
+        return {n: along(s, x) if n[0] == "x" else s for n, s in found.items()}
 
     def but(self, **changes: Any) -> Dataset:
         """The same data with other values of some attributes, as `dataclasses.replace` has it;
@@ -429,6 +433,7 @@ class Dataset:
         return f"{type(self).__name__}({self.name!r}, {self.task}: {what}, {shape}, rows: {rows})"
 
     @classmethod
+    @checked
     def from_tensors(
         cls,
         x_train: Any,
@@ -439,12 +444,12 @@ class Dataset:
         x_val: Any = None,
         y_val: Any = None,
         task: Task | None = None,
-        val_fraction: float = 0.1,
-        seed: int = 0,
+        val_fraction: ShareOrZero = 0.1,
+        seed: Whole = 0,
         standardise: bool = True,
         name: str = "tensors",
-        class_names: Sequence[str] = (),
-        classes: int | None = None,
+        class_names: str | Sequence[object] = (),
+        classes: AtLeastTwo | None = None,
         groups: Any = None,
         columns: Sequence[str] = (),
         target: str = "",
@@ -494,26 +499,20 @@ class Dataset:
         Raises:
             DataError: naming the array, the row and the value that cannot be used.
         """
-        check_task(task)
-        check_seed(seed)
-        check_truth("standardise", standardise)
-        check_truth("ids", ids)
         standardise = standardise and not ids
-        class_names = named(class_names)
+        called, columns = named(class_names), [*map(str, columns)]
         x: dict[str, Any] = {"train": x_train, "test": x_test}
         y: dict[str, Any] = {"train": y_train, "test": y_test}
         if x_val is not None or y_val is not None:
             x["val"], y["val"] = x_val, y_val
         if all(map(are_names, y.values())) and task != "regression":
-            if not class_names:
-                class_names = np.unique(np.asarray(y_train).astype(str)).tolist()
-            y = {s: number_names(f"y_{s}", one, class_names) for s, one in y.items()}
+            if not called:
+                called = np.unique(np.asarray(y_train).astype(str)).tolist()
+            y = {s: number_names(f"y_{s}", one, called) for s, one in y.items()}
         fields = None
         if are_several(x_train, y_train):
             if ids:
-                raise DataError(
-                    "ids=True for several inputs", "whole numbers where they are ids", "no ids="
-                )
+                raise DataError("ids=True for several inputs", "whole numbers where they are ids")
             fields = Fields.of("x_train", x_train)
             x = {s: fields.pack(f"x_{s}", one) for s, one in x.items()}
         for s in x:
@@ -534,7 +533,7 @@ class Dataset:
                 f"{len(columns)} columns for inputs of shape {tuple(shape)}",
                 "one name a feature of a table",
             )
-        if task is None and (class_names or classes is not None):
+        if task is None and (called or classes is not None):
             task = "classification"
         elif task is None:
             task = decide_task("y_train", *y.values())
@@ -547,14 +546,12 @@ class Dataset:
         digest = fingerprint(**parts)
 
         if task == "classification":
-            classes = count_classes(check_labels("y_train", y["train"]), classes, class_names)
+            classes = count_classes(check_labels("y_train", y["train"]), classes, called)
             y = {s: check_labels(f"y_{s}", one, classes) for s, one in y.items()}
         else:
-            if classes is not None or class_names:
+            if classes is not None or called:
                 raise DataError(
-                    f"classes={classes}, class_names={tuple(class_names)} for {task}",
-                    "neither",
-                    "task='classification'",
+                    f"classes={classes}, class_names={tuple(called)} for {task}", "neither"
                 )
             y = {s: check_amounts(f"y_{s}", one, task) for s, one in y.items()}
             for s, one in y.items():
@@ -604,7 +601,7 @@ class Dataset:
             x_test=xs[2],
             y_test=ys[2],
             classes=classes,
-            class_names=tuple(class_names),
+            class_names=tuple(called),
             x_mean=x_mean,
             x_std=x_std,
             y_mean=y_mean,
@@ -616,7 +613,7 @@ class Dataset:
                 "standardise": standardise,
                 **({"ids": True} if ids else {}),
             },
-            columns=tuple(map(str, columns)),
+            columns=tuple(columns),
             target=target,
             digest=digest,
             scaling=scaling,

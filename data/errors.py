@@ -1,8 +1,16 @@
-"""Errors that a person can mend: what was given, what was expected, what to try."""
+"""Errors that a person can mend: what was given, what was expected."""
 
 from __future__ import annotations
 
-__all__ = ["NetworkError", "PyroccamError", "TooLarge"]
+import reprlib
+from collections.abc import Iterable
+
+__all__ = [
+    "DataError", "DataWarning", "NetworkError", "PyroccamError", "TooLarge", "listed", "shown",
+]  # fmt: skip
+
+_LONGEST = 800
+"""Characters of a part of a message: what a file says of itself may be of any length."""
 
 
 class PyroccamError(ValueError):
@@ -31,3 +39,52 @@ class TooLarge(PyroccamError):
 
 class NetworkError(PyroccamError, RuntimeError):
     """A person's own network failed, in their code."""
+
+
+class DataWarning(UserWarning):
+    """What somebody should know of data that can be used."""
+
+
+class DataError(PyroccamError):
+    """Data that cannot be used.
+
+    What it quotes may come from anybody's file: line breaks, control characters and halves of
+    characters are written as escapes, and what is too long is cut.
+    """
+
+    def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
+        super().__init__(*map(_printable, (found, expected, hint)))
+
+
+def _printable(text: str) -> str:
+    """`text` in one line that any terminal can show."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # Python does not write whole numbers of thousands of digits
+            return "a number of thousands of digits"
+
+
+_SHORT = _Short()
+_SHORT.maxstring = _SHORT.maxother = 60
+_SHORT.maxlevel = 3
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, of any length."""
+    return _SHORT.repr(value)
+
+
+def listed(names: Iterable[object], most: int = 8) -> str:
+    """The first names of a list, of any length, as part of a message."""
+    names = list(names)
+    first = [text if len(text := str(name)) <= 60 else f"{text[:57]}..." for name in names[:most]]
+    return ", ".join(first) + (f", ... ({len(names)} in all)" if len(names) > most else "")

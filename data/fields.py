@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .checks import DataError, as_tensor, check_finite, listed
+from .checks import as_tensor, check_finite
+from .errors import DataError, listed
 from .splits import moments
 
 __all__ = ["Field", "Fields", "Several", "are_several", "gathered", "keys_of"]
@@ -95,7 +96,7 @@ class Fields:
             DataError: for other inputs, shapes or kinds, or numbers that float32 cannot hold.
         """
         if not are_several(x):
-            raise DataError(f"{where} is a {type(x).__name__}", f"{self}", "a dict or a tuple")
+            raise DataError(f"{where} is a {type(x).__name__}", f"{self}")
         parts = _parts(x)
         if isinstance(x, Mapping) != self.named or {*parts} != {one.name for one in self.each}:
             raise DataError(f"{where} has the inputs {listed(parts)}", f"{self}")
@@ -119,7 +120,6 @@ class Fields:
                 raise DataError(
                     f"{name} holds {largest}, or its negative, which float32 cannot",
                     f"whole numbers up to {_EXACT}",
-                    "to number what there is from 0, or float numbers if they are amounts",
                 )
             exact = part.dtype == torch.float64
             columns.append((part if exact else part.float()).reshape(rows, one.size))

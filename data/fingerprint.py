@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import DataError
+from .errors import DataError
 
 __all__ = ["add_rows", "fingerprint", "known_rows"]
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_count, check_finite, listed, refuse_rows
+from .checks import check_finite, refuse_rows
+from .errors import DataError, listed
 
 __all__ = ["are_names", "check_labels", "count_classes", "number_names"]
 
@@ -49,8 +50,7 @@ def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
         raise DataError(f"{name} has shape {texts.shape}", "one class label a row, shape (rows,)")
     places = {one: place for place, one in enumerate(names)}
     numbers = np.array([places.get(text, -1) for text in texts.tolist()], dtype=np.int64)
-    hint = "class_names= with all of them, if training rows lack some"
-    refuse_rows(name, texts, numbers < 0, f"one of {listed(map(repr, names))}", hint)
+    refuse_rows(name, texts, numbers < 0, f"one of {listed(map(repr, names))}")
     return numbers
 
 
@@ -69,31 +69,19 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
         DataError: naming the first row that is wrong and its value.
     """
     if y.ndim != 1:
-        hint = f"{name}.argmax(1) if this is one-hot, or task='multi-label'"
-        hint = hint if y.ndim == 2 and y.shape[1] > 1 else ""
-        hint = hint or f"{name}.reshape(-1) if there is one label a row"
         raise DataError(
-            f"{name} has shape {tuple(y.shape)}", "one class label a row, shape (rows,)", hint
+            f"{name} has shape {tuple(y.shape)}", "one class label a row, shape (rows,)"
         )
+    bad = y < 0
     if y.is_floating_point():
         check_finite(name, y)
-        refuse_rows(name, y, y != y.round(), "whole numbers as class labels", "task='regression'")
         # beyond, a float is whole by rounding, and may be no int64
-        refuse_rows(
-            name, y, y.abs() > _LARGEST, f"class labels up to {_LARGEST}", "task='regression'"
-        )
-    y = y.long()
-    remap = "numpy.unique(y, return_inverse=True)[1] makes labels that start at 0"
-    refuse_rows(name, y, y < 0, "class labels from 0 upwards", remap)
+        bad = bad | (y != y.round()) | (y > _LARGEST)
     if classes is not None:
-        refuse_rows(
-            name,
-            y,
-            y >= classes,
-            f"class labels 0 to {classes - 1} (there are {classes} classes)",
-            f"{remap}; classes= says how many there are when training rows lack some",
-        )
-    return y
+        bad = bad | (y >= classes)
+    known = "whole numbers from 0" if classes is None else f"0 to {classes - 1}"
+    refuse_rows(name, y, bad, f"class labels, {known}")
+    return y.long()
 
 
 def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) -> int:
@@ -111,25 +99,21 @@ def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) ->
         DataError: if what was said disagrees, or a number is skipped.
     """
     if classes is not None:
-        check_count("classes", classes, 2)
         if class_names and len(class_names) != classes:
             raise DataError(f"{len(class_names)} class_names", f"{classes}, one a class")
         return classes
     if class_names:
-        return check_count("len(class_names)", len(class_names), 2)
+        if len(class_names) < 2:
+            raise DataError(f"class_names={list(class_names)}", "at least 2")
+        return len(class_names)
     seen = y.unique()  # not bincount: a label of a thousand millions would take gigabytes
     if len(seen) < 2:
-        raise DataError(
-            f"y_train has only the label {int(seen[0])}",
-            "at least 2 classes",
-            "classes= if the training rows lack some",
-        )
+        raise DataError(f"y_train has only the label {int(seen[0])}", "at least 2 classes")
     count = int(seen[-1]) + 1
     if len(seen) < count:
         gap = int((seen != torch.arange(len(seen))).nonzero()[0])
         raise DataError(
             f"y_train has no row of class {gap}, though labels go up to {count - 1}",
             "labels 0, 1, 2, ... without a gap",
-            "numpy.unique(y, return_inverse=True)[1], or classes= if this is meant",
         )
     return count

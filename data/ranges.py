@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-import reprlib
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -19,11 +18,11 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from .errors import PyroccamError
+from .errors import PyroccamError, shown
 
 __all__ = [
-    "Between", "Count", "Finite", "Fraction", "NotNegative", "Options", "Positive", "Share",
-    "Whole", "allows", "check", "checked", "kinds_of", "nearest",
+    "AtLeastTwo", "Between", "Count", "Finite", "Fraction", "NotNegative", "Options", "Positive",
+    "Share", "ShareOrZero", "Whole", "allows", "check", "checked", "kinds_of", "nearest",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,9 +59,11 @@ Finite = Annotated[float, Between()]
 Positive = Annotated[float, Between(0.0, ends="()")]
 NotNegative = Annotated[float, Between(0.0)]
 Share = Annotated[float, Between(0.0, 1.0, "()")]
+ShareOrZero = Annotated[float, Between(0.0, 1.0, "[)")]
 Fraction = Annotated[float, Between(0.0, 1.0)]
 Whole = Annotated[int, Between(0)]
 Count = Annotated[int, Between(1)]
+AtLeastTwo = Annotated[int, Between(2)]
 
 
 class Options:
@@ -73,7 +74,8 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for name, kind in kinds_of(type(self)).items():
+        own: Any = type(self)
+        for name, kind in kinds_of(own).items():
             if hasattr(self, name):
                 check(name, getattr(self, name), kind)
 
@@ -109,7 +111,7 @@ def check(name: str, value: object, kind: Any) -> None:
     if not allows(kind, value):
         choices = [c for c in _choices(kind) if isinstance(c, str)]
         hint = nearest(value, choices) if isinstance(value, str) else ""
-        raise PyroccamError(f"{name}={_SHORT.repr(value)}", _described(kind), hint)
+        raise PyroccamError(f"{name}={shown(value)}", _described(kind), hint)
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -169,7 +171,9 @@ def allows(kind: Any, value: Any) -> bool:
             return True
         if isinstance(value, str) or not isinstance(value, container):
             return False
-        each = value.values() if isinstance(value, Mapping) else value
+        if container is Collection and isinstance(value, Mapping):
+            return False
+        each: Any = value.values() if isinstance(value, Mapping) else value
         return all(allows(inner[-1], one) for one in each)
     if kind in (int, float):
         number: type = Integral if kind is int else Real
@@ -208,8 +212,3 @@ def _described(kind: Any) -> str:
         return each + _described(inner[-1])
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
     return "None" if kind is types.NoneType else words.get(kind, getattr(kind, "__name__", ""))
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
-_SHORT.maxlevel = 3

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .checks import DataError, listed, shown
+from .errors import DataError, PyroccamError, listed, shown
+from .ranges import Finite, Whole, check
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -125,48 +125,20 @@ def _same_scale(mean: float, mean_then: float, std: float, std_then: float) -> b
     return abs(mean - mean_then) <= _CLOSE * size and abs(std - std_then) <= _CLOSE * size
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _list_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(test, value))
-
-
-def _is_rows(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        _whole(value.get(split)) for split in ("train", "val", "test")
-    )
-
-
-_NUMBERS = (_list_of(_number), "a list of finite numbers")
-_TEXTS = (_list_of(_text), "a list of texts")
-
-_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "digest": (_text, "a text"),
-    "task": (_text, "a text"),
-    "columns": _TEXTS,
-    "target": (_text, "a text"),
-    "classes": (lambda value: value is None or _whole(value), "a whole number or null"),
-    "class_names": _TEXTS,
-    "input_shape": (_list_of(_whole), "a list of whole numbers"),
-    "rows": (_is_rows, "numbers of train, val and test rows"),
-    "x_mean": _NUMBERS,
-    "x_std": _NUMBERS,
-    "y_mean": _NUMBERS,
-    "y_std": _NUMBERS,
-    "split": (
-        lambda value: isinstance(value, dict) and all(map(_text, value)),
-        "options by their names",
-    ),
+_KINDS: dict[str, Any] = {
+    "digest": str,
+    "task": str,
+    "columns": Sequence[str],
+    "target": str,
+    "classes": Whole | None,
+    "class_names": Sequence[str],
+    "input_shape": Sequence[Whole],
+    "rows": Mapping[str, Whole],
+    "x_mean": Sequence[Finite],
+    "x_std": Sequence[Finite],
+    "y_mean": Sequence[Finite],
+    "y_std": Sequence[Finite],
+    "split": Mapping[str, object],
 }
 """What each part of a record is."""
 
@@ -177,12 +149,12 @@ def _refuse_damage(remembered: Any) -> None:
     Raises:
         DataError: with the first part that is wrong.
     """
-    hint = "the run's files from a backup, or fit again"
-    if not isinstance(remembered, dict):
-        raise DataError("the record of the data is damaged", "names and values", hint)
-    for name, (test, expected) in _KINDS.items():
-        if name not in remembered:
-            raise DataError(f"the record of the data is damaged: it has no {name!r}", hint=hint)
-        if not test(remembered[name]):
-            what = f"{name!r} is {shown(remembered[name])}"
-            raise DataError(f"the record of the data is damaged: {what}", expected, hint)
+    if not isinstance(remembered, dict) or not _KINDS.keys() <= remembered.keys():
+        raise DataError("the record of the data is damaged", ", ".join(_KINDS))
+    for name, kind in _KINDS.items():
+        try:
+            check(name, remembered[name], kind)
+        except PyroccamError as error:
+            raise DataError(f"the record of the data is damaged: {error}") from error
+    if not remembered["rows"].keys() >= {"train", "val", "test"}:
+        raise DataError(f"the record of the data is damaged: {remembered['rows']!r}")

@@ -13,17 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import DataError, check_fraction, check_seed, check_truth, listed
 from .dataset import Dataset
+from .errors import DataError, listed
 from .own_code import absolute_name, attribute, is_function_name, looked_for_beside, split_name
+from .ranges import Whole, checked
 from .roots import refuse_no_file
 from .sets.embedded import load_digits
 from .sets.images import load_images
-from .sets.selection import load_polynomial, load_regimes
 from .sets.toys import load_spirals, load_wiggle
 from .sets.uci import UCI_ALIASES, load_uci
-from .sets.wisdm_series import load_wisdm_series
-from .sets.wisdm_windows import load_wisdm_windows
 from .streaming.named import FORMS, is_streamable, load_stream
 from .tables import load_csv, load_npz
 from .tasks import Task
@@ -46,19 +44,11 @@ def _rows() -> dict[str, tuple[Entry, Loader]]:
     """All data sets that have a name: adding one is adding a line here."""
     spirals = Entry("spirals", "classification", "made", "two spirals in the plane")
     wiggle = Entry("wiggle", "regression", "made", "a wavy line seen through noise")
-    line = Entry("polynomial", "regression", "made", "a line, and powers up to the ninth to fit it")
-    regimes = Entry("regimes", "regression", "made", "tanh of one input out of eleven")
     digits = Entry("digits", "classification", "scikit-learn", "8 x 8 grey digits")
-    series = "the next of 200 records of a watch (WISDM 2019, A-E; not the raw v1.1)"
-    windows = "six activities from 43 features of a phone (WISDM v1.1)"
     rows: list[tuple[Entry, Loader]] = [
         (spirals, load_spirals),
         (wiggle, load_wiggle),
-        (line, load_polynomial),
-        (regimes, load_regimes),
         (digits, load_digits),
-        (Entry("wisdm-series", "regression", "data_root", series), load_wisdm_series),
-        (Entry("wisdm-windows", "classification", "data_root", windows), load_wisdm_windows),
     ]
     for name, kind, what in (
         ("mnist", "MNIST", "28 x 28 grey digits"),
@@ -88,10 +78,11 @@ def available() -> list[Entry]:
     return [entry for entry, _ in _ROWS.values()]
 
 
+@checked
 def load(
     name: str | os.PathLike[str],
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     download: bool = True,
     class_weights: Any = None,
     **options: Any,
@@ -127,8 +118,6 @@ def load(
         Dataset('spirals', classification: 2 classes, 2 inputs, rows: 180 train, 20 val, 1800 test)
     """
     key, loader = find(name)
-    check_seed(seed)
-    check_truth("download", download)
     parameters = inspect.signature(loader).parameters
     usual = _options(parameters)
     if "data_root" not in usual:
@@ -138,11 +127,6 @@ def load(
         raise DataError(f"{key} has no option {listed(unknown)}", ", ".join(usual) or "none")
     if lacking := [o for o, v in usual.items() if v is _MUST and o not in ("seed", *options)]:
         raise DataError(f"{key} is not told {listed(lacking)}", f"{lacking[0]}=")
-    for option, value in options.items():
-        if isinstance(usual.get(option), bool):
-            check_truth(f"{key}: {option}", value)
-        elif option.endswith("_fraction"):
-            check_fraction(option, value, zero=option == "val_fraction")
     asked = {**options, "download": download} if "download" in parameters else options
     if isinstance(test := options.get("test"), str | os.PathLike) and not is_code(key):
         options["test"] = absolute(os.fspath(test))
@@ -185,7 +169,10 @@ def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
         raise DataError(f"a data set called {name!r}", "a name, or the path of a file")
     suffix = Path(name).suffix.lower()
     if suffix in _FILES:
-        path = _resolve(name)
+        path = _there(name)
+        if path is None:
+            raise DataError(f"no file {name}")
+        refuse_no_file(path)
         return str(path), functools.partial(_FILES[suffix], path)
     if is_function_name(name):
         return absolute_name(name), _own(name)
@@ -197,18 +184,10 @@ def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
         if not is_streamable(there):
             raise DataError(f"{there} is a {'folder' if there.is_dir() else 'file'}", _OWN)
         return str(there), functools.partial(load_stream, there)
-    if name in ("tensors", "stream"):
-        raise DataError(
-            f"{name!r} came from memory and cannot be loaded by name",
-            hint="Dataset.from_tensors or data.stream again; or save them as .npz, or by "
-            "data.write_rows",
-        )
     near = difflib.get_close_matches(name.lower(), _ROWS, n=3)
     near += [known for known in _ROWS if known.endswith(f"/{name.lower()}")]
     raise DataError(
-        f"no data set is called {name!r}",
-        f"one of {', '.join(_ROWS)}, or {_OWN}",
-        " or ".join(dict.fromkeys(near)),
+        f"no data set is called {name!r}", f"one of {', '.join(_ROWS)}, or {_OWN}", listed(near)
     )
 
 
@@ -308,30 +287,3 @@ def _there(name: str) -> Path | None:
         return path if path.exists() else None
     except (ValueError, RuntimeError, OSError):  # zero bytes, no such user, a circle
         return None
-
-
-def _resolve(name: str) -> Path:
-    """The whole path of a file that is there.
-
-    Raises:
-        DataError: if it is not, with files that are called alike.
-    """
-    try:
-        path = Path(name).expanduser().resolve()
-    except (ValueError, RuntimeError, OSError) as error:  # zero bytes, no such user, a circle
-        raise DataError(f"{name!r} is no path ({error})") from error
-    try:
-        refuse_no_file(path)
-    except DataError as error:
-        near = difflib.get_close_matches(path.name, _siblings(path), n=3)
-        hint = ", ".join(near) and f"{', '.join(near)} there"
-        raise DataError(error.found, error.expected, error.hint or hint) from error
-    return path
-
-
-def _siblings(path: Path) -> list[str]:
-    """The names of files beside `path`, if they may be listed."""
-    try:
-        return [p.name for p in path.parent.iterdir() if p.is_file() and p.name != path.name]
-    except OSError:
-        return []

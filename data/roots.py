@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .checks import DataError
-from .errors import PyroccamError
+from .errors import DataError, PyroccamError
 from .limits import ask
 
-__all__ = ["AGAIN", "find_file", "read_bytes", "reading", "refuse_no_file", "resolve_root"]
-
-AGAIN = "delete the file and download it again"
-"""What to try when a file is broken."""
+__all__ = ["read_bytes", "reading", "refuse_no_file", "resolve_root"]
 
 _CHUNK = 2**20
 
@@ -42,12 +38,6 @@ def resolve_root(data_root: str | os.PathLike[str] | None = None) -> Path:
     return folder
 
 
-def find_file(root: Path, folder: str, *names: str) -> Path | None:
-    """The first of the files `names` that is in a folder of the root, or in the root itself."""
-    paths = (parent / name for parent in (root / folder, root) for name in names)
-    return next((path for path in paths if path.is_file()), None)
-
-
 def refuse_no_file(path: Path) -> None:
     """Refuse what has a path but no content of its own: a folder, a device that never ends, a
     pipe that never begins.
@@ -66,7 +56,7 @@ def refuse_no_file(path: Path) -> None:
 
 
 @contextmanager
-def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
+def reading(path: Path, what: str) -> Iterator[None]:
     """Turns what goes wrong while a library reads a file into one kind of error.
 
     On broken files readers raise whatever their parts happen to raise (`struct.error`,
@@ -75,7 +65,6 @@ def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
     Arguments:
         path: The file.
         what: What it should be: "a whole gzip file".
-        hint: What to try if it is not that.
 
     Raises:
         DataError: for any exception but those that say already what to mend, and for what is
@@ -95,7 +84,7 @@ def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, AttributeError | LookupError | TypeError):  # of the reader's own parts
             reason = "its reader fails"
-        raise DataError(f"{path} is not {what} ({reason})", hint=hint) from error
+        raise DataError(f"{path} is not {what} ({reason})") from error
 
 
 def read_bytes(path: Path, times: float = 2.0) -> bytes:
@@ -116,7 +105,7 @@ def read_bytes(path: Path, times: float = 2.0) -> bytes:
     packed = path.suffix == ".gz"
     parts, size = [], 0
     with (
-        reading(path, "a whole gzip file" if packed else "a whole file", AGAIN),
+        reading(path, "a whole gzip file" if packed else "a whole file"),
         path.open("rb") as file,
     ):
         # the size that a gzip file tells at its end may be a lie, and so it is not looked at

@@ -10,17 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import (
-    DataError,
-    as_tensor,
-    check_inputs,
-    check_pair,
-    check_truth,
-    listed,
-    rows_without,
-    with_channel,
-)
+from .checks import as_tensor, check_inputs, check_pair, rows_without, with_channel
 from .dataset import Dataset
+from .errors import DataError, listed
 from .fields import gathered, keys_of
 from .fingerprint import fingerprint
 from .formats.archives import open_archive
@@ -28,6 +20,7 @@ from .formats.csv_text import encoded, numbers, read_table, selected
 from .labels import are_names, check_labels, number_names
 from .limits import ask
 from .numbering import numbered
+from .ranges import checked
 from .raw import keeping_raw
 from .registry import find, is_code, load
 from .splits import standardise
@@ -44,6 +37,7 @@ _FLAT = 0.05
 """The share of the training rows' spread below which new values hardly vary."""
 
 
+@checked
 def new_rows(
     name: str | os.PathLike[str], like: Dataset, *, download: bool = True, **options: Any
 ) -> Dataset:
@@ -80,29 +74,18 @@ def new_rows(
         TooLarge: if a file asks for more memory than may be taken.
     """
     key, _ = find(name)
-    check_truth("download", download)
-    kind = Path(key).suffix.lower()
-    if kind in (".csv", ".npz") and os.path.isabs(key):
+    if os.path.isabs(key) and not is_code(key):
         path = Path(key)
+        kind = path.suffix.lower()
         options.pop("data_root", None)
         target = options.pop("target", None) if kind == ".csv" else None
         if options:
-            raise DataError(
-                f"{key} has no option {listed(options)} here",
-                "target=" if kind == ".csv" else "none",
-                "all of its rows are taken as they are",
-            )
-        x, y = _of_table(path, like, target) if kind == ".csv" else _of_archive(path, like)
-        title = path.stem
-    elif os.path.isabs(key) and not is_code(key):
-        options.pop("data_root", None)
-        if options:
-            raise DataError(
-                f"{key} has no option {listed(options)} here", "none",
-                "all of its rows are taken as they are",
-            )  # fmt: skip
-        x, y = _of_files(Path(key), like)
-        title = Path(key).name
+            raise DataError(f"{key} has no option {listed(options)} here")
+        if kind == ".csv":
+            x, y = _of_table(path, like, target)
+        else:
+            x, y = (_of_archive if kind == ".npz" else _of_files)(path, like)
+        title = path.stem if kind in (".csv", ".npz") else path.name
     else:
         if like.source.get("name") == key:
             options = {**like.source, **options}

@@ -12,26 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import (
-    DataError,
-    as_tensor,
-    check_finite,
-    check_fraction,
-    check_seed,
-    listed,
-    named,
-    refuse_rows,
-    rows_without,
-    shown,
-)
+from .checks import Missing, as_tensor, check_finite, named, refuse_rows, rows_without
 from .dataset import Dataset
+from .errors import DataError, listed, shown
 from .fields import gathered, keys_of
 from .formats.archives import open_archive
 from .formats.csv_text import as_numbers, encoded, numbers, read_table, selected
 from .numbering import numbered
+from .ranges import Share, ShareOrZero, Whole, checked
 from .splits import carve
 from .streaming.pairs import Columns
-from .tasks import Task, check_task, decide_task
+from .tasks import Task, decide_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,15 +32,16 @@ __all__ = ["load_csv", "load_npz"]
 _SPLITS = ("train", "test", "val")
 
 
+@checked
 def load_npz(
     path: str | os.PathLike[str],
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     task: Task | None = None,
-    val_fraction: float = 0.1,
+    val_fraction: ShareOrZero = 0.1,
     standardise: bool = True,
     ids: bool = False,
-    missing: Any = None,
+    missing: Missing = None,
 ) -> Dataset:
     """Arrays `x_train`, `y_train`, `x_test`, `y_test` of a numpy archive, and `x_val`, `y_val` if
     it has them.
@@ -65,17 +57,14 @@ def load_npz(
         val_fraction: Share of the training rows kept aside for validation, without `x_val`.
         standardise: Whether to scale by training statistics.
         ids: Inputs are ids, for a network with an embedding; see :meth:`Dataset.from_tensors`.
-        missing: A number that stands for a missing value, or several: rows with one are left out.
-
-    Returns:
-        The data set.
+        missing: A number that stands for a missing value, or several, in a list or a text with
+            commas: rows with one are left out.
 
     Raises:
         DataError: if the file is broken, lacks an array, or an array cannot be used.
         TooLarge: if it asks for more memory than may be taken.
     """
     path = Path(path)
-    check_task(task)
     with open_archive(path) as archive:
         own = [name for name in archive.names if name.partition(".")[0] in ("x_val", "y_val")]
         keys = {f"{part}_{split}": keys_of(archive.names, f"{part}_{split}")
@@ -103,19 +92,20 @@ def load_npz(
         )
 
 
+@checked
 def load_csv(
     path: str | os.PathLike[str],
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     target: str | None = None,
     inputs: str | Sequence[str] | None = None,
     drop: str | Sequence[str] | None = None,
     categorical: str | Sequence[str] | None = None,
-    missing: Any = None,
+    missing: Missing = None,
     test: str | os.PathLike[str] | None = None,
     task: Task | None = None,
-    test_fraction: float = 0.2,
-    val_fraction: float = 0.1,
+    test_fraction: Share = 0.2,
+    val_fraction: ShareOrZero = 0.1,
     standardise: bool = True,
     weights: str | None = None,
 ) -> Dataset:
@@ -131,7 +121,8 @@ def load_csv(
         categorical: Columns of at most 50 texts, of which each becomes a column of 0 and 1 behind
             the others (:class:`sklearn.preprocessing.OneHotEncoder`); "auto" takes all in which no
             field is a number.
-        missing: A number that stands for a missing value, or several: rows with one are left out.
+        missing: A number that stands for a missing value, or several, in a list or a text with
+            commas: rows with one are left out.
         test: A table of the rows for testing, in place of `test_fraction` of these.
         task: None asks the target (:func:`pyroccam.data.tasks.decide_task`): text, truth
             values and few whole numbers are class labels. Counts have to be called so.
@@ -141,17 +132,11 @@ def load_csv(
         weights: The column that says how much each row counts in a fit, which is no feature; see
             :meth:`Dataset.from_tensors`.
 
-    Returns:
-        The data set.
-
     Raises:
         DataError: naming the line, column or row that cannot be used.
         TooLarge: if it asks for more memory than may be taken.
     """
     path = Path(path)
-    check_task(task)
-    check_seed(seed)
-    check_fraction("test_fraction", test_fraction)
     import pandas as pd
 
     texts, left = [] if categorical == "auto" else named(categorical), named(drop)
@@ -163,12 +148,7 @@ def load_csv(
     kept = [name for name in columns if name not in left]
     features = Columns.of(inputs, target, weights or "").among(str(path), kept)
     if not features:
-        other = next((mark for mark in (";", "\t", "|") if mark in target), None)
-        raise DataError(
-            f"{path} has only the column {target!r}",
-            "features beside the target",
-            "" if other is None else f"commas between the fields; the first line has {other!r}",
-        )
+        raise DataError(f"{path} has only the column {target!r}", "features beside the target")
     if wrong := sorted(({*left} - {*columns}) | ({*texts} - {*features})):
         raise DataError(f"{path} has no inputs {listed(wrong)}", f"some of {listed(features)}")
     of_weights = [] if weights is None else [weights]
@@ -180,7 +160,7 @@ def load_csv(
     count, rows, of_target = len(frame), frame.index.to_numpy(), frame[target]
     if test is not None:
         if not isinstance(test, str | os.PathLike):
-            raise DataError(f"test={shown(test)}", "a path", "test_fraction= for a share")
+            raise DataError(f"test={shown(test)}", "a path")
         there = Path(test) if Path(test).exists() else path.with_name(Path(test).name)  # if moved
         frame = read_table(there, texts)
         Columns(tuple(features), target).among(str(there), frame.columns)
@@ -226,8 +206,7 @@ def _refuse_dummies(path: Path, frame: pd.DataFrame) -> None:
         if count > 1 and (alike or np.min(ones) == 1):
             raise DataError(
                 f"{path} has no target= and ends with dummies, {listed(frame.columns[-count:])}",
-                "the name of the column to predict",
-                "target=NAME (--set data.target=NAME)",
+                "target=NAME",
             )
 
 
@@ -254,7 +233,7 @@ def _read_target(
     else:
         values = y.numpy()
         expected = "text or whole numbers as class labels"
-        refuse_rows(where, values, values != np.round(values), expected, "task='regression'")
+        refuse_rows(where, values, values != np.round(values), expected)
         check_finite(str(path), y[:, None], [str(column.name)])
     distinct, label = np.unique(values, return_inverse=True)
     whole = values.dtype.kind in "iuf"

@@ -3,33 +3,21 @@ tables."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_targets, refuse_rows, shown
+from .checks import check_finite, refuse_rows
+from .errors import DataError
 
-__all__ = ["FEW", "TASKS", "Task", "check_amounts", "check_task", "decide_task"]
+__all__ = ["FEW", "Task", "check_amounts", "decide_task"]
 
 Task = Literal["classification", "regression", "counts", "multi-label"]
 """One of several classes; numbers, standardised; counts as they are; a 0 or 1 for each label."""
 
-TASKS: tuple[Task, ...] = get_args(Task)
-
 FEW = 20
 """Whole numbers with at most this many distinct values look like class labels."""
-
-
-def check_task(task: Any) -> None:
-    """A task is one of :data:`TASKS`, or None where the targets are to decide.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if task is not None and task not in TASKS:
-        *first, last = map(repr, TASKS)
-        raise DataError(f"task={shown(task)}", f"{', '.join(first)} or {last}")
 
 
 def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
@@ -46,14 +34,18 @@ def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
     Raises:
         DataError: naming the first row that is wrong and its value.
     """
-    y = check_targets(name, y)
+    y = y[:, None] if y.ndim == 1 else y
+    if y.ndim != 2 or y.shape[1] == 0:
+        raise DataError(f"{name} has shape {tuple(y.shape)}", "(rows,) or (rows, targets)")
+    y = y if y.is_floating_point() else y.double()
+    check_finite(name, y)
     if task == "counts":
         bad, expected = (y < 0) | (y != y.round()), "whole numbers from 0 on, for task='counts'"
     elif task == "multi-label":
         bad, expected = (y != 0) & (y != 1), "0 or 1 for each label, for task='multi-label'"
     else:
         return y
-    refuse_rows(name, y, bad, expected, "task='regression', if these are other amounts")
+    refuse_rows(name, y, bad, expected)
     return y
 
 
@@ -81,7 +73,7 @@ def decide_task(name: str, *parts: Tensor) -> Task:
         types = ", ".join(str(part.dtype).removeprefix("torch.") for part in parts)
         raise DataError(
             f"{name} and the targets of other splits are of the types {types}",
-            "whole numbers in all of them, or in none", "task=, which says what they are",
+            "one type, or task="
         )  # fmt: skip
     y = torch.cat([part.flatten() for part in parts])
     if y.dtype == torch.bool:
@@ -100,7 +92,6 @@ def decide_task(name: str, *parts: Tensor) -> Task:
         raise DataError(
             f"{name} has {len(values)} distinct whole numbers ({first}, ...): class labels, or "
             "amounts?",
-            "a word on that",
-            "task='classification' or task='regression' (--set data.task=... in a command)",
+            "task='classification' or task='regression'",
         )
     return "regression"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .checks import DataError, as_tensor, check_finite, refuse_rows, shown
+from .checks import as_tensor, check_finite, refuse_rows
+from .errors import DataError, shown
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -87,7 +88,7 @@ def of_classes(data: Dataset, asked: Any, totals: Callable[[], Tensor]) -> Tenso
     """
     if data.classes is None:
         found = f"class_weights={shown(asked)} for {data.task}"
-        raise DataError(found, "classes", "weights=, which are of rows")
+        raise DataError(found, "classes")
     if not isinstance(asked, str):
         return check_weights("class_weights", asked, data.classes)
     if asked != "balanced":

@@ -74,7 +74,7 @@ def _address(kind: str, content: bytes) -> str:
 
 def _fewer(path: Path, most: int) -> tuple[bytes, int, int]:
     """The picture in 256 colours, made smaller until it fits."""
-    with reading(path, "a whole picture", "draw it again"), Image.open(path) as opened:
+    with reading(path, "a whole picture"), Image.open(path) as opened:
         ask(_TIMES * opened.width * opened.height, str(path))
         # What is transparent is white, as behind every figure.
         clear = opened.convert("RGBA")

@@ -352,7 +352,7 @@ def read_file(path: Path) -> dict[str, Any]:
     import yaml  # of the extra `sweep`
 
     content, depth = roots.read_bytes(path, _TAKES), 0
-    with roots.reading(path, "YAML", "mend it there"):
+    with roots.reading(path, "YAML"):
         for event in yaml.parse(content, yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)

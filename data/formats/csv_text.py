@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import DataError, listed, rows_without, shown
+from ..checks import rows_without
+from ..errors import DataError, listed, shown
 from ..limits import ask
 from ..roots import read_bytes, reading
 
@@ -53,7 +54,7 @@ def read_table(path: Path, as_text: Sequence[str] = ()) -> pd.DataFrame:
     content = read_bytes(path, _BYTE)
     if b"\0" in content:
         raise DataError(f"{path} is no text: it holds zero bytes", "a table in UTF-8")
-    with reading(path, "a table", "save it as CSV in UTF-8"):
+    with reading(path, "a table"):
         columns = _header(path, content)
         # short rows are filled up: a file may have many more fields than it has commas
         lines = content.count(b"\n") + content.count(b"\r") + 1
@@ -82,26 +83,19 @@ def _header(path: Path, content: bytes) -> list[str]:
     if not names:
         raise DataError(f"{path} cannot be read as csv: it is empty", "text with a header")
     if len(names) > _MOST_COLUMNS:
-        raise DataError(
-            f"{path} has {len(names)} columns", f"at most {_MOST_COLUMNS}", "arrays in a .npz file"
-        )
+        raise DataError(f"{path} has {len(names)} columns", f"at most {_MOST_COLUMNS}")
     if all(map(_is_number, names)):
         raise DataError(
             f"{path} begins with numbers ({listed(names, 3)})",
             "the names of the columns in its first line",
         )
     if "" in names:
-        raise DataError(
-            f"{path}: column {names.index('')} has no name",
-            "a name for each column",
-            "index=False, if pandas.DataFrame.to_csv wrote the numbers of the rows",
-        )
+        raise DataError(f"{path}: column {names.index('')} has no name", "a name for each column")
     twice = [repr(name) for name, times in Counter(names).items() if times > 1]
     if twice:
         raise DataError(
             f"{path} has more than one column called {listed(twice)}",
             "a name of its own for each column",
-            "leave out the copies, or rename them",
         )
     return names
 
@@ -159,7 +153,6 @@ def selected(
             f"{path} lacks {int(empty.sum())} value(s), the first in row {frame.index[row]}, "
             f"column {frame.columns[column]!r}",
             "a value in each field",
-            "drop those rows, or fill them in",
         )
     return frame
 
@@ -187,7 +180,7 @@ def encoded(
     for name in texts:
         if len(values[name]) > _MOST_VALUES:
             found = f"{path}, column {name!r} holds {len(values[name])} texts"
-            raise DataError(found, f"at most {_MOST_VALUES}", f"drop={name}")
+            raise DataError(found, f"at most {_MOST_VALUES}")
         if (other := ~words[name].isin(values[name])).any():
             raise DataError(
                 f"{path}, column {name!r} holds {shown(words[name][other].iloc[0])} in row "
@@ -196,8 +189,7 @@ def encoded(
             )
     names = [name for name in frame.columns if name not in values]
     ask(_FIELD * len(frame) * (len(names) + sum(map(len, values.values()))), str(path))
-    hint = "categorical=auto (--set data.categorical=auto) or its name for texts, or drop="
-    parts = [numbers(path, frame[name], hint)[:, None] for name in names]
+    parts = [numbers(path, frame[name], "numbers, or categorical=")[:, None] for name in names]
     if texts:
         from sklearn.preprocessing import OneHotEncoder  # half a second that only texts need
 
@@ -207,7 +199,7 @@ def encoded(
     return np.concatenate(parts, 1), names, values
 
 
-def numbers(path: Path, column: pd.Series, hint: str = "") -> np.ndarray:
+def numbers(path: Path, column: pd.Series, expected: str = "numbers") -> np.ndarray:
     """The values of a column (rows,) in float64.
 
     Raises:
@@ -218,7 +210,7 @@ def numbers(path: Path, column: pd.Series, hint: str = "") -> np.ndarray:
     if bad.any():
         row = int(bad.argmax())
         found = f"{shown(column.iloc[row])} in row {column.index[row]}"
-        raise DataError(f"{path}, column {column.name!r} holds {found}", "numbers", hint)
+        raise DataError(f"{path}, column {column.name!r} holds {found}", expected)
     return values
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError
-from ..roots import AGAIN, read_bytes
+from ..errors import DataError
+from ..roots import read_bytes
 
 __all__ = ["find_idx", "read_idx"]
 
@@ -48,19 +48,17 @@ def read_idx(path: Path, dims: int) -> Tensor:
     content = read_bytes(path, _TIMES)
     start = 4 + 4 * dims
     if len(content) < start:
-        raise DataError(f"{path} holds {len(content)} bytes", f"a header of {start}", AGAIN)
+        raise DataError(f"{path} holds {len(content)} bytes", f"a header of {start}")
     magic, *shape = struct.unpack(f">{1 + dims}I", content[:start])
     if magic != 0x800 + dims:
         raise DataError(
             f"{path} begins with 0x{magic:08x}",
             f"0x{0x800 + dims:08x}: {dims}-dimensional unsigned bytes in idx format",
-            AGAIN,
         )
     if len(content) - start != math.prod(shape):
         raise DataError(
             f"{path} holds {len(content) - start} values",
             f"{math.prod(shape)}, since its header says {tuple(shape)}",
-            AGAIN,
         )
     array = np.frombuffer(content, np.uint8, offset=start).reshape(shape)
     return torch.from_numpy(array.copy())  # bytes are read-only, tensors are not

@@ -10,11 +10,11 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from ..checks import DataError, check_count
+from ..errors import DataError
 from ..limits import ask
 from ..roots import reading
 
-__all__ = ["Images", "is_image_folder"]
+__all__ = ["MOST", "Images", "is_image_folder"]
 
 MOST = 4096
 """Pixels of a side to which images are brought, at most."""
@@ -38,8 +38,6 @@ class Images:
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.name, self.size = path.name, size
-        if size is not None:
-            check_count("size", size, 1, MOST)
         with reading(path, "a folder of images"):
             self.classes, self.samples = _found(path)
         self._shape: tuple[int, ...] | None = None
@@ -65,7 +63,6 @@ class Images:
             raise DataError(
                 f"{path} is an image of {_pixels(tuple(image.shape))}",
                 f"{_pixels(self._shape)}, as the first one of {self.name}",
-                "size=64 (--set data.size=64), to which all are brought",
             )
         return image, label
 
@@ -115,7 +112,6 @@ def _decoded(path: Path) -> Tensor:
             raise DataError(
                 f"{path} is an image of mode {image.mode}, whose numbers do not end at 255",
                 "8 bits a channel",
-                "the numbers as arrays, by pyroccam.data.write_rows; or images scaled to bytes",
             )
         ask(7.0 * image.width * image.height, str(path))  # the pixels, in colour, and a copy
         found: Tensor = functional.pil_to_tensor(image.convert("RGB"))

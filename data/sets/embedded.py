@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from ..checks import check_fraction
 from ..dataset import Dataset
+from ..ranges import Share, ShareOrZero, Whole, checked
 from ..splits import carve
 
 __all__ = ["load_digits"]
 
 
+@checked
 def load_digits(
     *,
-    seed: int = 0,
-    test_fraction: float = 0.2,
-    val_fraction: float = 0.1,
+    seed: Whole = 0,
+    test_fraction: Share = 0.2,
+    val_fraction: ShareOrZero = 0.1,
     flatten: bool = False,
 ) -> Dataset:
     """1,797 grey images (1, 8, 8) of handwritten digits.
@@ -26,9 +27,6 @@ def load_digits(
         val_fraction: Share of the other rows kept aside for validation.
         flatten: Whether each image becomes one vector (64,).
 
-    Returns:
-        The data set.
-
     References:
         E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI (1998).
     """
@@ -37,7 +35,6 @@ def load_digits(
     images, target = datasets.load_digits(return_X_y=True)
     x = torch.from_numpy(images).float().reshape(-1, 1, 8, 8) / 16
     y = torch.from_numpy(target).long()
-    check_fraction("test_fraction", test_fraction)
     test, train = carve(len(x), test_fraction, seed, purpose="test", labels=y)
     dataset = Dataset.from_tensors(
         x[train],

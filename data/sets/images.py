@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError, check_count, check_pair
+from ..checks import check_pair
 from ..dataset import Dataset
+from ..errors import DataError
 from ..formats.idx import find_idx, read_idx
-from ..formats.mosaic import has_mosaic, read_mosaic
 from ..labels import check_labels
+from ..ranges import AtLeastTwo, Count, ShareOrZero, Whole, checked
 from ..roots import reading, resolve_root
 from ..splits import generator, pick
 
-__all__ = ["load_images"]
+__all__ = ["Images", "image_set", "load_images"]
 
 _DIGITS = tuple(map(str, range(10)))
 _CLOTHES = (
@@ -29,10 +30,6 @@ _CLOTHES = (
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 _KANA = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-_THINGS = (
-    *("airplane", "automobile", "bird", "cat", "deer"),
-    *("dog", "frog", "horse", "ship", "truck"),
-)
 
 _FAMILY = {"MNIST": _DIGITS, "FashionMNIST": _CLOTHES, "KMNIST": _KANA}
 """Sets in idx format, in a folder named as their torchvision class."""
@@ -47,24 +44,24 @@ _PLACES = {
 _STEMS = {"train": "train", "test": "t10k"}
 
 
-class _Raw(NamedTuple):
-    """Images (B, C, H, W) and labels (B,) as stored, and what they are called."""
+class Images(NamedTuple):
+    """Images (B, C, H, W) and labels (B,) as stored, and what the classes are called."""
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     class_names: tuple[str, ...]
-    note: str = ""
 
 
+@checked
 def load_images(
     kind: str,
     name: str,
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     data_root: str | os.PathLike[str] | None = None,
-    n_train: int | None = None,
-    n_test: int | None = None,
-    val_fraction: float = 0.1,
+    n_train: AtLeastTwo | None = None,
+    n_test: Count | None = None,
+    val_fraction: ShareOrZero = 0.1,
     flatten: bool = False,
     standardise: bool = True,
     download: bool = True,
@@ -86,21 +83,42 @@ def load_images(
         standardise: Without it pixels stay in [0, 1], and a black background stays zero.
         download: Whether torchvision may fetch what is missing.
 
-    Returns:
-        The data set.
-
     Raises:
         DataError: if a file is broken, or missing and cannot be downloaded.
     """
-    root = resolve_root(data_root)
     read = _read_family if kind in _FAMILY else _read_others
-    raw = read(kind, root, download)
+    images = read(kind, resolve_root(data_root), download)
+    return image_set(
+        name,
+        images,
+        seed=seed,
+        n_train=n_train,
+        n_test=n_test,
+        val_fraction=val_fraction,
+        flatten=flatten,
+        standardise=standardise,
+    )
+
+
+def image_set(
+    name: str,
+    images: Images,
+    *,
+    seed: int,
+    n_train: int | None,
+    n_test: int | None,
+    val_fraction: float,
+    flatten: bool,
+    standardise: bool,
+) -> Dataset:
+    """A data set of images as they are stored: see :func:`load_images`."""
     parts: list[Tensor] = []
-    for split, (x, y), count in (("train", raw.train, n_train), ("test", raw.test, n_test)):
+    for split, (x, y), count in (("train", images.train, n_train), ("test", images.test, n_test)):
         check_pair(f"{name} {split} images", x, f"{name} {split} labels", y)
-        y = check_labels(f"{name} {split} labels", y, len(raw.class_names))
+        y = check_labels(f"{name} {split} labels", y, len(images.class_names))
         if count is not None:
-            check_count(f"n_{split}", count, 2 if split == "train" else 1, len(x))
+            if count > len(x):
+                raise DataError(f"n_{split}={count} of {name}", f"at most {len(x)}")
             chosen, _ = pick(len(x), count, generator(seed, f"n_{split}"), y)
             x, y = x[chosen], y[chosen]
         parts += [x.float().div_(255), y]
@@ -109,13 +127,13 @@ def load_images(
         val_fraction=val_fraction,
         standardise=standardise,
         seed=seed,
-        name=name + raw.note,
-        class_names=raw.class_names,
+        name=name,
+        class_names=images.class_names,
     )
     return dataset.flattened() if flatten else dataset
 
 
-def _read_family(kind: str, root: Path, download: bool) -> _Raw:
+def _read_family(kind: str, root: Path, download: bool) -> Images:
     """MNIST and sets made in its likeness, from `<root>/<kind>/raw`."""
     folder = root / kind / "raw"
     stems = [
@@ -129,22 +147,17 @@ def _read_family(kind: str, root: Path, download: bool) -> _Raw:
     for stem in stems:
         path = find_idx(folder, stem)
         if path is None:
-            raise DataError(f"{folder} has no {stem}.gz after the download", hint="place it there")
+            raise DataError(f"{folder} has no {stem}.gz after the download")
         arrays.append(read_idx(path, 3 if "idx3" in stem else 1))
     x_train, y_train, x_test, y_test = arrays
-    return _Raw((x_train[:, None], y_train), (x_test[:, None], y_test), _FAMILY[kind])
+    return Images((x_train[:, None], y_train), (x_test[:, None], y_test), _FAMILY[kind])
 
 
-def _read_others(kind: str, root: Path, download: bool) -> _Raw:
-    """CIFAR and SVHN as torchvision reads them, or the compact part of CIFAR-10."""
+def _read_others(kind: str, root: Path, download: bool) -> Images:
+    """CIFAR and SVHN as torchvision reads them."""
     place = root / _PLACES[kind]
     if kind == "SVHN" and not place.exists() and (root / place.name).exists():
         place = root / place.name  # put straight into the root, as torchvision's examples do
-    compact = root / "CIFAR10"
-    # the whole set goes before a part of it
-    if kind == "CIFAR10" and has_mosaic(compact) and not place.exists():
-        train, test = read_mosaic(compact, "train"), read_mosaic(compact, "test")
-        return _Raw(train, test, _THINGS, f" (part: {len(train[0])}/{len(test[0])})")
     folder = place.parent
     sets: list[Any] = []
     if place.exists():
@@ -156,7 +169,7 @@ def _read_others(kind: str, root: Path, download: bool) -> _Raw:
         sets = _fetch(kind, folder, f"{what} in {folder}", download)
     names = _DIGITS if kind == "SVHN" else tuple(sets[0].classes)
     train, test = map(_extract, sets)
-    return _Raw(train, test, names)
+    return Images(train, test, names)
 
 
 def _extract(source: Any) -> tuple[Tensor, Tensor]:
@@ -185,20 +198,15 @@ def _fetch(kind: str, root: Path, files: str, download: bool) -> list[Any]:
     Raises:
         DataError: if it may not, or cannot, with what to place where.
     """
-    by_hand = (
-        "place them there by hand, or name the folder that has them with data_root= "
-        "or the environment variable PYROCCAM_DATA"
-    )
     if not download:
         raise DataError(
             f"{kind} is not in {root}, and nothing may be downloaded here",
-            files,
-            f"pyroccam.data.load with download=True, once; or {by_hand}",
+            f"download=True, or {files}",
         )
     try:
         return [_construct(kind, root, split, download=True) for split in _STEMS]
     except (RuntimeError, OSError, HTTPException) as error:
         reason = " ".join(str(error).split())
         raise DataError(
-            f"{kind} is not in {root} and cannot be downloaded ({reason})", files, by_hand
+            f"{kind} is not in {root} and cannot be downloaded ({reason})", files
         ) from error

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_count, check_fraction, check_number, check_seed, shown
 from ..dataset import Dataset
+from ..errors import DataError
 from ..limits import ask
+from ..ranges import AtLeastTwo, Count, Finite, Share, ShareOrZero, Whole, checked
 
 __all__ = ["first_train", "load_spirals", "load_wiggle", "spirals", "wiggle"]
 
@@ -19,13 +20,14 @@ _POINT = 150
 """Bytes that a point takes while a data set is made; 95 were measured."""
 
 
+@checked
 def spirals(
-    n: int = 2000,
-    noise: float = 0.2,
-    turns: float = 720.0,
-    start: float = 0.0,
-    seed: int = 0,
-    arms: int = 2,
+    n: Count = 2000,
+    noise: Finite = 0.2,
+    turns: Finite = 720.0,
+    start: Finite = 0.0,
+    seed: Whole = 0,
+    arms: AtLeastTwo = 2,
 ) -> tuple[Tensor, Tensor]:
     r"""Points on the arms of a spiral, in random order.
 
@@ -52,12 +54,10 @@ def spirals(
     References:
         Antorán, Allingham, Hernández-Lobato: Variational Depth Search in ResNets (2020).
     """
-    check_count("arms", arms, 2)
-    check_count("n", n, arms)
-    for name, value in (("noise", noise), ("turns", turns), ("start", start)):
-        check_number(name, value)
-    ask(_POINT * n, f"n={shown(n)}")
-    random = np.random.default_rng(check_seed(seed))
+    if n < arms:
+        raise DataError(f"n={n}", f"at least {arms}, one of each arm")
+    ask(_POINT * n, "n points")
+    random = np.random.default_rng(seed)
     label = np.arange(n) % arms
     t = math.radians(start) + np.sqrt(random.random(n)) * math.radians(turns)
     point = t[:, None] * np.stack([np.cos(t), np.sin(t)], 1) + noise * random.random((n, 2))
@@ -82,6 +82,7 @@ def first_train(x: Tensor, y: Tensor, n_train: int, **options: Any) -> Dataset:
     return Dataset.from_tensors(x[:n_train], y[:n_train], x[n_train:], y[n_train:], **options)
 
 
+@checked
 def load_spirals(
     *,
     seed: int = 0,
@@ -90,8 +91,8 @@ def load_spirals(
     turns: float = 720.0,
     start: float = 0.0,
     arms: int = 2,
-    train_fraction: float = 0.1,
-    val_fraction: float = 0.1,
+    train_fraction: Share = 0.1,
+    val_fraction: ShareOrZero = 0.1,
 ) -> Dataset:
     """The spirals, 10 % for training (validation included) and 90 % for testing.
 
@@ -108,7 +109,6 @@ def load_spirals(
     Returns:
         The data set.
     """
-    check_fraction("train_fraction", train_fraction)
     x, y = spirals(n=n, noise=noise, turns=turns, start=start, seed=seed, arms=arms)
     names = tuple(f"arm {k}" for k in range(arms))
     options = {"val_fraction": val_fraction, "seed": seed, "name": "spirals"}
@@ -117,7 +117,8 @@ def load_spirals(
     )
 
 
-def wiggle(n: int = 300, noise: float = 0.25, seed: int = 0) -> tuple[Tensor, Tensor]:
+@checked
+def wiggle(n: AtLeastTwo = 300, noise: Finite = 0.25, seed: Whole = 0) -> tuple[Tensor, Tensor]:
     r"""A wavy line seen through noise.
 
     :math:`y = \sin \pi x + 0.2 \cos 4 \pi x - 0.3 x + \text{noise} \cdot \varepsilon` with
@@ -138,23 +139,21 @@ def wiggle(n: int = 300, noise: float = 0.25, seed: int = 0) -> tuple[Tensor, Te
     References:
         Antorán, Allingham, Hernández-Lobato: Depth Uncertainty in Neural Networks (2020).
     """
-    check_count("n", n, 2)
-    check_number("noise", noise)
-    check_seed(seed)
-    ask(_POINT * n, f"n={shown(n)}")
-    random = np.random.default_rng(check_seed(seed))
+    ask(_POINT * n, "n points")
+    random = np.random.default_rng(seed)
     x = random.normal(5.0, 2.5, (n, 1))
     y = np.sin(np.pi * x) + 0.2 * np.cos(4 * np.pi * x) - 0.3 * x
     return torch.from_numpy(x), torch.from_numpy(y + noise * random.standard_normal((n, 1)))
 
 
+@checked
 def load_wiggle(
     *,
     seed: int = 0,
     n: int = 300,
     noise: float = 0.25,
-    train_fraction: float = 0.8,
-    val_fraction: float = 0.1,
+    train_fraction: Share = 0.8,
+    val_fraction: ShareOrZero = 0.1,
 ) -> Dataset:
     """The wiggle, 80 % for training (validation included) and 20 % for testing.
 
@@ -168,7 +167,6 @@ def load_wiggle(
     Returns:
         The data set.
     """
-    check_fraction("train_fraction", train_fraction)
     x, y = wiggle(n=n, noise=noise, seed=seed)
     options = {"val_fraction": val_fraction, "seed": seed, "name": "wiggle"}
     return first_train(x, y, round(n * train_fraction), **options)

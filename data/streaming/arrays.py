@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError, check_numeric
-from ..formats.archives import header_of
+from ..checks import check_numeric
+from ..errors import DataError
 from ..limits import ask
 from ..roots import reading
 from .shuffle import Places, edges_of
@@ -117,31 +117,21 @@ def _opened(x_path: Path, y_path: Path) -> tuple[_File, _File]:
     x, y = _header(x_path), _header(y_path)
     if x.shape[0] != y.shape[0]:
         raise DataError(
-            f"{x_path.name} has {x.shape[0]} rows but {y_path.name} has {y.shape[0]}",
-            "one target for each row",
+            f"{x_path.name} has {x.shape[0]} rows, {y_path.name} {y.shape[0]}", "as many"
         )
     return x, y
 
 
 def _header(path: Path) -> _File:
     """What a .npy file says of itself; nothing else of it is read, and nothing is unpickled."""
-    with reading(path, "a .npy file"), path.open("rb") as file:
-        shape, columns, dtype, offset = header_of(str(path), file)
-    check_numeric(path.name, dtype)
-    if columns and len(shape) > 1:
-        raise DataError(
-            f"{path.name} lies column by column", "rows one after the other",
-            "numpy.save(path, numpy.ascontiguousarray(array))",
-        )  # fmt: skip
-    if not shape or 0 in shape:
-        raise DataError(f"{path.name} has shape {shape}", "(rows, ...), none of them 0")
-    size = prod(shape) * dtype.itemsize
-    if path.stat().st_size - offset < size:
-        raise DataError(
-            f"{path.name} is cut short: {path.stat().st_size - offset} bytes of numbers",
-            f"{size} for shape {shape}",
-        )
-    return _File(path, offset, tuple(shape), dtype)
+    with reading(path, "a .npy file"):
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    check_numeric(path.name, mapped.dtype)
+    if not mapped.flags.c_contiguous:
+        raise DataError(f"{path.name} lies column by column", "rows one after the other")
+    if not mapped.ndim or not mapped.size:
+        raise DataError(f"{path.name} has shape {mapped.shape}", "(rows, ...), none of them 0")
+    return _File(path, mapped.offset, mapped.shape, mapped.dtype)
 
 
 def _read(file: _File, start: int, out: np.ndarray) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ..checks import DataError, refuse_masked
+from ..checks import refuse_masked
+from ..errors import DataError
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Places, edges_of
 
@@ -37,8 +38,7 @@ class Items(OfPairs):
             self.rows = len(dataset)
         except (TypeError, NotImplementedError) as error:
             raise DataError(
-                f"{self.name} has no length", "the number of rows, by which the bound is weighed",
-                "rows=N, or a __len__",
+                f"{self.name} has no length", "the number of rows, by which the bound is weighed"
             ) from error  # fmt: skip
         if not self.rows:
             raise DataError(f"{self.name} has no rows", "at least 2")
@@ -69,7 +69,5 @@ class Items(OfPairs):
             raise DataError(
                 f"the items of {self.name} ({kind}) make no batch: {said}",
                 "pairs of tensors or numbers, of one shape",
-                "a transform of the data set that gives tensors of one size, such as "
-                "torchvision.transforms.v2.ToImage() after a Resize",
             ) from error
         return self.pairs.read(batch)

@@ -5,33 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..checks import (
-    DataError,
     as_tensor,
-    check_count,
-    check_fraction,
     check_inputs,
     check_pair,
-    check_seed,
-    check_truth,
     named,
     with_channel,
 )
 from ..dataset import Dataset
+from ..errors import DataError
 from ..fields import are_several
 from ..fingerprint import fingerprint
 from ..labels import check_labels
 from ..limits import ask
 from ..numbering import numbered
+from ..ranges import AtLeastTwo, Between, Count, ShareOrZero, Whole, check, checked
 from ..raw import keep_raw
 from ..splits import Scaling, generator, standardise
-from ..tasks import Task, check_amounts, check_task, decide_task
+from ..tasks import Task, check_amounts, decide_task
 from ..weighting import check_weights
 from .arrays import Arrays, is_array_folder
 from .items import Items
@@ -70,25 +67,26 @@ from which on they are on another scale."""
 Pair = tuple[Tensor, Tensor]
 
 
+@checked
 def stream(
     source: Any,
     *,
-    rows: int | None = None,
+    rows: AtLeastTwo | None = None,
     val: Any = 0.1,
     test: Any = 0.1,
     task: Task | None = None,
-    classes: int | None = None,
-    class_names: Sequence[str] = (),
-    inputs: str | Sequence[str] = (),
+    classes: AtLeastTwo | None = None,
+    class_names: str | Sequence[object] = (),
+    inputs: str | Sequence[object] = (),
     target: str = "",
     weights: str = "",
     ids: bool = False,
     standardise: bool = True,
     batch_transform: Callable[[Any], Any] | None = None,
-    seed: int = 0,
+    seed: Whole = 0,
     name: str = "",
-    workers: int | None = None,
-    held: int | None = None,
+    workers: Whole | None = None,
+    held: Count | None = None,
     summary: Summary | None = None,
 ) -> Streamed:
     """A data set whose training rows are read when they are needed, and need not fit into memory.
@@ -130,18 +128,11 @@ def stream(
     Raises:
         DataError: for rows that cannot be used, or an iterable without `rows`.
     """
-    check_task(task)
-    check_seed(seed)
-    check_truth("standardise", standardise)
-    check_truth("ids", ids)
-    for what, count, least in (("rows", rows, 2), ("held", held, 1), ("workers", workers, 0)):
-        if count is not None:
-            check_count(what, count, least)
-    class_names = named(class_names)
+    called = named(class_names)
     columns = Columns.of(inputs, target, weights)
 
     def opened(one: Any) -> Source:
-        return _source(one, columns, class_names)
+        return _source(one, columns, called)
 
     reader: Reader
     asked = {"val": val, "test": test}
@@ -167,21 +158,22 @@ def stream(
         },
     }
     if task is None:
-        spoken = bool(class_names) or classes is not None
-        task = "classification" if spoken else _decided([*rows_of.values()])
+        spoken = bool(called) or classes is not None
+        task = (
+            "classification"
+            if spoken
+            else decide_task("y", *(part.y for part in rows_of.values() if part.y is not None))
+        )
     first = _first_rows(rows_of["train"], columns, reader)
     if summary is None:
-        known = len(class_names) if classes is None and class_names else classes
+        known = len(called) if classes is None and called else classes
         summary = replace(
-            summarise(reader, task, classes=known, class_names=class_names, ids=ids), first=first
+            summarise(reader, task, classes=known, class_names=called, ids=ids), first=first
         )
     elif (summary.rows, summary.first) != (reader.rows, first):
-        other = f"{summary.rows:,} training rows"
         raise DataError(
-            f"summary= is of {other if summary.rows != reader.rows else 'other training rows'}",
-            f"one of the {reader.rows:,} training rows that are streamed here, whose first ones, "
-            "their shapes and the names of their columns it remembers",
-            "the same source, val=, test= and seed= as then, or no summary=",
+            f"summary= of {summary.rows:,} other training rows",
+            f"that of the {reader.rows:,} training rows that are streamed here",
         )
     scaling = _scaling(summary, standardise and not ids, task)
     xs, ys = _held(rows_of, task, summary, scaling, ids)
@@ -195,7 +187,7 @@ def stream(
         task=task,
         x_train=xs[0], y_train=ys[0], x_val=xs[1], y_val=ys[1], x_test=xs[2], y_test=ys[2],
         classes=summary.classes,
-        class_names=tuple(class_names),
+        class_names=tuple(called),
         x_mean=x_mean, x_std=x_std, y_mean=y_mean, y_std=y_std,
         source={"name": "stream", **settings},
         columns=getattr(getattr(reader, "source", None), "inputs", ()),
@@ -212,11 +204,6 @@ def stream(
     )  # fmt: skip
     made = Streamed(whole, reader, summary, batch_transform=batch_transform)
     if batch_transform is not None:  # that it gives what it should is seen before the training
-        if not callable(batch_transform):
-            raise DataError(
-                f"batch_transform={batch_transform!r:.60}",
-                "a function of the inputs of a batch",
-            )
         with torch.random.fork_rng(devices=[]):
             tried = made._inputs(raw[0][:TRIED], training=True)
         if not bool(tried.isfinite().all()):
@@ -229,9 +216,9 @@ def reader_of(
     source: Any,
     *,
     rows: int | None = None,
-    inputs: str | Sequence[str] = (),
+    inputs: str | Sequence[object] = (),
     target: str = "",
-    class_names: Sequence[str] = (),
+    class_names: str | Sequence[object] = (),
     workers: int | None = None,
 ) -> Reader:
     """All rows of a source, none of which are set aside; see :func:`stream`."""
@@ -240,7 +227,7 @@ def reader_of(
         return Passing(source, rows, EXAMPLES, columns=columns, workers=workers or 0)
 
     def opened(one: Any) -> Source:
-        return _source(one, columns, class_names)
+        return _source(one, columns, named(class_names))
 
     return _placed(opened(source), {"val": 0, "test": 0}, 0, workers, None, opened, least=1)[0]
 
@@ -263,7 +250,7 @@ def _placed(
         raise DataError(
             f"val={asked['val']}, test={asked['test']} leave {source.rows - len(without)} of "
             f"{source.rows} rows",
-            "at least 2 training rows", "more rows, or smaller shares",
+            "at least 2 training rows"
         )  # fmt: skip
     row_bytes = max(1, one.numel() * one.element_size())
     if held is None:
@@ -294,11 +281,7 @@ def _source(given: Any, columns: Columns, class_names: Sequence[str]) -> Source:
         if is_table(path):
             return Tables(path, columns, class_names)
         there = "a folder" if path.is_dir() else "a file" if path.exists() else "not there"
-        raise DataError(
-            f"{path} is {there}",
-            "a folder with x.npy and y.npy, or Parquet files",
-            "torchvision.datasets.ImageFolder(path, transform) for folders of images",
-        )
+        raise DataError(f"{path} is {there}", "a folder with x.npy and y.npy, or Parquet files")
     if all(hasattr(given, name) for name in ("rows", "edges", "by_piece", "read")):
         found: Source = given
         return found
@@ -319,20 +302,18 @@ def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair | Non
     raise DataError(
         f"{what}={given} of a stream, which cannot be asked for some of its rows",
         f"{what}=0, or the rows themselves",
-        f"{what}=(x, y), or a map-style data set",
     )
 
 
 def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
     """Rows that are held in memory, all of them; of several inputs as they were given."""
-    if _are_arrays(given):
+    if isinstance(given, tuple | list) and len(given) == 2:
         x, y = given[0], as_tensor(f"y of {what}", given[1])
         return x if are_several(x, y) else as_tensor(f"x of {what}", x), y
     if given is None or isinstance(given, bool) or is_passing(given):
         raise DataError(
             f"{what}={type(given).__name__}, which has no places",
             "a share, a number, rows (x, y) or a map-style data set, and 0 for none",
-            f"{what}=loader.dataset, of a DataLoader" if is_passing(given) else "",
         )
     source = opened(given)
     x, _ = read_apart(source, np.arange(1))
@@ -360,12 +341,13 @@ def _aside(
         given.append(_all_of(what, wanted, opened) if _is_rows(wanted) else None)
         count = 0
         if given[-1] is None and isinstance(wanted, int | np.integer):
-            count = check_count(what, int(wanted), 0, source.rows)
+            check(what, wanted, Annotated[int, Between(0, source.rows)])
+            count = int(wanted)
             ask(4.0 * count * numbers, f"{what}={count}")
         elif given[-1] is None:
-            share = check_fraction(what, wanted, zero=True)
+            check(what, wanted, ShareOrZero)
             most = min(MOST_ASIDE, 2**26 // max(1, numbers))
-            count = min(most, max(1, round(share * source.rows))) if share else 0
+            count = min(most, max(1, round(wanted * source.rows))) if wanted else 0
         counts.append(count)
         taken += count
     if taken > source.rows:
@@ -405,11 +387,6 @@ def _first(chunks: Iterable[Chunk]) -> Pair:
         if count >= EXAMPLES or sum(x.numel() for x in xs) >= HELD:
             break
     return torch.cat(xs)[:EXAMPLES], torch.cat(ys)[:EXAMPLES]
-
-
-def _decided(parts: Sequence[_Rows]) -> Task:
-    """The task that targets in memory speak of."""
-    return decide_task("y", *(part.y for part in parts if part.y is not None))
 
 
 def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:
@@ -455,10 +432,6 @@ class _Rows(NamedTuple):
         """What there is of them."""
         found = {"x": self.x, "y": self.y, "weights": self.weights}
         return {name: value for name, value in found.items() if value is not None}
-
-
-def _are_arrays(given: Any) -> bool:
-    return isinstance(given, tuple | list) and len(given) == 2
 
 
 def _packed(what: str, pair: Pair | None, reader: Reader) -> Pair | None:
@@ -510,7 +483,6 @@ def _refuse_another_scale(plain: Tensor, tried: Tensor, dtype: torch.dtype) -> N
             f"batch_transform gives inputs that spread {ratio:.2g} times as much as those of the "
             f"source ({dtype}) and lie {off:.2g} standard deviations off",
             "the units of the source: they are scaled afterwards, by its mean and deviation",
-            "no division by 255 and no Normalize: ToDtype(torch.float32) without scale=True",
         )
 
 

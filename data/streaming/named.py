@@ -3,13 +3,14 @@ files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ..checks import DataError, check_count, check_fraction, shown
 from ..dataset import Dataset
-from ..formats.image_folders import Images, is_image_folder
+from ..errors import DataError, listed, shown
+from ..formats.image_folders import MOST, Images, is_image_folder
+from ..ranges import AtLeastTwo, Between, Count, ShareOrZero, Whole, checked
 from ..tasks import Task
 from .arrays import is_array_folder
 from .making import reader_of, stream
@@ -34,23 +35,24 @@ FORMS = (
 """What can be streamed."""
 
 
+@checked
 def load_stream(
     path: Path,
     *,
-    seed: int = 0,
-    val: float | None = None,
-    test: float | None = None,
+    seed: Whole = 0,
+    val: Whole | ShareOrZero | None = None,
+    test: Whole | ShareOrZero | None = None,
     task: Task | None = None,
-    classes: int | None = None,
-    class_names: Sequence[str] = (),
-    inputs: str | Sequence[str] = (),
+    classes: AtLeastTwo | None = None,
+    class_names: str | Sequence[object] = (),
+    inputs: str | Sequence[object] = (),
     target: str = "",
     weights: str = "",
     ids: bool = False,
     standardise: bool = True,
-    size: int | None = None,
-    held: int | None = None,
-    workers: int | None = None,
+    size: Annotated[int, Between(1, MOST)] | None = None,
+    held: Count | None = None,
+    workers: Whole | None = None,
 ) -> Streamed:
     """Rows of files, streamed: see :func:`~pyroccam.data.stream` for what is not said here.
 
@@ -70,10 +72,8 @@ def load_stream(
     aside: dict[str, Any] = {}
     for what, asked in (("val", val), ("test", test)):
         if what in parts and asked is not None:
-            raise DataError(
-                f"{what}={shown(asked)} beside {parts[what]}", "one of them", f"no {what}="
-            )
-        aside[what] = _share(what, asked)
+            raise DataError(f"{what}={shown(asked)} beside {parts[what]}", "one of them")
+        aside[what] = ASIDE if asked is None else asked
     sources = {part: _source(place, size, names) for part, place in parts.items()}
     training = sources.pop("train")
     if isinstance(training, Images):
@@ -133,8 +133,7 @@ def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
         parts = _parts(path)
         if "test" not in parts:
             raise DataError(
-                f"{path} holds {_listed(parts)}, and no test", "a folder test, or one set of rows",
-                f"{path / 'train'}, for the rows in it",
+                f"{path} holds {listed(parts)}, and no test", "a folder test, or one set of rows"
             )  # fmt: skip
         path = parts["test"]
     if _form(path) == "images":
@@ -176,14 +175,9 @@ def _parts(path: Path) -> dict[str, Path]:
         if one.name not in known and not one.name.startswith(".") and _form(one)
     ):  # fmt: skip
         raise DataError(
-            f"{path} holds {_listed(other)} beside train", "train, val and test",
-            "other names for them, or another place",
+            f"{path} holds {listed(other)} beside train", "train, val and test"
         )  # fmt: skip
     return {part: path / part for part in known if (path / part).is_dir()}
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _source(path: Path, size: int | None, names: dict[str, Any]) -> Any:
@@ -198,11 +192,3 @@ def _source(path: Path, size: int | None, names: dict[str, Any]) -> Any:
     if not form:
         raise DataError(f"{path} is no set of rows", FORMS)
     return path
-
-
-def _share(what: str, asked: Any) -> float:
-    if asked is None:
-        return ASIDE
-    if isinstance(asked, int) and not isinstance(asked, bool):
-        return check_count(what, asked, 0)
-    return check_fraction(what, asked, zero=True)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import DataError, as_tensor, listed, named
+from ..checks import as_tensor, named
+from ..errors import DataError, listed
 from ..fields import Fields, are_several
 
 __all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]
@@ -28,7 +29,7 @@ class Columns(NamedTuple):
     weights: str = ""
 
     @classmethod
-    def of(cls, inputs: str | Sequence[str] | None, target: str, weights: str = "") -> Columns:
+    def of(cls, inputs: str | Sequence[object] | None, target: str, weights: str = "") -> Columns:
         """Names as a person gives them."""
         return cls(tuple(named(inputs)), target, weights)
 
@@ -44,7 +45,7 @@ class Columns(NamedTuple):
         if lacking := [name for name in (*own, *names) if name not in known]:
             raise DataError(
                 f"{where} has no column {listed(map(repr, lacking))}, only {listed(known)}",
-                "names of columns", "target=, inputs= and weights= say which they are",
+                "names of columns"
             )  # fmt: skip
         if len({*own, *names}) < len(own) + len(names):
             raise DataError(f"{where}: {self}", "each column once, as an input or another thing")
@@ -127,7 +128,7 @@ class Pairs:
         if self.columns.weights:
             raise DataError(
                 f"weights={self.columns.weights!r} of {self.name}, which gives pairs",
-                "dicts, in which weights have a name", "no weights=",
+                "dicts, in which weights have a name"
             )  # fmt: skip
         return self.packed("x", batch[0]), as_tensor("y", batch[1])
 
@@ -139,7 +140,6 @@ class Pairs:
             raise DataError(
                 f"{self.name} gives several inputs, {listed(names)}, beside the target",
                 "columns of a table, or pairs ({...}, y) of a dict of inputs and a target",
-                "inputs=[...] with one name",
             )
         x = parts[0] if len(parts) == 1 else torch.cat([p.reshape(len(p), -1) for p in parts], 1)
         y = as_tensor(target, batch[target])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..checks import DataError
+from ..errors import DataError
 from ..splits import generator
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Chunk, Places, cut, edges_of
@@ -56,16 +56,11 @@ class Passing(OfPairs):
             rows = _rows_of(source)
         if not isinstance(source, DataLoader) and iter(source) is source:
             raise DataError(
-                f"{self.name} can be gone through once", "a pass for each epoch",
-                "an object whose __iter__ begins anew, such as an IterableDataset",
+                f"{self.name} can be gone through once", "a pass for each epoch"
             )  # fmt: skip
         counted = rows
         if counted is None:
-            raise DataError(
-                f"{self.name} is a stream without a length",
-                "the number of its rows, by which the likelihood is weighed against the prior",
-                "rows=N",
-            )
+            raise DataError(f"{self.name} is a stream without a length", "rows=N")
         self.rows = counted
 
     def places(self, rows: Places) -> Places:
@@ -137,15 +132,12 @@ class Passing(OfPairs):
                 raise DataError(
                     f"{self.name} gives more than rows={self.rows} rows",
                     "as many in each pass as the bound is weighed by",
-                    "the number that there are; or cut an endless stream by itertools.islice",
                 )
             yield torch.arange(count, count + len(x)), x, y
             count += len(x)
         if count < self.rows:
             raise DataError(
-                f"{self.name} gave {count} rows in a pass", f"rows={self.rows}",
-                "rows= as many as there are; an iterator can be gone through once, an object with "
-                "an __iter__ as often as there are epochs",
+                f"{self.name} gave {count} rows in a pass", f"rows={self.rows}"
             )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from ..checks import DataError
+from ..errors import DataError
 from ..fields import Fields
 from ..own_code import OwnFiles
 from ..splits import generator

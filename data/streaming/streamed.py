@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError, check_count, with_channel
+from ..checks import with_channel
 from ..dataset import Dataset
+from ..errors import DataError
 from ..fingerprint import known_rows
 from ..marginal import Marginal
+from ..ranges import AtLeastTwo, checked
 from ..splits import along
 from ..weighting import of_classes, scaled
 from .placed import Reader
@@ -25,6 +27,22 @@ __all__ = ["Streamed"]
 
 PART = 2**13
 """Rows that are scaled at once, and that a network is given at once, where all are gone through."""
+
+
+def _streamed_away(data: Dataset, what: str) -> DataError:
+    return DataError(
+        f"{what} of {data.name}, whose {data.N:,} training rows are streamed",
+        "what takes rows in parts, or data.sample(rows)",
+    )
+
+
+def _not_held(what: str) -> property:
+    """What is asked of training rows in memory, and refused."""
+
+    def refuse(self: Dataset) -> Tensor:
+        raise _streamed_away(self, what)
+
+    return property(refuse, doc="Not there: training rows are streamed.")
 
 
 class Streamed(Dataset):
@@ -102,78 +120,26 @@ class Streamed(Dataset):
     flat: bool
     class_weights: Tensor | None
 
-    # -- what there is not ------------------------------------------------------------------------
-
-    def _not_held(self, what: str) -> DataError:
-        return DataError(
-            f"{what} of {self.name}, whose {self.N:,} training rows are streamed",
-            "what takes training rows in parts",
-            "another split; rows= where there is one; or a data set in memory of some of the rows, "
-            "data.sample(10_000)",
-        )
-
-    @property
-    def x_train(self) -> Tensor:
-        """Not there: the inputs of training rows are streamed.
-
-        Raises:
-            DataError: always.
-        """
-        raise self._not_held("x_train")
-
-    @property
-    def y_train(self) -> Tensor:
-        """Not there: the targets of training rows are streamed.
-
-        Raises:
-            DataError: always.
-        """
-        raise self._not_held("y_train")
+    x_train: Any = _not_held("x_train")
+    y_train: Any = _not_held("y_train")
+    targets: Any = _not_held("targets")
 
     @property
     def weights(self) -> Tensor | None:
-        """Not there, if rows have weights: they are streamed with the targets.
-
-        Raises:
-            DataError: if they have.
-        """
+        """Not there, if rows have weights: they are streamed with the targets."""
         if self.weighted:
-            raise self._not_held("weights")
+            raise _streamed_away(self, "weights")
         return None
 
-    @property
-    def targets(self) -> Tensor:
-        """Not there: the targets of training rows are streamed.
-
-        Raises:
-            DataError: always.
-        """
-        raise self._not_held("targets")
-
     def order(self, seed: int, epoch: int) -> Tensor:
-        """Not there: no order of all rows is in memory.
-
-        Raises:
-            DataError: always.
-        """
-        raise self._not_held("the order")
+        """Not there: no order of all rows is in memory."""
+        raise _streamed_away(self, "the order")
 
     def all_rows(self) -> Dataset:
-        """Not there: validation rows are in memory, and training rows are not.
-
-        Raises:
-            DataError: always.
-        """
-        raise DataError(
-            f"validation rows of {self.name} among its training rows, which are streamed",
-            "rows that stay where they are", "data.stream(..., val=0)",
-        )  # fmt: skip
+        """Not there: validation rows are in memory, and training rows are not."""
+        raise _streamed_away(self, "validation rows among training rows")
 
     # -- what is known ----------------------------------------------------------------------------
-
-    @property
-    def weighted(self) -> bool:
-        return self.held.weights is not None
 
     def with_class_weights(self, class_weights: Any = "balanced") -> Streamed:
         each = of_classes(self, class_weights, self._class_totals).double()
@@ -200,24 +166,12 @@ class Streamed(Dataset):
         return found if self.class_weights is None else found * self.class_weights
 
     @property
+    def _examples(self) -> Dataset:
+        return self.held
+
+    @property
     def N(self) -> int:
         return self.reader.rows
-
-    @property
-    def device(self) -> torch.device:
-        return self.held.device
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.held.input_shape
-
-    @property
-    def outputs(self) -> int:
-        return self.held.outputs
-
-    @property
-    def ids(self) -> bool:
-        return self.held.ids
 
     @property
     def marginal(self) -> Marginal:
@@ -245,19 +199,7 @@ class Streamed(Dataset):
         transformed = torch.tensor([self.batch_transform is not None])
         return digest, self.x_val, self.y_val, *scaling, each, transformed
 
-    def statistics(self) -> dict[str, Tensor]:
-        return self.held.statistics()
-
-    def packed(self, x: Any) -> Tensor:
-        return self.held.packed(x)
-
     # -- rows -------------------------------------------------------------------------------------
-
-    def head(self, rows: int) -> tuple[Tensor, Tensor]:
-        return self.held.head(rows)
-
-    def first(self, rows: int) -> Dataset:
-        return self.held.first(rows)
 
     def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
         for rows, x, y in self.reader.batches(seed, epoch, bounds):
@@ -279,7 +221,8 @@ class Streamed(Dataset):
         x, y = self.reader.take(places.cpu().numpy())
         return self._inputs(x), self._targets(y, False)
 
-    def sample(self, rows: int) -> Dataset:
+    @checked
+    def sample(self, rows: AtLeastTwo) -> Dataset:
         """The same data with some of the training rows, evenly spread, all in memory.
 
         Validation and test rows, and the scale of all, stay as they are.
@@ -287,7 +230,7 @@ class Streamed(Dataset):
         Arguments:
             rows: How many, or all that there are. What can only be iterated is gone through.
         """
-        count = min(check_count("rows", rows, 2), self.N)
+        count = min(rows, self.N)
         places = np.linspace(0, self.N - 1, count).round().astype(np.int64)
         x, y = self.reader.take(places)
         targets, weights = self._targets(y, False), self._weights(y)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import DataError, check_inputs, check_pair, with_channel
+from ..checks import check_inputs, check_pair, with_channel
+from ..errors import DataError
 from ..fields import Fields
 from ..fingerprint import add_rows, fingerprint
 from ..labels import check_labels, count_classes
@@ -184,8 +185,7 @@ def summarise(
     else:
         if classes is not None or class_names:
             raise DataError(
-                f"classes={classes}, class_names={tuple(class_names)} for {task}", "neither",
-                "task='classification'",
+                f"classes={classes}, class_names={tuple(class_names)} for {task}", "neither"
             )  # fmt: skip
         marginal = Marginal(rows, None, targets.mean, targets.squares / (rows - 1))
         if task == "regression":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError
+from ..errors import DataError
 from ..labels import number_names
 from ..limits import ask
 from ..numbering import numbered
@@ -76,7 +76,6 @@ class Tables:
                 f"{path} has row groups of up to {largest:,} rows, {largest * self.row_bytes:,} "
                 "bytes as numbers",
                 f"at most {MOST_GROUP:,}, as several are in memory together",
-                f"row_group_size={max(1, MOST_GROUP // 8 // self.row_bytes)} when it is written",
             )
 
     def read(self, places: Places) -> tuple[Tensor, Tensor]:
@@ -111,8 +110,7 @@ class Tables:
                     y = number_names(self.target, y, self.class_names)
             elif y.dtype.kind not in "biuf":
                 raise DataError(
-                    f"the target {self.target!r} holds {table[self.target].type}", "numbers",
-                    "class_names=[...], if they are names of classes",
+                    f"the target {self.target!r} holds {table[self.target].type}", "numbers"
                 )  # fmt: skip
             if self.weights:
                 of_target = torch.from_numpy(y.astype(_plain(y.dtype)))
@@ -137,8 +135,7 @@ def _refuse_other_types(schema: Any, names: Sequence[str]) -> None:
         kind = schema.field(name).type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise DataError(
-                f"the column {name!r} holds {kind}", "numbers or truth values",
-                "inputs=[...] without it, or encode it as numbers",
+                f"the column {name!r} holds {kind}", "numbers or truth values"
             )  # fmt: skip
 
 
@@ -163,7 +160,6 @@ def _pyarrow() -> Any:
         from pyarrow import parquet
     except ImportError as error:
         raise DataError(
-            "Parquet files need the package pyarrow, which is not there", "pyarrow to be installed",
-            "pip install 'pyroccam[parquet]'",
+            "Parquet files without pyarrow", "pip install 'pyroccam[parquet]'"
         ) from error  # fmt: skip
     return parquet

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from numpy.lib.format import write_array_header_1_0
-from torch import Tensor
+from numpy.lib.format import open_memmap
 
-from ..checks import DataError
+from ..errors import DataError
 from .making import reader_of
 from .placed import Reader
 from .shuffle import Chunk
@@ -23,9 +22,9 @@ def write_rows(
     folder: str | Path,
     *,
     rows: int | None = None,
-    inputs: str | Sequence[str] = (),
+    inputs: str | Sequence[object] = (),
     target: str = "",
-    class_names: Sequence[str] = (),
+    class_names: str | Sequence[object] = (),
     shuffled: bool = True,
     seed: int = 0,
     workers: int | None = None,
@@ -50,9 +49,7 @@ def write_rows(
     """
     place = Path(folder).expanduser()
     if any(place.glob("[xy]*.npy")):
-        raise DataError(
-            f"{place} holds rows already", "another folder", "remove them, or stream them"
-        )
+        raise DataError(f"{place} holds rows already", "another folder")
     reader = reader_of(
         source, rows=rows, inputs=inputs, target=target, class_names=class_names, workers=workers
     )
@@ -65,8 +62,7 @@ def write_rows(
     try:
         for path in parts.values():
             path.unlink(missing_ok=True)  # of a write that was killed, or a link to elsewhere
-        with parts["x"].open("xb") as xs, parts["y"].open("xb") as ys:
-            _write(chunks, reader, (xs, ys))
+        _write(chunks, reader, [*parts.values()])
         for name, path in parts.items():
             path.rename(place / f"{name}.npy")
     finally:
@@ -79,29 +75,21 @@ _CHUNK = 1024
 """Rows that are written at a time."""
 
 
-def _write(chunks: Iterable[Chunk], reader: Reader, files: tuple[BinaryIO, BinaryIO]) -> None:
-    kinds: list[tuple[Any, Any]] | None = None
+def _write(chunks: Iterable[Chunk], reader: Reader, paths: Sequence[Path]) -> None:
+    files: list[np.ndarray] = []
+    count = 0
     for _, *pair in chunks:
         if reader.fields is not None:
-            raise DataError(
-                f"{reader.name} gives several inputs of a row ({reader.fields})",
-                "one, of which a file is made", "stream them from where they are",
-            )  # fmt: skip
-        arrays = [_array(part) for part in pair]
-        found = [(one.shape[1:], one.dtype) for one in arrays]
-        if kinds is None:
-            kinds = found
-            for file, (shape, dtype) in zip(files, kinds, strict=True):
-                header = np.lib.format.dtype_to_descr(dtype)
-                write_array_header_1_0(
-                    file, {"descr": header, "fortran_order": False, "shape": (reader.rows, *shape)}
+            raise DataError(f"{reader.name} gives several inputs of a row", "one")
+        arrays = [part.cpu().numpy() for part in pair]
+        files = files or [
+            open_memmap(path, "w+", one.dtype, (reader.rows, *one.shape[1:]))
+            for path, one in zip(paths, arrays, strict=True)
+        ]
+        for file, one in zip(files, arrays, strict=True):
+            if (file.shape[1:], file.dtype) != (one.shape[1:], one.dtype):
+                raise DataError(
+                    f"rows {one.shape[1:]} of {one.dtype}", f"{file.shape[1:]} of {file.dtype}"
                 )
-        if found != kinds:
-            raise DataError(f"rows of {found} behind rows of {kinds}", "one shape and one type")
-        for file, array in zip(files, arrays, strict=True):
-            file.write(array.tobytes())
-
-
-def _array(part: Tensor) -> np.ndarray:
-    found: np.ndarray = part.cpu().numpy()
-    return found
+            file[count : count + len(one)] = one
+        count += len(arrays[0])

@@ -115,7 +115,8 @@ def main(
             published = PUBLISHED.get(network, {}).get(method) if data == "mnist" else None
             own = {**SETTINGS.get(method, {}), **chosen}
             add_seeds(
-                out / f"{data}-{short(network)}-{method}.json", seeds, method, data, row=_row,
+                out / f"{short(data)}-{short(network)}-{method}.json", seeds, method, data,
+                row=_row,
                 numbers=lambda row: {k: row[k] for k in SPREAD if row[k] is not None},
                 say=partial(_line, short(network), method), runs=runs, device=device,
                 workers=workers,
@@ -124,9 +125,9 @@ def main(
             )  # fmt: skip
 
 
-def short(network: str) -> str:
-    """The name of a network that was given as ``module:function``."""
-    return network.rpartition(":")[2]
+def short(name: str) -> str:
+    """The name of a network, or of data, that were given as ``module:function``."""
+    return name.rpartition(":")[2]
 
 
 def _row(outcome: Outcome) -> Row:

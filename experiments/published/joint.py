@@ -4,7 +4,7 @@
         --set data.n=20000 --set batch_size=512 --set steps=8000
     python -m experiments.published.joint --data fashion-mnist --depths 10 \
         --set width=100 --set kl_weight=0.2 --fixed 1,10
-    python -m experiments.published.joint --data wisdm-series --depths 6 \
+    python -m experiments.published.joint --data experiments.sets:wisdm_series --depths 6 \
         --network experiments.trials.encoder:encoder_stack --fixed 1,6 \
         --set epochs=60 --set batch_size=128 --set kl_weight=0.1
 
@@ -59,9 +59,9 @@ def main(
     weight += f"-reach-{own['reach']:g}" if own.get("reach") else ""
     for deepest in map(int, filter(None, depths.split(","))):
         add_seeds(
-            out / f"{data}-{short(network)}-{deepest}{weight}.json", seeds, "occam", data, row=_row,
-            say=_line, numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs, device=device,
-            workers=workers, sets={**own, "max_depth": deepest}, **common,
+            out / f"{short(data)}-{short(network)}-{deepest}{weight}.json", seeds, "occam", data,
+            row=_row, say=_line, numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs,
+            device=device, workers=workers, sets={**own, "max_depth": deepest}, **common,
         )  # fmt: skip
     plain = {k: METHODS["occam"].settings[k] for k in ("steps", "epochs", "batch_size")}
     plain |= {"lr": 1e-3, "schedule": "cosine"}
@@ -70,7 +70,8 @@ def main(
         del plain["steps"]
     for depth in map(int, filter(None, fixed.split(","))):
         add_seeds(
-            out / f"{data}-{short(network)}-fixed-{depth}.json", seeds, "ddn", data, row=_fixed_row,
+            out / f"{short(data)}-{short(network)}-fixed-{depth}.json", seeds, "ddn", data,
+            row=_fixed_row,
             say=lambda row: f"fixed depth {row['depth']} seed {row['seed']}: {row['error']:.2f}",
             numbers=lambda row: {k: row[k] for k in ("error", "nll", "seconds")}, runs=None,
             device=device, workers=workers,

@@ -1,9 +1,9 @@
 r"""Networks for every weight λ of the KL, from one fit: the published table, and what we get.
 
     python -m experiments.published.path_of_lambda --data-root FOLDER
-    python -m experiments.published.path_of_lambda --data-root FOLDER --data cifar10 \
-        --network conv --width 0.125 --images 5000 --rows direct,piecewise --seeds 1 --common 3 \
-        --set epochs=20 --set batch_size=64
+    python -m experiments.published.path_of_lambda --data-root FOLDER \
+        --data experiments.sets:cifar10_part --network conv --width 0.125 --images 5000 \
+        --rows direct,piecewise --seeds 1 --common 3 --set epochs=20 --set batch_size=64
 
 A network of 784-50-10 units, or a convolutional one of three λ (``conv``), is fitted for each λ by
 itself (``direct``), and once for all of them, by parameters that are functions of log λ, of every
@@ -35,6 +35,7 @@ from pyroccam.models.priors import Normal
 from torch import nn
 
 from . import options
+from .compression import short
 from .runner import ResultFile, Row
 
 __all__ = ["PUBLISHED", "ROWS", "SETTINGS", "main", "pruned"]
@@ -147,7 +148,7 @@ def main(
     given = {"network": network, "width": width, "images": images}
     usual = {"network": "perceptron", "width": 1.0, "images": 0}
     more = {name: value for name, value in given.items() if value != usual[name]}
-    stem = "-".join([data, *map(str, more.values())])
+    stem = "-".join([short(data), *map(str, more.values())])
     place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
     place |= {"n_train": images} if images else {}
     for name in options.listed("row", rows, ROWS):

@@ -1,6 +1,7 @@
 """A network that is not among the ready ones, as a person would bring it:
 
-pyroccam fit gnj --network experiments.published.small_resnet:small_resnet --data cifar10
+NETWORK=experiments.published.small_resnet:small_resnet
+pyroccam fit gnj --network $NETWORK --data experiments.sets:cifar10_part
 """
 
 from __future__ import annotations

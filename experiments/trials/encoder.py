@@ -1,7 +1,7 @@
 """A transformer's encoder that can stop after any of its layers:
 
 NETWORK=experiments.trials.encoder:encoder_stack
-pyroccam fit occam --network $NETWORK --data wisdm-series
+pyroccam fit occam --network $NETWORK --data experiments.sets:wisdm_series
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A small ResNet: depth, widths and bits in one posterior, or one after the other, and what prunes
 an ordinary network.
 
-    python -m experiments.trials.in_turn --data cifar10 --data-root FOLDER
+    python -m experiments.trials.in_turn --data-root FOLDER
 
 Every contender ends as a packed file, which is read, scored and timed; all networks of a seed are
 timed in turn, twice: as the file is read, and with batch normalisation in the weights before it,
@@ -37,6 +37,7 @@ from pyroccam.models.networks.stack import DepthStack
 from torch import nn
 
 from ..published import options
+from ..published.compression import short
 from ..published.runner import ResultFile, Row
 from ..published.small_resnet import small_resnet_stack
 from .strangers.ordinary import Trained, scores, search
@@ -56,7 +57,7 @@ NUMBERS = ("error", "nll", "file_bytes", "parameters", "multiply_adds", "times_f
 
 
 def main(
-    data: options.Data = "cifar10",
+    data: options.Data = "experiments.sets:cifar10_part",
     seeds: options.Count = 3,
     out: options.Out = options.RESULTS / "in_turn",
     data_root: options.DataRoot = None,
@@ -67,7 +68,7 @@ def main(
     torch.set_num_threads(threads)
     sets_of = options.settings_of(sets, JOINT)
     file = ResultFile(
-        out / f"{data}.json",
+        out / f"{short(data)}.json",
         config={"data": data, "network": SHAPE, "joint": sets_of, "pruned": DEEP_COMPRESSION},
     )
     for seed in file.missing(range(seeds)):

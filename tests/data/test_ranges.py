@@ -85,7 +85,7 @@ def test_options_cannot_be_made_otherwise():
         {"how": "al"},
         {"epochs": True},
     ):
-        with pytest.raises(PyroccamError, match=f"^{next(iter(wrong))}="):
+        with pytest.raises(PyroccamError):
             Longer(**wrong)
 
 

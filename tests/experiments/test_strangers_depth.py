@@ -13,6 +13,8 @@ from typer import BadParameter
 from experiments.trials.strangers import depth
 from experiments.trials.strangers.depth import write_depths
 
+POLYNOMIAL, REGIMES = "experiments.sets:polynomial", "experiments.sets:regimes"
+
 
 def put(out, name, seed, *, running=0.1, arrived=True, **scores):
     """Both files of a pair, the learnt depth 4 of 10 with a quarter of the parameters."""
@@ -42,12 +44,22 @@ def test_the_table_says_what_the_files_say(tmp_path):
 
 
 def test_runs_go_on_and_images_have_one_seed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(depth, "DATA", ("spirals", "regimes"))
-    monkeypatch.setattr(depth, "IMAGES", "regimes")
-    how = {"out": tmp_path, "data": "spirals,regimes", "images": 60, "settings": ["epochs=2"]}
+    monkeypatch.setattr(depth, "DATA", ("spirals", REGIMES))
+    monkeypatch.setattr(depth, "IMAGES", REGIMES)
+    how = {
+        "out": tmp_path,
+        "data": f"spirals,{REGIMES}",
+        "images": 60,
+        "settings": ["epochs=2"],
+    }
     depth.main(seeds=1, **how)
     first = re.findall(r"^\S+:", capsys.readouterr().out, re.M)
-    assert first == ["spirals-ddn-0:", "spirals-ldn-0:", "regimes-60-ddn-0:", "regimes-60-ldn-0:"]
+    assert first == [
+        "spirals-ddn-0:",
+        "spirals-ldn-0:",
+        "experiments.sets:regimes-60-ddn-0:",
+        "experiments.sets:regimes-60-ldn-0:",
+    ]
     for method in ("ddn", "ldn"):
         path = tmp_path / f"depth/spirals-{method}-0.json"
         one = json.loads(path.read_text())
@@ -60,14 +72,14 @@ def test_runs_go_on_and_images_have_one_seed(tmp_path, monkeypatch, capsys):
     table = (tmp_path / "depth.md").read_text()
     assert "| spirals | 12345 | 0 |" in table  # read, and not computed again
     assert "| spirals | 200 | 1 |" in table
-    assert "| regimes | 60 | 0 |" in table
-    assert "| regimes | 60 | 1 |" not in table
+    assert f"| {REGIMES} | 60 | 0 |" in table
+    assert f"| {REGIMES} | 60 | 1 |" not in table
     depth.main(seeds=1, **{**how, "images": 40})  # other rows of images are another run
-    assert "| regimes | 40 | 0 |" in (tmp_path / "depth.md").read_text()
+    assert f"| {REGIMES} | 40 | 0 |" in (tmp_path / "depth.md").read_text()
 
 
 def test_the_coverage_of_a_mixture_of_depths():
-    config, rows = RunConfig.resolve("ldn", "polynomial", sets={"epochs": 2, "max_depth": 3})
+    config, rows = RunConfig.resolve("ldn", POLYNOMIAL, sets={"epochs": 2, "max_depth": 3})
     found = run(config, rows, options=RunOptions(progress=False, figures=False, compare=False)).fit
     means = found.outputs(rows.x_test).double()
     scale = found.model.likelihood.scale.detach().double()

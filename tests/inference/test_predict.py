@@ -238,7 +238,7 @@ def test_what_are_no_rows_is_refused_at_the_door():
         y = torch.arange(20) % 3
         x = torch.randn(20, *shape)
         fit = fitted(Dataset.from_tensors(x, y, x, y))
-        with pytest.raises(DataError, match=r"x\[None\]"):
+        with pytest.raises(DataError):
             fit.predict(x[0])
         assert fit.predict(x[0][None]).shape == (1, 3)
         assert fit.predict(x[:0]).shape == (0, 3)

@@ -37,6 +37,8 @@ from selecting import (
 )
 from torch import nn
 
+from experiments.sets import polynomial as polynomial_rows
+
 SCALE = "model.net.prior.log_scale"
 METHODS = [
     OneLevel(), Greedy(), Unrolled(), Implicit(damping=1.0), Drmad(), Random(),
@@ -308,7 +310,7 @@ def test_hold_out(monkeypatch):
         return seen[-1][1]
 
     monkeypatch.setattr(Objectives, "key", watch)
-    split = data.load("polynomial", val_fraction=0.25)
+    split = polynomial_rows(val_fraction=0.25)
     found = run(Unrolled(), rows=split, Q=Level(prior=0.0, split="val"))
     made, keys = seen[0][0], [key for _, key in seen[:10]]
     assert [len(key.x) for key in keys] == [30] * 5 + [10] * 5

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from pyroccam import data, inference
+from pyroccam import inference
 from pyroccam.inference.selection import (
     Against,
     Drmad,
@@ -19,6 +19,8 @@ from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.levels import Objectives
 from pyroccam.models import priors
 from selecting import POLYNOMIAL, QUIET, polynomial, run
+
+from experiments.sets import polynomial as polynomial_rows
 
 ERRORS = {
     "interrupted at once": (KeyboardInterrupt, 1, inference.Interrupted, "step 0 of 6.* before"),
@@ -94,6 +96,6 @@ def test_settings_that_contradict_each_other():
 
 
 def test_other_data():
-    fewer = data.load("polynomial", n_train=30)
+    fewer = polynomial_rows(n_train=30)
     with pytest.raises(ValueError, match="made for 40 training rows, the data has 30"):
         inference.select(*polynomial(), fewer, **QUIET)

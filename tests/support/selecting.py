@@ -1,15 +1,16 @@
 """Tiny pairs with two levels, in double precision, and their rows."""
 
 import torch
-from pyroccam import data as sets
 from pyroccam import guides, inference, models
 from pyroccam.inference.selection.levels import Level, Objectives
 from random_weights import Rows
 from torch import nn
 
+from experiments.sets import toys
+
 F64 = torch.float64
 QUIET = {"progress": False, "device": "cpu"}
-POLYNOMIAL = sets.load("polynomial")
+POLYNOMIAL = toys.polynomial()
 
 
 def rows(count=12, weights=2, seed=0):

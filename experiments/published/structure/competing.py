@@ -1,7 +1,7 @@
 r"""Three models that compete for one curve, and how they are fitted together.
 
 The graph has one edge with three primitives, and data of which the simple one is true
-(:func:`~pyroccam.data.load_regimes`: 50 rows, :math:`y = \tanh x_0 + 0.5 ε`):
+(:func:`~experiments.sets.regimes`: 50 rows, :math:`y = \tanh x_0 + 0.5 ε`):
 
 .. math:: f(x) = γ_0 \tanh(w \cdot x + b) + γ_1 \tanh(w' x_0 + b') + γ_2 w''
 
@@ -35,7 +35,7 @@ from typing import Any
 import pyro
 import torch
 from pyroccam import guides, models
-from pyroccam.data import Dataset, load
+from pyroccam.data import Dataset
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models.contexts import seeded
@@ -45,6 +45,8 @@ from pyroccam.models.priors.normal import Normal
 from pyroccam.models.priors.scaling import Floored, Scaling
 from pyroccam.models.priors.structure import GumbelSoftmax
 from torch import nn
+
+from ...sets import regimes
 
 __all__ = ["PRIMITIVES", "SITE", "Pair", "Protocol", "build", "learn", "look", "spread_prior"]
 
@@ -87,7 +89,7 @@ def build(seed: int, temperature: float, protocol: Protocol) -> tuple[Pair, Data
     Arguments:
         temperature: of p(Γ | h).
     """
-    data = load("regimes", seed=seed, standardise=False)
+    data = regimes(seed=seed, standardise=False)
     with seeded(seed, torch.device("cpu")):
         complex_, simple = nn.Linear(data.x_train.shape[1], 1), nn.Linear(1, 1)
         constant = nn.Linear(1, 1, bias=False)

@@ -55,8 +55,8 @@ NOISES = (0.25, 0.5)
 
 # Data, hidden units, and what select takes; 50 outer steps as in the source (MNIST 25).
 PROBLEMS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
-    "polynomial": ("polynomial", (), {"outer_steps": 50, "inner_steps": 50}),
-    "wisdm": ("wisdm-series", (10,), {"outer_steps": 50, "inner_steps": 50}),
+    "polynomial": ("experiments.sets:polynomial", (), {"outer_steps": 50, "inner_steps": 50}),
+    "wisdm": ("experiments.sets:wisdm_series", (10,), {"outer_steps": 50, "inner_steps": 50}),
     "mnist": ("mnist", (300,), {"outer_steps": 25, "inner_steps": 50}),
 }
 

@@ -21,6 +21,7 @@ from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.pruning.variance_network import mean_costs
 
 from .. import options
+from ..compression import short
 from ..runner import Row, add_seeds
 
 __all__ = ["CONTENDERS", "PUBLISHED"]
@@ -73,9 +74,9 @@ def main(
         method, own = CONTENDERS[name]
         same = (data, network) == ("mnist", "lenet-5-caffe")
         add_seeds(
-            out / f"{data}-{network}-{name}.json", seeds, method, data, row=_row, numbers=_numbers,
-            say=partial(_line, name), runs=runs, device=device, workers=workers, network=network,
-            data_root=data_root, sets={**common, **own, **asked},
+            out / f"{short(data)}-{network}-{name}.json", seeds, method, data,
+            row=_row, numbers=_numbers, say=partial(_line, name), runs=runs, device=device,
+            workers=workers, network=network, data_root=data_root, sets={**common, **own, **asked},
             beside={"published": PUBLISHED.get(name) if same else None},
         )  # fmt: skip
 

@@ -137,7 +137,7 @@ SETS: dict[str, Stranger] = {
     "power": _stranger("tuned", _TABLE, _known("uci/power-plant")),
     "concrete": _stranger("tuned", _TABLE, _known("uci/concrete")),
     "yacht": _stranger("tuned", _TABLE, _known("uci/yacht")),
-    "wisdm": _stranger("tuned", _TABLE, _known("wisdm-windows")),
+    "wisdm": _stranger("tuned", _TABLE, _known("experiments.sets:wisdm_windows")),
     "spirals": _stranger("tuned", ("mlp",), _known("spirals")),
     "fashion": _stranger("tuned", _IMAGES, _known("fashion-mnist")),
     "digit-rows": _stranger("tuned", _SEQUENCE, _digit_rows),
@@ -150,7 +150,7 @@ SETS: dict[str, Stranger] = {
     "naval": _stranger("kept", _TABLE, _known("uci/naval")),
     "protein": _stranger("kept", _TABLE, _known("uci/protein")),
     "mnist": _stranger("kept", _IMAGES, _known("mnist")),
-    "cifar": _stranger("kept", ("norm", "conv"), _known("cifar10")),
+    "cifar": _stranger("kept", ("norm", "conv"), _known("experiments.sets:cifar10_part")),
     "waves": _stranger("kept", _SEQUENCE, _waves),
     "word-pairs": _stranger("kept", _WORDS, _a_pair_of_words, ids=True),
 }

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+from pyroccam.data.dataset import Dataset
+from pyroccam.data.errors import DataError
+from pyroccam.data.ranges import AtLeastTwo, Count, Share, ShareOrZero, Whole, checked
+from pyroccam.data.roots import read_bytes, resolve_root
+from pyroccam.data.splits import carve, generator, pick
 
-from ..checks import DataError, check_choice, check_count, check_fraction
-from ..dataset import Dataset
-from ..roots import AGAIN, find_file, read_bytes, resolve_root
-from ..splits import carve, generator, pick
+from .places import find_file
 
-__all__ = ["load_wisdm_series"]
+__all__ = ["wisdm_series"]
 
 _FILE = "WISDM_2019_raw_watch_accel_A-E.txt"
 _FOLDERS = ("wisdm-dataset/raw/watch/accel", "raw/watch/accel")
@@ -54,16 +56,17 @@ class _Series(NamedTuple):
     """(rows, 3) float64, m/s²."""
 
 
-def load_wisdm_series(
+@checked
+def wisdm_series(
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     data_root: str | os.PathLike[str] | None = None,
     channels: Literal["axes", "norm"] = "axes",
-    n_train: int = 5000,
-    n_test: int = 2000,
+    n_train: AtLeastTwo = 5000,
+    n_test: Count = 2000,
     split_by: Literal["subject", "window"] = "subject",
-    test_fraction: float = 0.3,
-    val_fraction: float = 0.1,
+    test_fraction: Share = 0.3,
+    val_fraction: ShareOrZero = 0.1,
     standardise: bool = True,
 ) -> Dataset:
     """The Euclidean norm of an accelerometer record, from the 199 records before it.
@@ -105,9 +108,6 @@ def load_wisdm_series(
         val_fraction: Share of the training windows kept aside for validation, likewise.
         standardise: Whether to scale by training statistics. Without it, all is in m/s².
 
-    Returns:
-        The data set.
-
     Raises:
         DataError: if files are missing or broken, or there are fewer windows than wanted.
 
@@ -117,11 +117,6 @@ def load_wisdm_series(
         O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019),
         experiment on hyperparameters, for the task.
     """
-    check_choice("channels", channels, ("axes", "norm"))
-    check_choice("split_by", split_by, ("subject", "window"))
-    check_count("n_train", n_train, 2)
-    check_count("n_test", n_test, 1)
-    check_fraction("test_fraction", test_fraction)
     series = _read(_find(resolve_root(data_root)))
     ends = _window_ends(series)
     if not len(ends):
@@ -194,7 +189,6 @@ def _draw(series: _Series, ends: np.ndarray, count: int, seed: int, name: str) -
             raise DataError(
                 f"{name}={count} takes {wanted} windows of {what}, of which there are {len(mine)}",
                 f"at most {fewest * len(kinds)}, as many of each activity",
-                f"a smaller {name}, another seed, or another test_fraction",
             )
         chosen, _ = pick(len(mine), wanted, stream)
         drawn.append(mine[chosen.numpy()])
@@ -214,8 +208,6 @@ def _find(root: Path) -> list[Path]:
     raise DataError(
         f"no {_FILE}.gz in {root / 'WISDM'}",
         f"it, or {_FOLDERS[0]}/data_<subject>_accel_watch.txt there",
-        "data_root= (or PYROCCAM_DATA) with the folder that contains WISDM/; the data are set "
-        "507 of https://archive.ics.uci.edu",
     )
 
 
@@ -225,7 +217,7 @@ def _read(paths: list[Path]) -> _Series:
     series = _Series(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     if not len(series.time):
         raise DataError(
-            f"{paths[0]} has no record of the activities {', '.join(_ACTIVITIES)}", "some", AGAIN
+            f"{paths[0]} has no record of the activities {', '.join(_ACTIVITIES)}", "some"
         )
     return series
 
@@ -236,7 +228,7 @@ def _read_one(path: Path) -> _Series:
 
     content = read_bytes(path, _TIMES)
     if not content.strip():
-        raise DataError(f"{path} is empty", f"lines {_FIELDS!r}", AGAIN)
+        raise DataError(f"{path} is empty", f"lines {_FIELDS!r}")
     with warnings.catch_warnings():
         # a first line that is too long is cut, with a warning; its seventh field tells
         warnings.simplefilter("ignore", pd.errors.ParserWarning)
@@ -262,7 +254,6 @@ def _read_one(path: Path) -> _Series:
             f"{path} has {broken} of {lines} lines that are no records, the first is line "
             f"{number}: {text[:80]!r}",
             f"lines {_FIELDS!r}",
-            AGAIN,
         )
     activity = pd.Index(list(_ACTIVITIES)).get_indexer(frame["activity"])
     keep = good & (activity >= 0)

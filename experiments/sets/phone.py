@@ -8,27 +8,30 @@ from typing import Literal
 
 import numpy as np
 import torch
+from pyroccam.data.dataset import Dataset
+from pyroccam.data.errors import DataError
+from pyroccam.data.ranges import Share, ShareOrZero, Whole, checked
+from pyroccam.data.roots import resolve_root
+from pyroccam.data.splits import carve
 
-from ..checks import DataError, check_choice, check_fraction
-from ..dataset import Dataset
-from ..formats.arff import Arff, read_arff
-from ..roots import find_file, resolve_root
-from ..splits import carve
+from .arff import Arff, read_arff
+from .places import find_file
 
-__all__ = ["load_wisdm_windows"]
+__all__ = ["wisdm_windows"]
 
 _FILE = "WISDM_ar_v1.1_transformed.arff"
 _PLACES = (f"{_FILE}.gz", _FILE, f"WISDM_ar_v1.1/{_FILE}")
 """Where it may be; the last one is as the published archive unpacks."""
 
 
-def load_wisdm_windows(
+@checked
+def wisdm_windows(
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     data_root: str | os.PathLike[str] | None = None,
     split_by: Literal["subject", "window"] = "subject",
-    test_fraction: float = 0.2,
-    val_fraction: float = 0.1,
+    test_fraction: Share = 0.2,
+    val_fraction: ShareOrZero = 0.1,
     standardise: bool = True,
 ) -> Dataset:
     """Six activities from 43 features of the accelerometer of a phone in a pocket.
@@ -53,9 +56,6 @@ def load_wisdm_windows(
         val_fraction: Share of the other rows kept aside for validation, likewise.
         standardise: Whether to scale by training statistics.
 
-    Returns:
-        The data set.
-
     Raises:
         DataError: if the file is missing or broken, or an option makes no sense.
 
@@ -63,8 +63,6 @@ def load_wisdm_windows(
         J. Kwapisz, G. Weiss, S. Moore: Activity Recognition using Cell Phone Accelerometers
         (2010), which asks to be cited by whoever uses the data.
     """
-    check_fraction("test_fraction", test_fraction)
-    check_choice("split_by", split_by, ("subject", "window"))
     table = read_arff(_find(data_root))
     labels = torch.from_numpy(table.categories("class"))
     users = table.categories("user")
@@ -99,12 +97,7 @@ def _find(data_root: str | os.PathLike[str] | None) -> Path:
     root = resolve_root(data_root)
     path = find_file(root, "WISDM", *_PLACES)
     if path is None:
-        raise DataError(
-            f"no {_FILE}.gz in {root / 'WISDM'}",
-            "it, or the same unpacked",
-            "data_root= (or PYROCCAM_DATA) with the folder that contains WISDM/; the file is "
-            "part of WISDM_ar_v1.1 at https://www.cis.fordham.edu/wisdm/dataset.php",
-        )
+        raise DataError(f"no {_FILE}.gz in {root / 'WISDM'}", "it, or the same unpacked")
     return path
 
 
@@ -116,7 +109,6 @@ def _filled(table: Arff, x: np.ndarray, names: list[str], rows: np.ndarray) -> n
         raise DataError(
             f"{table.path}: no training row has a value of {names[int(counts.argmin())]}",
             "one at least",
-            "another seed, or smaller test_fraction and val_fraction",
         )
     means = np.where(missing, 0, x)[rows].sum(0) / counts
     return np.where(missing, means, x)

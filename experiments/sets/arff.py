@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
-from ..checks import DataError
-from ..roots import AGAIN, read_bytes
+from pyroccam.data.errors import DataError
+from pyroccam.data.roots import read_bytes
 
 __all__ = ["Arff", "read_arff"]
 
@@ -47,8 +46,7 @@ class Arff(NamedTuple):
         if not known:
             raise DataError(
                 f"{self.path} has no attribute {name!r} with categories, "
-                f"only {', '.join(self.attributes)}",
-                hint=AGAIN,
+                f"only {', '.join(self.attributes)}"
             )
         fields = self.fields[:, list(self.attributes).index(name)]
         places = np.full(len(fields), -1, np.int64)
@@ -131,8 +129,7 @@ def _attribute(path: Path, number: int, line: str) -> tuple[str, tuple[str, ...]
     kind = match[2] if match else ""
     if match is None or not (kind.startswith("{") or kind.lower() in _NUMBERS):
         raise DataError(
-            f"{path}, line {number} is {line!r}",
-            "@attribute, a name, and numeric or {categories}",
+            f"{path}, line {number} is {line!r}", "@attribute, a name, and numeric or {categories}"
         )
     listed = kind[1:-1].split(",") if kind.startswith("{") else []
     return match[1].strip("\"'"), tuple(value.strip(" \t\"'") for value in listed)

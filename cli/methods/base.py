@@ -117,7 +117,6 @@ class Method(ABC):
         over: the kind of network it takes: a ``stack`` that can stop at any depth, any ``net``, or
             one with a ``graph`` of alternatives in it.
         full_batch: it cannot take minibatches.
-        without: values of options that change nothing, for runs of before there were these options.
         predictor: what a prediction is made by, in the legends of figures.
         lengths: options that are epochs of further fits.
     """
@@ -130,7 +129,6 @@ class Method(ABC):
 
     over: ClassVar[Literal["stack", "net", "graph"]]
     full_batch: ClassVar[bool] = False
-    without: ClassVar[Mapping[str, Any]] = {}
     predictor: ClassVar[str] = "drawn networks"
     lengths: ClassVar[tuple[str, ...]] = ()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
@@ -78,8 +78,6 @@ class Bayes(OverWeights):
         random_biases: biases are random, too, or numbers.
         noise: draws of a prediction have noise on their ``weights`` or their ``activations``.
     """
-
-    without: ClassVar[Mapping[str, Any]] = {"start": 0.0, "finish": 0.0}
 
     prior: str = "normal:1"
     guide: str = "mean-field"

@@ -162,7 +162,6 @@ class Occam(FromNumbers):
     over = "stack"
     passes = 10.0  # of the neighbours, too
     fractions = ("start", "last", "finish")
-    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0}
 
     last: Part = 0.25
     finish: Part = 0.15

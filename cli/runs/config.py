@@ -248,8 +248,6 @@ class RunConfig:
         if "seed" not in self.settings:
             raise PyroccamError("settings has no seed")
         row.with_options(self.options)
-        for name, usual in {**row.options, **row.without}.items():
-            self.options.setdefault(name, usual)  # of a method that had fewer of them
         Settings.of(self.settings)
         return self
 

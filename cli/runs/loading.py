@@ -63,9 +63,6 @@ def load_fit(
     config = RunConfig.read(folder)
     chosen = config.chosen.with_options(options or {})
     check_files(folder)
-    # In a run of before there was numbers.safetensors they were a fit, and the posterior the next.
-    began = folder / "posterior" if (folder / "posterior" / WEIGHTS).is_file() else folder
-    check_files(began)
     where = pick_device(device)
     if data_file is None and not trust and is_code(str(config.data["name"])):
         raise RunError(
@@ -79,7 +76,7 @@ def load_fit(
     net = _known_network(config, rows, folder, network, trust)
     with reading(folder / "config.json"):
         pair = config.chosen.build(net, rows)
-    result = _as_fit(_loaded(pair, began, where), rows, config, began, 0)
+    result = _as_fit(_loaded(pair, folder, where), rows, config, folder, 0)
     with reading(folder / "config.json"):
         stages = config.stages
     for number, stage in enumerate(stages, start=1):

@@ -1,8 +1,7 @@
-"""``pyroccam fit``: in this process, in several, or as a sweep over seeds."""
+"""``pyroccam fit``: in this process, or in several."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import warnings
@@ -53,12 +52,6 @@ def fit(
     repeats: Annotated[
         int, typer.Option(min=1, max=1000, help="Runs with seeds seed, seed + 1, ...")
     ] = 1,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="Processes that train the runs of --repeats, each whole "
-                     "runs, one after the other, as a sweep over seeds; without it, they train "
-                     "together in this process where that pays."),
-    ] = None,
     device: Device = "auto",
     processes: Annotated[
         int,
@@ -89,6 +82,7 @@ def fit(
     compare: Annotated[
         bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
     ] = True,
+    figures: Annotated[bool, typer.Option(help="Draw the figures of the run.")] = True,
     tensorboard: Annotated[
         bool,
         typer.Option("--tensorboard", help="Write the history of every fit of the run for "
@@ -120,24 +114,6 @@ def fit(
     need_folder(out)
     watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
-    if workers is not None:
-        from ..sweeps.command import refuse_no_repeats, request_repeats
-        from .many import train_all
-
-        refuse_no_repeats(repeats, processes, workers)
-        _settings(sets, epochs, compiled)
-        more = [f"{name}={json.dumps(value)}"
-                for name, value in (("epochs", epochs), ("compile", compiled))
-                if value is not None]  # fmt: skip
-        request = request_repeats(
-            method,
-            {"data": data, "network": network, "data_root": data_root, "budget": budget,
-             "compare": compare, "tensorboard": tensorboard},
-            [*(sets or []), *more], range(seed, seed + repeats), out or new_folder(method, data),
-            resume=resume,
-        )  # fmt: skip
-        train_all(request, workers=workers, threads=threads or 1, device=device)
-        return
     if processes > 1:
         if launched() and joined():
             raise PyroccamError("torchrun has started processes already: leave --processes out.")
@@ -161,7 +137,9 @@ def fit(
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method, data) if out is None else out
     console.say(f"{METHODS[method].title}: {dataset!r}")
-    options = RunOptions(resume=resume, device=device, compare=compare, watch=watch)
+    options = RunOptions(
+        resume=resume, device=device, compare=compare, figures=figures, watch=watch
+    )
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
         config = ranks.from_first(

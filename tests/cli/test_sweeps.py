@@ -41,7 +41,7 @@ class Forked:
         self.returncode, self.pid = None, os.fork()
         if self.pid:
             return
-        sys.stdout = sys.stderr = open(stdout.fileno(), "w", closefd=False)
+        sys.stdout = sys.stderr = open(stdout.fileno(), "w", closefd=False)  # noqa: SIM115
         code = 71
         try:
             app(command[command.index(pool.WORKER) + 1 :])

@@ -100,11 +100,10 @@ def fit(
     from ...inference.storage.lock import claimed, confirm
     from ...inference.storage.tensorboard import TensorBoard
     from ..methods import METHODS
-    from ..runs.budget import Budget, same_length
+    from ..runs.budget import Budget, same_length, within
     from ..runs.config import RunConfig, refuse_unknown
-    from ..runs.paces import within
     from ..runs.repeats import put_together
-    from ..runs.run import RunOptions, run, run_repeats
+    from ..runs.run import RunOptions, begun, run, run_repeats
     from ..runs.summary import print_run, refuse_unmet
 
     if resume and out is None:
@@ -142,9 +141,13 @@ def fit(
     )
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
+        kept = RunConfig.read(own) if resume and begun(own) else None
         config = ranks.from_first(
-            lambda: within(length, config, dataset, options, own, settings, began)
-        )
+            lambda: within(
+                length, config, dataset, compare=compare, device=device, kept=kept,
+                sets=settings, began=began,
+            )
+        )  # fmt: skip
         console.say(config.budget["said"])
     with claimed(out) if ranks.first else nullcontext():
         if repeats == 1:

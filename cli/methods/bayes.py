@@ -23,7 +23,7 @@ from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
 from .base import Pair, Stage, length_in
-from .options import Layers, Nats, Part, Rule
+from .options import Layers, Nats, Part, Rule, Share
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
 
 __all__ = ["Bayes"]
@@ -44,14 +44,8 @@ Limit = Annotated[
     float | str | Mapping[str, float] | None,
     Rule("a number, numbers by layer, first:NUMBER for the layer used first, or null", _is_limit),
 ]
-Fractions = Annotated[
-    Sequence[float] | None,
-    Rule(
-        "the fractions of the run after which the network is narrowed, such as [0.25,0.5], or [] "
-        "to train the whole network to the end",
-        lambda at: all(0 < one < 1 for one in at or ()),
-    ),
-]
+Fractions = Sequence[Share] | None
+"""Of the run, after which the network is narrowed; none trains the whole network to the end."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class _Job:
         out, config, record = self.out, self.config, self.data.record()
         if out is None:
             return
-        if (out / "config.json").exists() and begun(out):
+        if begun(out):
             if not resume:
                 raise FileExistsError(
                     f"{out} holds a run already. Go on with it with --resume, or give another "
@@ -197,7 +197,8 @@ def begun(out: Path) -> bool:
     """True if something was computed; a run that could not even start does not keep its folder."""
     # Seeds that train together have one checkpoint, above their folders.
     checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
-    return any(path.exists() for path in (*checkpoints, out / WEIGHTS, out / NUMBERS))
+    computed = any(path.exists() for path in (*checkpoints, out / WEIGHTS, out / NUMBERS))
+    return computed and (out / "config.json").exists()
 
 
 def _run(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:

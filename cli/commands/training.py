@@ -99,9 +99,9 @@ def fit(
     from ...inference.fits.fitting import pick_device
     from ...inference.storage.lock import claimed, confirm
     from ...inference.storage.tensorboard import TensorBoard
-    from ..methods import METHODS
+    from ..methods import find
     from ..runs.budget import Budget, same_length, within
-    from ..runs.config import RunConfig, refuse_unknown
+    from ..runs.config import RunConfig
     from ..runs.repeats import put_together
     from ..runs.run import RunOptions, begun, run, run_repeats
     from ..runs.summary import print_run, refuse_unmet
@@ -118,7 +118,8 @@ def fit(
             raise PyroccamError("torchrun has started processes already: leave --processes out.")
         _refuse_time(length)
         refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
-        refuse_unknown(method, data, network, _settings(sets, epochs, compiled))
+        find(method)
+        _settings(sets, epochs, compiled)
         _in_processes(processes, {**given, "out": out or new_folder(method, data)})
         return
     ranks = joined()
@@ -135,7 +136,7 @@ def fit(
     if threads or config.network == "mlp":
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method, data) if out is None else out
-    console.say(f"{METHODS[method].title}: {dataset!r}")
+    console.say(f"{find(method).title}: {dataset!r}")
     options = RunOptions(
         resume=resume, device=device, compare=compare, figures=figures, watch=watch
     )

@@ -73,7 +73,7 @@ def test_repeats_are_compared(repeats: Path) -> None:
 def test_folders(repeats: Path, tmp_path: Path) -> None:
     assert [p.name for p in runs_of(repeats)] == ["seed-0", "seed-1"]
     assert runs_of(repeats / "seed-1") == [repeats / "seed-1"]
-    assert "holds no run" in call("diagnose", tmp_path, code=2)
+    assert "is not a run" in call("diagnose", tmp_path, code=2)
     assert "100" in call("diagnose", repeats, "--draws", "5", code=2)
 
 

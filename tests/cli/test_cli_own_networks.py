@@ -67,7 +67,7 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
         ("broken_networks:net", "by SyntaxError: invalid syntax (broken_networks.py, line 1)"),
         ("leaving_networks:net", "by SystemExit: 0 (leaving_networks.py, line 1, in <module>)"),
         ("my_networks:tied", "are one tensor"),
-        ("my_networks:nothing", "gave a int, expected a torch.nn.Module"),
+        ("my_networks:nothing", "gave a int"),
         ("lenet", "MODULE:FUNCTION"),
         ("torchvision.models:resnet18", "not be built from input_shape=(1, 8, 8), outputs=10: too"),
         ("my_networks:net --set units=a", "could not be built from input_shape=(1, 8, 8), outpu"),

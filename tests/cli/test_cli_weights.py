@@ -277,7 +277,7 @@ def test_what_cannot_be_is_said_before_the_training(settings, words, tmp_path):
 def test_repeats_are_compressed_one_by_one(tmp_path):
     call("fit", "gnj", *SMALL, *WHOLE, "--repeats", 2, "--out", tmp_path / "runs")
     said = call("compress", tmp_path / "runs", code=2)
-    assert re.search("holds the runs of 2 seeds: give one, such as ", said)
+    assert "seed-0" in said
     call("compress", tmp_path / "runs" / "seed-1")
 
 

@@ -188,10 +188,7 @@ def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None)
 def _refuse_time(length: Budget | None) -> None:
     """Refuse a length in seconds for several processes: paces are measured in one."""
     if length is not None and length.steps is None:
-        raise PyroccamError(
-            "--budget in time is measured in one process, and here are several.\nGive it in steps "
-            "(--budget 6000steps), or --epochs."
-        )
+        raise PyroccamError("--budget in time, and several processes", "--budget 6000steps")
 
 
 def _in_processes(processes: int, arguments: dict[str, Any]) -> None:

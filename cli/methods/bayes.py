@@ -108,16 +108,10 @@ class Bayes(OverWeights):
         more = {"scales": self.scales} | ({} if limit is None else {"max_scale": limit})
         guide = guides.parse(self.guide, model, **more)
         if self.finish and (guide.steps or levels_of(model)):
-            raise PyroccamError(
-                f"finish={self.finish:g}: trained as numbers, what is left would leave the levels "
-                f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
-                "Set finish=0."
-            )
+            raise PyroccamError(f"finish={self.finish:g}, and weights on levels", "finish=0")
         if guide.is_point and self.threshold is not None:
-            raise PyroccamError(
-                f"threshold={self.threshold!r}: under guide={self.guide!r} weights are points, "
-                "which do not say what they do not need.\nLeave threshold out."
-            )
+            given = f"threshold={self.threshold!r} with guide={self.guide!r}, whose weights are"
+            raise PyroccamError(f"{given} points")
         # These say now what they would say in the middle, or at the end.
         DrawnNetwork(model, guide, self.noise)
         refuse_names(model, self.threshold, self.narrow_at)
@@ -126,10 +120,10 @@ class Bayes(OverWeights):
                 refuse_uncut(guide)
                 try_to_cut(model, data)
             except (ValueError, RuntimeError) as error:
-                raise PyroccamError(
-                    "This method cuts the network while it trains, which cannot be done: "
-                    f"{error} --set narrow=[] trains the whole network to the end."
-                ) from error
+                why = (
+                    f"narrow={list(self.narrow)} cuts the network while it trains, which cannot be"
+                )
+                raise PyroccamError(f"{why} done: {error}", hint="narrow=[]") from error
         elif not guide.zero_mean:  # of which nothing is cut
             tell_uncuttable(model, data)
         return model, guide
@@ -199,11 +193,8 @@ class Bayes(OverWeights):
             return {} if whole == sum(self._parts(settings)) else {unit: whole}
         warmup = settings.kl_warmup * whole / first
         if warmup >= 1:
-            raise PyroccamError(
-                f"The network would first be narrowed after {first} of {whole} {unit}, while the "
-                f"KL still gains weight (kl_warmup={settings.kl_warmup}). Set kl_warmup below "
-                f"{first / whole:.3g}, or narrow= to later fractions."
-            )
+            given = f"narrow={list(self.narrow or ())} and kl_warmup={settings.kl_warmup}"
+            raise PyroccamError(given, f"a kl_warmup below {first / whole:.3g}")
         return {unit: first, "schedule": "constant", "kl_warmup": warmup}
 
     def stages(self, settings: Settings) -> list[Stage]:

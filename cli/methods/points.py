@@ -96,9 +96,7 @@ class DeepCompression(FromPoint):
 
     def stages(self, settings: Settings) -> list[Stage]:
         if self.sensitivity is None and self.keep is None:
-            raise PyroccamError(
-                "sensitivity=null: give it, or keep=, the share of weights that stay."
-            )
+            raise PyroccamError("neither sensitivity nor keep", "one of them")
 
         def prune(number: int) -> Callable[[Fit], Pair]:
             def build(before: Fit) -> Pair:

@@ -83,10 +83,7 @@ class Budget:
         number = 0.0 if found is None else float(found[1])
         steps = found is not None and found[2] == "steps"
         if found is None or not number or (steps and number % 1):
-            raise PyroccamError(
-                f"--budget {text}: expected a time or a number of steps.\n"
-                "Try --budget 90s, 5min, 1h or 6000steps."
-            )
+            raise PyroccamError(f"--budget {text}", "90s, 5min, 1h or 6000steps, say")
         if steps:
             return cls(text, None, int(number))
         return cls(text, number * _UNITS[found[2]], None)

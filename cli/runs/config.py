@@ -105,10 +105,7 @@ class RunConfig:
             data_options.setdefault("task", asked.task)
         dataset = datasets.load(data, seed=data_seed, **data_options)
         if not dataset.counts["test"]:
-            raise PyroccamError(
-                f"{dataset.name} has no test rows, by which a run says what it can do.\n"
-                "Give some, such as --set data.test=0.1; from Python, inference.fit needs none."
-            )
+            raise PyroccamError(f"{dataset.name} has no test rows", hint="--set data.test=0.1")
         shape = dataset.input_shape
         if network is None:
             image = len(shape) == 3 and min(shape[1:]) >= 16
@@ -123,10 +120,7 @@ class RunConfig:
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
             if dataset.streamed:
-                raise PyroccamError(
-                    f"{method} takes all training rows in each step, and those of {dataset.name} "
-                    "are streamed.\nGive rows in memory, or another method."
-                )
+                raise PyroccamError(f"the rows of {dataset.name} are streamed", "rows in memory")
             settings["batch_size"] = dataset.N
         for name, value in sets.items():
             if name in options:
@@ -260,10 +254,8 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
         if name in _COMMAND:
             raise PyroccamError(f"--set {name}=...: that is the option --{name.replace('_', '-')}.")
     if None not in (sets.get("epochs"), sets.get("steps")):
-        raise PyroccamError(
-            f"epochs={sets['epochs']!r} and steps={sets['steps']!r} both say how long to train: "
-            "leave one of them out."
-        )
+        given = f"both epochs={sets['epochs']!r} and steps={sets['steps']!r}"
+        raise PyroccamError(given, "one length")
     if "data.name" in sets:
         raise PyroccamError("--set data.name=...: that is the option --data.")
     seed = sets.get("data.seed", 0)

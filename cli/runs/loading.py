@@ -143,10 +143,7 @@ def _known_network(
     """The network of a run that is opened: of this package, named again, or described."""
     ready = config.network in find(config.method).networks
     if network is not None and ready:
-        raise PyroccamError(
-            f"--network {network}: the network of {folder} is {config.network}, which needs no "
-            "code of yours. Leave --network out."
-        )
+        raise PyroccamError(f"--network {network}", f"none: the run has {config.network}")
     if network is not None:
         return build_network(replace(config, network=network), data)
     path = folder / "network.json"
@@ -169,10 +166,7 @@ def _loaded(pair: Pair, folder: Path, device: torch.device) -> Pair:
     """A pair with the weights that a fit wrote to its folder."""
     path = folder / WEIGHTS
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder} has no {WEIGHTS}: the run did not finish. Go on with it with "
-            "`pyroccam fit ... --resume`."
-        )
+        raise FileNotFoundError(f"{folder} has no {WEIGHTS}: the run did not finish (--resume)")
     with reading(path):
         tensors = load(path.read_bytes())  # load_file takes no path that is no text
         for prefix, module in zip(("model.", "guide."), pair, strict=True):

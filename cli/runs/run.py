@@ -141,10 +141,7 @@ class _Job:
             return
         if begun(out):
             if not resume:
-                raise FileExistsError(
-                    f"{out} holds a run already. Go on with it with --resume, or give another "
-                    "--out."
-                )
+                raise FileExistsError(f"{out} holds a run already: --resume, or another --out")
             _check_same(RunConfig.read(out), config, out)
             refuse_other_data(self.data, out)
             return  # what a run was begun with stays
@@ -413,10 +410,7 @@ def _too_short(result: Fit, longer: str) -> list[str]:
 def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
     """A run is resumed as it was started: its checkpoint fits nothing else."""
     if changed := changed_settings(then.flat(), now.flat()):
-        raise PyroccamError(
-            f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "
-            "it was, or give another --out."
-        )
+        raise PyroccamError(f"{out} was started with other settings: {'; '.join(changed)}")
 
 
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:

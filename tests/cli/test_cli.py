@@ -367,7 +367,7 @@ assert not heavy, heavy
     ("arguments", "environment", "said"),
     [
         (["--help"], {}, "Learn how much network your data needs"),
-        (["fit", "--help"], {}, "--tensorboard"),
+        (["fit", "gnj", "--help"], {}, "--tensorboard"),
         (["--version"], {}, f"pyroccam {version('pyroccam')}, torch {version('torch')}, pyro-ppl"),
         # What a shell asks when a person presses tab.
         ([], {"_PYROCCAM_COMPLETE": "complete_bash", "COMP_WORDS": "pyroccam dec",

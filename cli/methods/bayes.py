@@ -120,10 +120,8 @@ class Bayes(OverWeights):
                 refuse_uncut(guide)
                 try_to_cut(model, data)
             except (ValueError, RuntimeError) as error:
-                why = (
-                    f"narrow={list(self.narrow)} cuts the network while it trains, which cannot be"
-                )
-                raise PyroccamError(f"{why} done: {error}", hint="narrow=[]") from error
+                why = f"narrow={list(self.narrow)} cuts the network while it trains: {error}"
+                raise PyroccamError(why, hint="narrow=[]") from error
         elif not guide.zero_mean:  # of which nothing is cut
             tell_uncuttable(model, data)
         return model, guide

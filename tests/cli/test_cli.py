@@ -194,7 +194,7 @@ def test_regression_on_a_table_of_ones_own(tmp_path):
         (["--set", "data_root=/a"], "that is the option --data-root"),
         (["--epochs", "3", "--set", "epochs=4"], "--epochs and --set epochs=... were both given"),
         (["--compile", "--set", "compile=false"], "--compile and --set compile=... were both"),
-        (["--set", "steps=3", "--epochs", "4"], "both say how long to train"),
+        (["--set", "steps=3", "--epochs", "4"], "both epochs=4 and steps=3"),
         (["--set", "lr=1", "--set", "lr=2"], "--set lr was given twice"),
         (["--data-root", "/a", "--set", "data.data_root=/b"], "is --data-root: give one"),
         (["--set", "data.seed=abc"], "data.seed='abc'"),
@@ -221,10 +221,10 @@ def test_a_place_that_cannot_be_written_is_refused_first(run, tmp_path, monkeypa
     monkeypatch.setattr(runs, "run", None)
     for where in (file, file / "x"):
         for command in (("fit", "ldn"), ("prune", folder), ("decompress", file)):
-            assert "is a file. Give a folder" in call(*command, "--out", where, code=2)
+            assert "is a file; expected a folder" in call(*command, "--out", where, code=2)
     assert "is empty" in call("fit", "ldn", "--out", "", code=2)
     for command in (("evaluate", folder), ("compress", folder)):
-        assert "is a folder. Give a file" in call(*command, "--out", tmp_path, code=2)
+        assert "is a folder; expected a file" in call(*command, "--out", tmp_path, code=2)
 
 
 def test_a_run_that_learnt_nothing_says_so(tmp_path):

@@ -1,7 +1,5 @@
 """Networks of one's own on the command line."""
 
-import re
-
 import pytest
 from command_line import SMALL, call, metrics_of
 from pyroccam.inference import packing
@@ -83,7 +81,7 @@ def test_a_network_that_cannot_be_cut(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     basic = ("--network", "choosy_networks:choosy", "--data", "digits", "--epochs", 2)
     said = call("fit", "gnj", *basic, "--set", "narrow=[0.5]", "--out", "a", code=2)
-    assert re.search("cuts the network while it trains, which cannot be done: .*narrow=", said)
+    assert "cuts the network while it trains" in said
     with pytest.warns(UserWarning, match="can be trained, but not be compressed in the end: .*fx"):
         said = call("fit", "gnj", *basic, "--set", "narrow=[]", "--set", "noise=activations",
                     "--out", "b")  # fmt: skip

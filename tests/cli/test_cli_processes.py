@@ -79,7 +79,7 @@ def test_what_all_refuse_is_said_once(run):
     assert codes == [2, 2]
     assert "".join(texts).count("lr must be positive") == 1
     codes, texts = run("--budget", "10s")
-    assert "".join(texts).count("--budget in time is measured in one process") == 1
+    assert "".join(texts).count("--budget in time, and several processes") == 1
     codes, texts = run("--processes", "2")
     assert "".join(texts).count("leave --processes out") == 1
 

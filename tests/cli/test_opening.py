@@ -341,7 +341,7 @@ def test_code_that_a_run_names_is_not_run(own_network):
 
 
 def test_a_network_of_this_package_needs_no_name(run):
-    assert "needs no code of yours" in call("evaluate", run, "--network", "a:b", code=2)
+    assert "--network a:b" in call("evaluate", run, "--network", "a:b", code=2)
 
 
 def test_texts_test_rows_and_missing_values_of_a_run(tmp_path, monkeypatch):

@@ -98,7 +98,7 @@ def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
     ("dns", {"gamma": -1.0}, r"gamma=-1\.0: give a number of at least 0"),
     ("dns", {"surgery_lr": -1.0}, r"surgery_lr=-1\.0: give a positive, finite"),
     ("deep-compression", {"share_lr": "fast"}, "share_lr='fast': give a positive, finite"),
-    ("deep-compression", {"sensitivity": None}, "sensitivity=null: give it, or keep="),
+    ("deep-compression", {"sensitivity": None}, "neither sensitivity nor keep"),
 ])  # fmt: skip
 def test_options_are_checked_before_training(method, option, message):
     with pytest.raises(ValueError, match=message):

@@ -80,7 +80,7 @@ def read_run(folder: Path) -> RunFiles:
     path = folder / "metrics.json"
     if not path.is_file():
         begun = (folder / "config.json").is_file() or any(folder.glob("seed-*/config.json"))
-        why = "has no metrics.json: the run did not finish" if begun else "is not a run"
+        why = "has no metrics.json: the run did not finish (--resume)" if begun else "is not a run"
         raise FileNotFoundError(f"{folder} {why}; expected the folder of a finished run")
     check_files(folder)
     content = read_json(path)

@@ -27,11 +27,12 @@ import typer
 from .console import Part, PlainConsole
 
 __all__ = [
-    "BROKEN", "CTRL_C", "REFUSED", "STOPPED", "App", "place_in_own_code", "told",
+    "BROKEN", "BUSY", "CTRL_C", "REFUSED", "STOPPED", "App", "place_in_own_code", "told",
 ]  # fmt: skip
 
-REFUSED, BROKEN, STOPPED = 2, 70, 130
-"""Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of Ctrl-C."""
+REFUSED, BROKEN, BUSY, STOPPED = 2, 70, 75, 130
+"""Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of a folder that another
+process has (EX_TEMPFAIL), of Ctrl-C."""
 
 _LONGEST = 1500  # characters of a message
 _AGAIN = 0.05  # seconds until a Ctrl-C that waits looks again
@@ -148,6 +149,7 @@ def told(error: BaseException) -> tuple[list[Part], int]:
         how = " What is in the folder of the run goes on with --resume."
         return [("Stopped.", "yellow"), how], STOPPED
     from ..data.errors import PyroccamError  # with it comes torch, which help can do without
+    from ..inference.storage.lock import FolderInUse
     from ..inference.training.trainer import Interrupted
 
     if isinstance(error, Interrupted):
@@ -158,7 +160,7 @@ def told(error: BaseException) -> tuple[list[Part], int]:
         return [("Error: ", "red"), "there is not enough memory for this; try: fewer rows, a "
                 "smaller --set batch_size, or a smaller network."], REFUSED  # fmt: skip
     if isinstance(error, PyroccamError) or (place is None and isinstance(error, OSError)):
-        return [("Error: ", "red"), _words(error)], REFUSED
+        return [("Error: ", "red"), _words(error)], BUSY if type(error) is FolderInUse else REFUSED
     notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
     if place is not None or notes:
         failed = "the network failed" if place is None else f"your code failed, {place}"

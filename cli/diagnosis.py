@@ -38,10 +38,7 @@ def runs_of(folder: Path) -> list[Path]:
         key=lambda path: int(path.name.partition("-")[2]),
     )
     if not seeds:
-        raise FileNotFoundError(
-            f"{folder} holds no run: expected config.json, or folders seed-0, seed-1, ..., as "
-            "`pyroccam fit ... --out` writes them."
-        )
+        raise FileNotFoundError(f"{folder} is not a run; expected the folder of one")
     return seeds
 
 

@@ -20,7 +20,7 @@ def need_folder(path: Path | None) -> None:
     for part in () if path is None else (path, *path.parents):
         if part.exists():
             if not part.is_dir():
-                raise PyroccamError(f"--out {path}: {part} is a file. Give a folder.")
+                raise PyroccamError(f"--out {path}: {part} is a file", "a folder")
             return
 
 
@@ -31,7 +31,7 @@ def need_file(path: Path | None) -> None:
         PyroccamError: for a path that is a folder, or leads through a file.
     """
     if path is not None and path.is_dir():
-        raise PyroccamError(f"--out {path} is a folder. Give a file.")
+        raise PyroccamError(f"--out {path} is a folder", "a file")
     need_folder(None if path is None else path.parent)
 
 

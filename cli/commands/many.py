@@ -1,9 +1,9 @@
-"""``pyroccam sweep``, and what is said of the runs of one."""
+"""``pyroccam sweep``: every combination of settings, each a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,27 +11,19 @@ from ..boundary import STOPPED
 from ..places import need_folder
 from .application import Device, Root, app, console
 
-if TYPE_CHECKING:
-    from ..sweeps.command import Request
-
-__all__ = ["sweep", "train_all"]
+__all__ = ["sweep"]
 
 
 @app.command()
 def sweep(
-    what: Annotated[
-        str,
-        typer.Argument(help="A method; a .yaml file with what all runs share and the lists of what "
-                       "differs; or the folder of a sweep, to go on with it or to join it from "
-                       "another machine.", metavar="METHOD|FILE|FOLDER"),
-    ],
+    method: Annotated[str, typer.Argument(help="As of `pyroccam fit`.")],
     lists: Annotated[
-        list[str] | None,
+        list[str],
         typer.Option("--sweep", help="Values of a setting, or of seed, method, data, network or "
                      "budget, e.g. --sweep lr=0.1,0.01 --sweep seed=0,1,2; every combination is "
                      "run.", metavar="KEY=VALUE,VALUE,..."),
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="As of `pyroccam fit`.")] = None,
+    ],
+    data: Annotated[str, typer.Option(help="As of `pyroccam fit`.")] = "spirals",
     network: Annotated[str | None, typer.Option(help="As of `pyroccam fit`.")] = None,
     data_root: Root = None,
     budget: Annotated[
@@ -41,18 +33,9 @@ def sweep(
         list[str] | None,
         typer.Option("--set", help="A setting that all runs share.", metavar="KEY=VALUE"),
     ] = None,
-    compare: Annotated[
-        bool | None,
-        typer.Option("--compare/--no-compare", help="As of `pyroccam fit`; yes if left out."),
-    ] = None,
-    figures: Annotated[
-        bool | None,
-        typer.Option("--figures/--no-figures", help="Draw those of each run; yes if left out."),
-    ] = None,
-    tensorboard: Annotated[
-        bool | None,
-        typer.Option("--tensorboard", help="As of `pyroccam fit`."),
-    ] = None,
+    compare: Annotated[bool, typer.Option(help="As of `pyroccam fit`.")] = True,
+    figures: Annotated[bool, typer.Option(help="As of `pyroccam fit`.")] = True,
+    tensorboard: Annotated[bool, typer.Option(help="As of `pyroccam fit`.")] = False,
     workers: Annotated[
         int | None,
         typer.Option(min=1, max=1024, help="Processes on this machine; by its CUDA devices, or by "
@@ -60,50 +43,31 @@ def sweep(
     ] = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of each.")] = 1,
     device: Device = "auto",
-    storage: Annotated[
-        str | None,
-        typer.Option(help="Address of a database for many machines: "
-                     "postgresql://user@host/database, or journal:FILE on a shared disk. A file in "
-                     "--out if left out.", metavar="ADDRESS"),
-    ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Also try the runs that failed.")
-    ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the sweep; runs/<name> if left out.")
+        Path | None, typer.Option(help="Folder of the sweep; runs/sweep-METHOD-DATA if left out.")
     ] = None,
 ) -> None:  # fmt: skip
     """Train many runs, over all combinations of settings. The same command goes on, whoever was
     killed; nothing is trained twice."""
-    from ..sweeps.command import read_request
-    from ..sweeps.store import refuse_missing
+    from ..runs.config import parse_settings
+    from ..sweeps.driver import run_sweep
+    from ..sweeps.plan import Asked, parse_lists, trials_of
 
-    refuse_missing()
     need_folder(out)
-    given = {"data": data, "network": network, "data_root": data_root, "budget": budget,
-             "compare": compare, "figures": figures, "tensorboard": tensorboard}  # fmt: skip
-    request = read_request(what, given, sets or [], lists or [], out)
-    train_all(
-        request, workers=workers, threads=threads, device=device, storage=storage,
-        again=retry_failed,
+    out = out or Path("runs") / f"sweep-{method}-{Path(data).stem[:40]}"
+    asked = Asked(method, data, network, data_root, budget, parse_settings(sets or []))
+    options = [] if compare else ["--no-compare"]
+    options += [] if figures else ["--no-figures"]
+    options += ["--tensorboard"] if tensorboard else []
+    ended = run_sweep(
+        console, out, trials_of(asked, parse_lists(lists)), options=options,
+        workers=workers, threads=threads, device=device,
     )  # fmt: skip
-
-
-def train_all(request: Request, **how: Any) -> None:
-    """Have all runs of a sweep trained, and say what became of them."""
-    from ...inference.storage.tensorboard import TensorBoard
-    from ..sweeps.command import run_sweep
-
-    if request.plan.tensorboard:
-        TensorBoard()  # or it is said that it is not installed
-    ended = run_sweep(console, request, **how)
-    for name, why in ended.failed.items():
-        console.say(("Failed: ", "red"), f"{name}: {why}")
-    console.say("Written to ", (str(request.folder), "bold"), f"; {request.folder}/results.csv")
+    console.say("Written to ", (str(out), "bold"), f"; {out}/results.csv")
     if ended.left:
         console.say(("Stopped.", "yellow"), f" {ended.left:,} runs are left; the same command goes "
                     "on with them.")  # fmt: skip
         raise typer.Exit(STOPPED)
-    console.say(f"Next: pyroccam report {request.folder}")
+    console.say(f"Next: pyroccam report {out}")
     if ended.failed:
         raise typer.Exit(1)

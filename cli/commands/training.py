@@ -1,8 +1,7 @@
-"""``pyroccam fit``: in this process, in several, or as a sweep over seeds."""
+"""``pyroccam fit``: in this process, or in several."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import warnings
@@ -53,12 +52,6 @@ def fit(
     repeats: Annotated[
         int, typer.Option(min=1, max=1000, help="Runs with seeds seed, seed + 1, ...")
     ] = 1,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="Processes that train the runs of --repeats, each whole "
-                     "runs, one after the other, as a sweep over seeds; without it, they train "
-                     "together in this process where that pays."),
-    ] = None,
     device: Device = "auto",
     processes: Annotated[
         int,
@@ -89,6 +82,7 @@ def fit(
     compare: Annotated[
         bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
     ] = True,
+    figures: Annotated[bool, typer.Option(help="Draw the figures of the run.")] = True,
     tensorboard: Annotated[
         bool,
         typer.Option("--tensorboard", help="Write the history of every fit of the run for "
@@ -105,12 +99,11 @@ def fit(
     from ...inference.fits.fitting import pick_device
     from ...inference.storage.lock import claimed, confirm
     from ...inference.storage.tensorboard import TensorBoard
-    from ..methods import METHODS
-    from ..runs.budget import Budget, same_length
-    from ..runs.config import RunConfig, refuse_unknown
-    from ..runs.paces import within
+    from ..methods import find
+    from ..runs.budget import Budget, same_length, within
+    from ..runs.config import RunConfig
     from ..runs.repeats import put_together
-    from ..runs.run import RunOptions, run, run_repeats
+    from ..runs.run import RunOptions, begun, run, run_repeats
     from ..runs.summary import print_run, refuse_unmet
 
     if resume and out is None:
@@ -120,30 +113,13 @@ def fit(
     need_folder(out)
     watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
-    if workers is not None:
-        from ..sweeps.command import refuse_no_repeats, request_repeats
-        from .many import train_all
-
-        refuse_no_repeats(repeats, processes, workers)
-        _settings(sets, epochs, compiled)
-        more = [f"{name}={json.dumps(value)}"
-                for name, value in (("epochs", epochs), ("compile", compiled))
-                if value is not None]  # fmt: skip
-        request = request_repeats(
-            method,
-            {"data": data, "network": network, "data_root": data_root, "budget": budget,
-             "compare": compare, "tensorboard": tensorboard},
-            [*(sets or []), *more], range(seed, seed + repeats), out or new_folder(method, data),
-            resume=resume,
-        )  # fmt: skip
-        train_all(request, workers=workers, threads=threads or 1, device=device)
-        return
     if processes > 1:
         if launched() and joined():
             raise PyroccamError("torchrun has started processes already: leave --processes out.")
         _refuse_time(length)
         refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
-        refuse_unknown(method, data, network, _settings(sets, epochs, compiled))
+        find(method)
+        _settings(sets, epochs, compiled)
         _in_processes(processes, {**given, "out": out or new_folder(method, data)})
         return
     ranks = joined()
@@ -160,13 +136,19 @@ def fit(
     if threads or config.network == "mlp":
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method, data) if out is None else out
-    console.say(f"{METHODS[method].title}: {dataset!r}")
-    options = RunOptions(resume=resume, device=device, compare=compare, watch=watch)
+    console.say(f"{find(method).title}: {dataset!r}")
+    options = RunOptions(
+        resume=resume, device=device, compare=compare, figures=figures, watch=watch
+    )
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
+        kept = RunConfig.read(own) if resume and begun(own) else None
         config = ranks.from_first(
-            lambda: within(length, config, dataset, options, own, settings, began)
-        )
+            lambda: within(
+                length, config, dataset, compare=compare, device=device, kept=kept,
+                sets=settings, began=began,
+            )
+        )  # fmt: skip
         console.say(config.budget["said"])
     with claimed(out) if ranks.first else nullcontext():
         if repeats == 1:
@@ -206,10 +188,7 @@ def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None)
 def _refuse_time(length: Budget | None) -> None:
     """Refuse a length in seconds for several processes: paces are measured in one."""
     if length is not None and length.steps is None:
-        raise PyroccamError(
-            "--budget in time is measured in one process, and here are several.\nGive it in steps "
-            "(--budget 6000steps), or --epochs."
-        )
+        raise PyroccamError("--budget in time, and several processes", "--budget 6000steps")
 
 
 def _in_processes(processes: int, arguments: dict[str, Any]) -> None:

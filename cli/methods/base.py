@@ -117,7 +117,6 @@ class Method(ABC):
         over: the kind of network it takes: a ``stack`` that can stop at any depth, any ``net``, or
             one with a ``graph`` of alternatives in it.
         full_batch: it cannot take minibatches.
-        without: values of options that change nothing, for runs of before there were these options.
         predictor: what a prediction is made by, in the legends of figures.
         lengths: options that are epochs of further fits.
     """
@@ -130,7 +129,6 @@ class Method(ABC):
 
     over: ClassVar[Literal["stack", "net", "graph"]]
     full_batch: ClassVar[bool] = False
-    without: ClassVar[Mapping[str, Any]] = {}
     predictor: ClassVar[str] = "drawn networks"
     lengths: ClassVar[tuple[str, ...]] = ()
 
@@ -271,20 +269,14 @@ class Method(ABC):
             found = attribute(module, function)
         except ModuleNotFoundError as error:
             raise PyroccamError(
-                f"Network {name!r}: {module} cannot be imported ({error}). Run in the folder of "
-                f"{module.replace('.', '/')}.py, or install it."
+                f"network {name!r}: {module} cannot be imported: {error}"
             ) from error
         except (Exception, SystemExit) as error:
             place = place_in_own_code(error)
             where = "" if place is None else f" ({place})"
-            raise NetworkError(
-                f"Network {name!r}: {module} fails while it is imported, by "
-                f"{type(error).__name__}: {error}{where}"
-            ) from error
+            why = f"fails while it is imported, by {type(error).__name__}: {error}{where}"
+            raise NetworkError(f"network {name!r}: {module} {why}") from error
         if not callable(found):
-            raise PyroccamError(
-                f"Network {name!r}: {module} has no function {function!r}, which would be called "
-                "with the shape of an input and the number of outputs."
-            )
+            raise PyroccamError(f"network {name!r}: {module} has no function {function!r}")
         made: Callable[..., nn.Module] = found
         return made

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
@@ -23,7 +23,7 @@ from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
 from .base import Pair, Stage, length_in
-from .options import Layers, Nats, Part, Rule
+from .options import Layers, Nats, Part, Rule, Share
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
 
 __all__ = ["Bayes"]
@@ -44,14 +44,8 @@ Limit = Annotated[
     float | str | Mapping[str, float] | None,
     Rule("a number, numbers by layer, first:NUMBER for the layer used first, or null", _is_limit),
 ]
-Fractions = Annotated[
-    Sequence[float] | None,
-    Rule(
-        "the fractions of the run after which the network is narrowed, such as [0.25,0.5], or [] "
-        "to train the whole network to the end",
-        lambda at: all(0 < one < 1 for one in at or ()),
-    ),
-]
+Fractions = Sequence[Share] | None
+"""Of the run, after which the network is narrowed; none trains the whole network to the end."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +72,6 @@ class Bayes(OverWeights):
         random_biases: biases are random, too, or numbers.
         noise: draws of a prediction have noise on their ``weights`` or their ``activations``.
     """
-
-    without: ClassVar[Mapping[str, Any]] = {"start": 0.0, "finish": 0.0}
 
     prior: str = "normal:1"
     guide: str = "mean-field"
@@ -116,16 +108,10 @@ class Bayes(OverWeights):
         more = {"scales": self.scales} | ({} if limit is None else {"max_scale": limit})
         guide = guides.parse(self.guide, model, **more)
         if self.finish and (guide.steps or levels_of(model)):
-            raise PyroccamError(
-                f"finish={self.finish:g}: trained as numbers, what is left would leave the levels "
-                f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
-                "Set finish=0."
-            )
+            raise PyroccamError(f"finish={self.finish:g}, and weights on levels", "finish=0")
         if guide.is_point and self.threshold is not None:
-            raise PyroccamError(
-                f"threshold={self.threshold!r}: under guide={self.guide!r} weights are points, "
-                "which do not say what they do not need.\nLeave threshold out."
-            )
+            given = f"threshold={self.threshold!r} with guide={self.guide!r}, whose weights are"
+            raise PyroccamError(f"{given} points")
         # These say now what they would say in the middle, or at the end.
         DrawnNetwork(model, guide, self.noise)
         refuse_names(model, self.threshold, self.narrow_at)
@@ -134,10 +120,8 @@ class Bayes(OverWeights):
                 refuse_uncut(guide)
                 try_to_cut(model, data)
             except (ValueError, RuntimeError) as error:
-                raise PyroccamError(
-                    "This method cuts the network while it trains, which cannot be done: "
-                    f"{error} --set narrow=[] trains the whole network to the end."
-                ) from error
+                why = f"narrow={list(self.narrow)} cuts the network while it trains: {error}"
+                raise PyroccamError(why, hint="narrow=[]") from error
         elif not guide.zero_mean:  # of which nothing is cut
             tell_uncuttable(model, data)
         return model, guide
@@ -207,11 +191,8 @@ class Bayes(OverWeights):
             return {} if whole == sum(self._parts(settings)) else {unit: whole}
         warmup = settings.kl_warmup * whole / first
         if warmup >= 1:
-            raise PyroccamError(
-                f"The network would first be narrowed after {first} of {whole} {unit}, while the "
-                f"KL still gains weight (kl_warmup={settings.kl_warmup}). Set kl_warmup below "
-                f"{first / whole:.3g}, or narrow= to later fractions."
-            )
+            given = f"narrow={list(self.narrow or ())} and kl_warmup={settings.kl_warmup}"
+            raise PyroccamError(given, f"a kl_warmup below {first / whole:.3g}")
         return {unit: first, "schedule": "constant", "kl_warmup": warmup}
 
     def stages(self, settings: Settings) -> list[Stage]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...data.ranges import Between
 from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.metrics import poster_ece
@@ -29,7 +30,6 @@ from ...inference.training.settings import Settings
 from ...models.networks.stack import DepthStack
 from ...models.plain.pruned import PrunedNetwork
 from .base import Finished, Method, Pair, timed
-from .options import Rule
 
 __all__ = ["AtDepth", "ByGradient", "ClosedForm", "MarginalLikelihood", "metrics_on_test"]
 
@@ -76,7 +76,7 @@ class _LearntDepth(_OverDepth):
     passes = 5.0  # the exits of all depths pass, too
 
     prior: str = "geometric:0.85"
-    threshold: Annotated[float, Rule("a number in (0, 1]", lambda x: 0 < x <= 1)] = 0.95
+    threshold: Annotated[float, Between(0.0, 1.0, "(]")] = 0.95
     predictor: ClassVar[str] = "all depths"
 
     def model(self, net: nn.Module, data: Dataset) -> models.LearntDepth:

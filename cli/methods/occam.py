@@ -74,10 +74,7 @@ class FromNumbers(OverWeights):
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model, guide = self._posterior(net, data)
         if guide.zero_mean:
-            raise PyroccamError(
-                f"guide={self.guide!r} has weights without a mean, which leave no smaller network."
-                "\nTake guide=mean-field, or the method bayes."
-            )
+            raise PyroccamError(f"guide={self.guide!r}", "one of weights with a mean")
         deepest = {site: torch.eye(len(one.logits))[-1] for site, one in model.structure.items()}
         alone = model.settled(data, deepest)
         try:
@@ -162,7 +159,6 @@ class Occam(FromNumbers):
     over = "stack"
     passes = 10.0  # of the neighbours, too
     fractions = ("start", "last", "finish")
-    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0}
 
     last: Part = 0.25
     finish: Part = 0.15
@@ -176,11 +172,7 @@ class Occam(FromNumbers):
 
     def _pair(self, model: Any, guide: Any) -> Pair:
         if self.finish and (guide.steps or levels_of(model)):
-            raise PyroccamError(
-                f"finish={self.finish:g}: trained as numbers, what is left would leave the levels "
-                f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
-                "Set finish=0."
-            )
+            raise PyroccamError(f"finish={self.finish:g}, and weights on levels", "finish=0")
         return model, guide
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:

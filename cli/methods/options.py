@@ -1,18 +1,18 @@
-"""Checks of a method's options, and the words for them, made of the types of its fields."""
+"""Types of a method's options, whose ranges stand in them, and the check that reads them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from ...data.errors import PyroccamError
-from ...models.checks import as_number
+from ...data.ranges import Between, Count, Fraction, NotNegative, Positive, Share, Whole, check
 from ...models.likelihoods import words as likelihoods
 
 __all__ = [
+    "Fraction",
     "FromOne",
     "FromZero",
     "Layers",
@@ -33,7 +33,7 @@ class Rule:
     """A condition on a value beside its type.
 
     Attributes:
-        words: for what is asked, which follow "give".
+        words: for what is asked.
         holds: the condition, if any.
     """
 
@@ -41,31 +41,15 @@ class Rule:
     holds: Callable[[Any], bool] = lambda value: True
 
 
-FromZero = Annotated[int, Rule("a whole number of at least 0", lambda n: n >= 0)]
-FromOne = Annotated[int, Rule("a whole number of at least 1", lambda n: n >= 1)]
-Rounds = Annotated[int, Rule("a whole number from 1 to 100", lambda n: 1 <= n <= 100)]
-Positive = Annotated[
-    float, Rule("a positive, finite number", lambda x: 0 < as_number(x) < math.inf)
-]
-NotNegative = Annotated[float, Rule("a number of at least 0", lambda x: x >= 0)]
-Nats = Annotated[float, Rule("a number of nats, 0 or more", lambda x: x >= 0)]
-Share = Annotated[float, Rule("the share of units that is dropped, in (0, 1)", lambda x: 0 < x < 1)]
-Part = Annotated[float, Rule("a fraction of the run, in [0, 1)", lambda x: 0 <= x < 1)]
-Layers = Annotated[
-    str | float | Sequence[str] | None, Rule("hidden, penultimate, names of layers or null")
-]
-"""A number is the name of a layer, too, such as the ``1`` of a ``torch.nn.Sequential``."""
+FromZero, FromOne, Nats = Whole, Count, NotNegative
+Rounds = Annotated[int, Between(1, 100)]
+Part = Annotated[float, Between(0.0, 1.0, "[)")]
+Layers = str | float | Sequence[str] | None
+"""``hidden``, ``penultimate`` or names of layers; a number is a name, too, such as the ``1`` of a
+``torch.nn.Sequential``."""
 Likelihood = Annotated[
     str, Rule(f"a likelihood: {', '.join(likelihoods())}", lambda word: word in likelihoods())
 ]
-
-_WORDS: dict[object, str] = {
-    float: "a number",
-    int: "a whole number",
-    bool: "true or false",
-    str: "a text",
-    NoneType: "null",
-}
 
 
 def taken(name: str, value: object, hint: object) -> Any:
@@ -74,48 +58,30 @@ def taken(name: str, value: object, hint: object) -> Any:
     Arguments:
         name: of the option.
         value: as JSON has it.
-        hint: the type, with rules in ``Annotated``.
+        hint: the type, with ranges and rules in ``Annotated``.
 
     Raises:
         PyroccamError: for a value that is not of it.
     """
-    if not _fits(value, hint):
-        *first, last = _words(hint)
-        asked = f"{', '.join(first)} or {last}" if first else last
-        raise PyroccamError(f"{name}={value!r}: give {asked}.")
+    check(name, value, hint)
+    own = [hint, *(one for one in get_args(hint) if get_origin(one) is Annotated)]
+    rules = [rule for one in own for rule in get_args(one) if isinstance(rule, Rule)]
+    for rule in rules:
+        if value is not None and not rule.holds(value):
+            raise PyroccamError(f"{name}={value!r:.60}", rule.words)
+    if not _computes(value):
+        raise PyroccamError(f"{name}={value!r:.60}", "numbers that can be computed with")
     plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return as_number(value) if plain is float else value
+    return float(value) if plain is float else value  # type: ignore[arg-type]
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _fits(value, inner[0]) and all(rule.holds(value) for rule in inner[1:])
-    if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
-    if origin is Literal:
-        return isinstance(value, str) and value in inner
-    if origin is Mapping:
-        return isinstance(value, Mapping) and all(_fits(one, inner[1]) for one in value.values())
-    if origin is Sequence:
-        return isinstance(value, list | tuple) and all(_fits(one, inner[0]) for one in value)
-    if hint is float:
-        number = as_number(value)
-        too_large = math.isinf(number) and isinstance(value, int)  # for what is computed with it
-        return not (math.isnan(number) or too_large)
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-
-
-def _words(hint: object) -> list[str]:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return [inner[1].words]
-    if origin in (Union, UnionType):
-        return [words for one in inner for words in _words(one)]
-    if origin is Literal:
-        return [*inner]
-    if origin is Mapping:
-        return ["numbers by layer"]
-    if origin is Sequence:
-        return ["a list of them"]
-    return [_WORDS[hint]]
+def _computes(value: Any) -> bool:
+    """False for NaN, and for whole numbers that are too large for a float, at any depth."""
+    if isinstance(value, Mapping):
+        return all(map(_computes, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_computes, value))
+    try:
+        return not isinstance(value, int | float) or not math.isnan(float(value))
+    except OverflowError:
+        return False

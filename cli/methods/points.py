@@ -27,7 +27,7 @@ from ...inference.pruning.weight_sharing import books
 from ...inference.training.settings import Settings
 from ...models.priors import WeightPrior
 from .base import Pair, Stage
-from .options import FromOne, FromZero, NotNegative, Positive, Rounds, Rule
+from .options import Fraction, FromOne, FromZero, NotNegative, Positive, Rounds, Rule
 from .weights import OverWeights, tell_uncuttable
 
 __all__ = ["DeepCompression", "FromPoint", "SoftSharing", "Surgery"]
@@ -96,9 +96,7 @@ class DeepCompression(FromPoint):
 
     def stages(self, settings: Settings) -> list[Stage]:
         if self.sensitivity is None and self.keep is None:
-            raise PyroccamError(
-                "sensitivity=null: give it, or keep=, the share of weights that stay."
-            )
+            raise PyroccamError("neither sensitivity nor keep", "one of them")
 
         def prune(number: int) -> Callable[[Fit], Pair]:
             def build(before: Fit) -> Pair:
@@ -149,9 +147,7 @@ class Surgery(FromPoint):
     power: NotNegative = 1.0
     surgery: FromOne = 30
     surgery_lr: Positive = 0.05
-    freeze: Annotated[float, Rule("the part of the epochs, in 0 ... 1", lambda x: 0 <= x <= 1)] = (
-        0.3
-    )
+    freeze: Fraction = 0.3
 
     def stages(self, settings: Settings) -> list[Stage]:
         def build(before: Fit) -> Pair:

@@ -78,18 +78,10 @@ def read_run(folder: Path) -> RunFiles:
     """
     folder = Path(folder)
     path = folder / "metrics.json"
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder. Give the folder of a finished run.")
     if not path.is_file():
-        if (folder / "config.json").is_file() or any(folder.glob("seed-*/config.json")):
-            raise FileNotFoundError(
-                f"{folder} has no metrics.json: the run did not finish. Go on with it with "
-                "`pyroccam fit ... --resume`."
-            )
-        raise FileNotFoundError(
-            f"{folder} is not a run: it has no metrics.json. Give the folder that "
-            "`pyroccam fit ... --out FOLDER` wrote."
-        )
+        begun = (folder / "config.json").is_file() or any(folder.glob("seed-*/config.json"))
+        why = "has no metrics.json: the run did not finish (--resume)" if begun else "is not a run"
+        raise FileNotFoundError(f"{folder} {why}; expected the folder of a finished run")
     check_files(folder)
     content = read_json(path)
     repeats = content.get("repeats", [content])

@@ -9,7 +9,6 @@ from typing import Any
 
 import jinja2
 
-from ...data.errors import PyroccamError
 from ...inference.diagnostics import Verdict
 from .inlined import inline
 
@@ -43,23 +42,12 @@ class Table:
         head: names of the columns, that of the first included.
         rows: as many entries each.
         note: in small print below.
-
-    Raises:
-        PyroccamError: for a row of another length.
     """
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.head):
-                raise PyroccamError(
-                    f"table {self.caption!r}: a row of {len(row)} entries, expected "
-                    f"{len(self.head)} as in its head"
-                )
 
 
 @dataclass(frozen=True)

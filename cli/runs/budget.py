@@ -1,17 +1,32 @@
-"""The length of a run from one budget, in time or in steps: epochs of all of its parts."""
+"""The length of a run from one budget, in time or in steps: epochs of all of its parts.
+
+A time is planned by one epoch of the run's own pair, one of its training as numbers, and its tests,
+which are timed before it begins.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+import time
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+
+import torch
 
 from ...data import Dataset
 from ...data.errors import PyroccamError
+from ...inference.fits.fitting import Fit, pick_device
+from ...inference.fits.retraining import RATES, PlainTraining
+from ...inference.posterior.weight_moments import mean_network
+from ...inference.training.replicate import Replicate
 from ...inference.training.settings import MOST_STEPS, Settings
-from ...inference.training.trainer import Pace
+from ...inference.training.trainer import Pace, Trainer
+from ..methods.base import Pair
+from .building import build_network, untrained
 from .config import RunConfig
 
 __all__ = [
@@ -20,10 +35,12 @@ __all__ = [
     "Paces",
     "Part",
     "choose",
+    "measure",
     "parts_of",
-    "refuse_lengths",
     "same_length",
+    "steps_of",
     "twice",
+    "within",
 ]
 
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -31,22 +48,20 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 LENGTHS = ("epochs", "steps")
 """Settings that say how long a run is."""
 
-_CHOSEN = ("epochs", "batch_size", "compile")
-
 USED = 0.9
 """The share of a time that is planned for: a machine is slower at times."""
-
-BATCHES = (512, 4096)
-"""Larger batches that are tried where the method's are too many."""
-
-NUMBERS = 2**22
-"""Numbers in the inputs of a larger batch, at most: what a network makes of them takes memory."""
 
 LONG = 1000
 """Epochs of a run that has every part."""
 
 COMPILES = 180.0
-"""Seconds of traced steps from which on it may pay to compile them, which takes a minute or so."""
+"""Seconds of training from which on steps may be compiled, which takes a minute or so."""
+
+RETRAINED = 500
+"""Steps of a training as numbers that are timed, of a network that was not cut."""
+
+FIGURES = 5.0
+"""Seconds of figures, files and the speed of small networks, beside what predictions take."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +83,7 @@ class Budget:
         number = 0.0 if found is None else float(found[1])
         steps = found is not None and found[2] == "steps"
         if found is None or not number or (steps and number % 1):
-            raise PyroccamError(
-                f"--budget {text}: expected a time or a number of steps.\n"
-                "Try --budget 90s, 5min, 1h or 6000steps."
-            )
+            raise PyroccamError(f"--budget {text}", "90s, 5min, 1h or 6000steps, say")
         if steps:
             return cls(text, None, int(number))
         return cls(text, number * _UNITS[found[2]], None)
@@ -97,47 +109,24 @@ class Paces:
     """How long parts of a run take.
 
     Attributes:
-        parts: by name.
+        fit: of a pair.
+        plain: of a training as numbers.
         end: seconds of tests, figures and files.
-        engine: how the steps run: rows of a batch, and whether they are compiled, of each pair.
-        pays_from: by pair, steps from which on they are compiled.
     """
 
-    parts: Mapping[str, Pace]
+    fit: Pace
+    plain: Pace
     end: float
-    engine: tuple[int | str | None, ...] = ()
-    pays_from: Mapping[str, int | None] = field(default_factory=dict)
 
-    def seconds(self, config: RunConfig, data: Dataset, compare: bool) -> dict[str, float]:
-        """Of each part of a run."""
-        most, found = Settings.of(config.settings).evaluations, {}
+    def seconds(self, config: RunConfig, data: Dataset, compare: bool) -> float:
+        """Of a whole run."""
+        most, total = Settings.of(config.settings).evaluations, self.end
         for part in parts_of(config, data, compare):
-            pace = self.parts[part.name]
+            pace = self.plain if part.name in ("numbers", "search") else self.fit
             looks = math.ceil(part.epochs / math.ceil(part.epochs / most))
             each = pace.begin + part.epochs * pace.epoch + looks * pace.evaluation
-            found[part.name] = part.number * each
-        return found
-
-
-Measure = Callable[[RunConfig, "Paces | None"], Paces]
-"""The paces of a run, and where steps run as those of the paces that are known, these."""
-
-
-def refuse_lengths(config: RunConfig, sets: Mapping[str, Any]) -> None:
-    """A budget is the only length that is asked for.
-
-    Arguments:
-        sets: settings that were asked for.
-
-    Raises:
-        PyroccamError: if another one is.
-    """
-    for name in (*LENGTHS, *config.chosen.lengths):
-        if sets.get(name) is not None:
-            raise PyroccamError(
-                f"--budget chooses the length of the whole run, and {name}={sets[name]!r} another "
-                "one.\nLeave one of them out."
-            )
+            total += part.number * each
+        return total
 
 
 def parts_of(config: RunConfig, data: Dataset, compare: bool) -> list[Part]:
@@ -185,155 +174,151 @@ def same_length(config: RunConfig, other: RunConfig, sets: Mapping[str, Any]) ->
         sets: settings that were asked for, which stay.
     """
     settings = {name: v for name, v in config.settings.items() if name not in LENGTHS}
-    settings |= {n: other.settings[n] for n in _CHOSEN if n in other.settings and n not in sets}
+    settings |= {
+        n: other.settings[n] for n in ("epochs", "compile") if n in other.settings and n not in sets
+    }
     options = {**config.options, **{n: other.options[n] for n in config.chosen.lengths}}
     return replace(config, settings=settings, options=options, budget=other.budget)
+
+
+def within(
+    budget: Budget,
+    config: RunConfig,
+    data: Dataset,
+    *,
+    compare: bool,
+    device: str,
+    kept: RunConfig | None,
+    sets: Mapping[str, Any],
+    began: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> RunConfig:
+    """A run that keeps to a budget. What was chosen is in its configuration: a run that is gone on
+    with is as long as it was to be when it began, on whatever machine.
+
+    Arguments:
+        config, data: the run, with the proportions of its parts.
+        compare: it trains other networks for comparison.
+        device: as of ``pyroccam fit``.
+        kept: the same run as it was begun, if it was.
+        sets: settings that were asked for.
+        began: when the command began, by the ``clock`` in seconds.
+
+    Raises:
+        PyroccamError: for a budget that is too short, or is not the only length asked for.
+    """
+    for name in (*LENGTHS, *config.chosen.lengths):
+        if sets.get(name) is not None:
+            raise PyroccamError(f"both --budget and {name}={sets[name]!r}", "one length")
+    if kept is not None:
+        if kept.budget.get("asked") != budget.asked:
+            then = f"--budget {kept.budget['asked']}" if kept.budget else "no --budget"
+            raise PyroccamError(f"the run was started with {then}", "the same")
+        return same_length(config, kept, sets)
+    paces, most = None, float(budget.steps or 0)
+    if budget.seconds is not None:
+        if config.settings.get("compile") is None:
+            config = replace(config, settings={**config.settings, "compile": "graph"})
+        where = data.to(pick_device(device))
+        paces = measure(with_epochs(config, data, LONG), where, clock)
+        most = USED * budget.seconds - (clock() - began)
+    found = choose(config, data, budget.asked, most, paces, compare=compare)
+    long = paces is not None and paces.seconds(found, data, compare) >= COMPILES
+    if long and "compile" not in sets:
+        found = replace(found, settings={**found.settings, "compile": None})
+    return found
+
+
+def measure(
+    config: RunConfig, data: Dataset, clock: Callable[[], float] = time.perf_counter
+) -> Paces:
+    """The paces of a run, by its own steps, evaluations and tests. Random numbers stay as they are.
+
+    Arguments:
+        data: on the device.
+        clock: the time in seconds.
+    """
+    device, chosen = data.device, config.chosen
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run says it
+        torch.manual_seed(config.settings["seed"])
+        begin = partial(build_network, config, data)
+        first = chosen.build(begin(), data)
+        pairs = [first, *chosen.further(begin, data).values()]
+        paces = [_trainer(config, pair, data).rehearse(clock) for pair in pairs]
+        result = untrained(first, data, Settings.of(config.settings))
+        plain = paces[0]
+        if {"numbers", "search"} & {part.name for part in parts_of(config, data, False)}:
+            plain = _plain(result, clock)
+        start = clock()
+        chosen.on_test(result)
+        end = FIGURES + chosen.passes * (clock() - start)
+    return Paces(max(paces, key=lambda pace: pace.epoch), plain, end)
+
+
+def _trainer(config: RunConfig, pair: Pair, data: Dataset) -> Trainer:
+    model, guide = pair
+    for part in pair:
+        part.to(data.device)
+    settings = Settings.of(config.settings_of(0))
+    return Trainer([Replicate(model, guide, data, settings.seed)], settings)
+
+
+def _plain(result: Fit, clock: Callable[[], float]) -> Pace:
+    """The pace of a training as numbers, of an epoch with a look at the validation rows."""
+    training = PlainTraining(mean_network(result.model, result.guide), result)
+    some = math.ceil(RETRAINED / result.settings.steps_per_epoch(result.data.N))
+    times = []
+    for epochs in (1, some):  # both trace their steps, the first with a cold cache
+        start = clock()
+        training(epochs, RATES[0])
+        times.append(clock() - start)
+    return Pace(times[0], times[1] / some)
 
 
 def choose(
     config: RunConfig,
     data: Dataset,
-    budget: Budget,
+    asked: str,
+    most: float,
+    paces: Paces | None,
     *,
     compare: bool,
-    free: bool,
-    measure: Measure,
-    left: Callable[[], float],
 ) -> RunConfig:
     """The longest run that a budget allows, with what was chosen in its ``budget``.
 
-    Rows in a batch are those of the method; where so small ones do not leave every part an epoch,
-    the fewest of the larger ones that do.
-
     Arguments:
         config, data: the run, with the proportions of its parts.
+        asked: the budget, in words.
+        most: seconds that are left, or steps.
+        paces: of the run; without them it is steps that count.
         compare: it trains other networks for comparison.
-        free: the size of the batches may be chosen.
-        measure: the paces of a run, for a time.
-        left: seconds of a time that are left now.
 
     Raises:
         PyroccamError: for a budget that is too short.
     """
-    size = Settings.of(config.settings).batch_size
-    most = min(data.N // 10, NUMBERS // math.prod(data.input_shape)) if free else 0
-    sizes = [size, *(b for b in BATCHES if size < b <= most)]
-    tried: list[_Length] = []
-    paces: Paces | None = None
-    for rows in sizes:
-        one = replace(config, settings={**config.settings, "batch_size": rows})
-        if budget.steps is None:
-            tried.append(_by_time(one, data, compare, paces, measure, left))
-        else:
-            tried.append(_longest(one, data, compare, None, budget.steps))
-        paces = tried[-1].paces
-        if tried[-1].epochs or (paces is not None and left() <= paces.end):
-            break
-    found = tried[-1]
-    if not found.epochs:
-        gone = 0.0 if budget.seconds is None else budget.seconds * USED - left()
-        raise PyroccamError(
-            f"--budget {budget.asked} is too short. The shortest run: "
-            f"{found.said(data, compare, found.least)}.\nTry "
-            f"--budget {found.enough(data, compare, gone)}, or larger batches (--set "
-            "batch_size=...)."
-        )
-    said = f"--budget {budget.asked}: {found.said(data, compare, found.epochs)}."
-    if found is not tried[0]:
-        said += f" It is too short for {found.least} epochs in batches of {size}."
-    chosen = with_epochs(found.config, data, found.epochs)
-    return replace(chosen, budget={"asked": budget.asked, "said": said})
 
-
-@dataclass(frozen=True)
-class _Length:
-    """What a budget allows for batches of one size: 0 epochs if nothing."""
-
-    config: RunConfig
-    epochs: int
-    least: int
-    paces: Paces | None
-
-    def said(self, data: Dataset, compare: bool, epochs: int) -> str:
-        """The parts of a run of so many epochs, in words."""
-        config = with_epochs(self.config, data, epochs)
-        whole = Settings.of(config.settings)
-        each = whole.steps_per_epoch(data.N)
-        told = []
-        for part in parts_of(config, data, compare):
-            most = "up to " if part.name == "search" else ""
-            text = f"{most}{part.number * part.epochs * each:,} {part.name}"
-            if self.paces is not None:
-                text += f" ({1e3 * self.paces.parts[part.name].epoch / each:.2g} ms each)"
-            told.append(text)
-        many = "s" if epochs > 1 else ""
-        text = f"{epochs:,} epoch{many} in batches of {whole.batch_size} rows, as steps: "
-        text += ", ".join(told)
-        if self.paces is None:
-            return text
-        total = sum(self.paces.seconds(config, data, compare).values())
-        return f"{text}; {total:.0f} s of training and {self.paces.end:.0f} s of tests and figures"
-
-    def enough(self, data: Dataset, compare: bool, gone: float) -> str:
-        """The budget of the shortest run, beside seconds that have gone already."""
-        config = with_epochs(self.config, data, self.least)
-        if self.paces is None:
-            return f"{steps_of(config, data, compare)}steps"
-        total = sum(self.paces.seconds(config, data, compare).values()) + self.paces.end
-        return f"{math.ceil((total + gone) / USED)}s"
-
-
-def _by_time(
-    config: RunConfig,
-    data: Dataset,
-    compare: bool,
-    known: Paces | None,
-    measure: Measure,
-    left: Callable[[], float],
-) -> _Length:
-    """The steps are as fast as they are where there are so many of them."""
-    plain = config.settings.get("compile") is None
-    if plain:
-        config = replace(config, settings={**config.settings, "compile": "graph"})
-    paces = measure(with_epochs(config, data, LONG), known)
-    found = _longest(config, data, compare, paces, left())
-    for _ in range(2):  # a short run may not be traced
-        epochs = found.epochs or found.least
-        again = measure(with_epochs(config, data, epochs), paces)
-        if again is paces:
-            break
-        paces = again
-        found = _longest(config, data, compare, paces, left())
-    if not plain or not found.epochs:
-        return found
-    seconds = paces.seconds(with_epochs(config, data, found.epochs), data, compare)
-    if sum(s for name, s in seconds.items() if name != "search") < COMPILES:
-        return found
-    config = replace(config, settings={**config.settings, "compile": None})
-    compiled = measure(with_epochs(config, data, found.epochs), paces)
-    other = _longest(config, data, compare, compiled, left())
-    return other if other.epochs > found.epochs else found
-
-
-def _longest(
-    config: RunConfig, data: Dataset, compare: bool, paces: Paces | None, most: float
-) -> _Length:
-    """The most epochs that a number of steps, or of seconds at some paces, allows."""
-
-    def allowed(epochs: int) -> bool:
+    def cost(epochs: int) -> float:
         one = with_epochs(config, data, epochs)
-        if paces is None:
-            return steps_of(one, data, compare) <= most
-        return sum(paces.seconds(one, data, compare).values()) + paces.end <= most
+        return steps_of(one, data, compare) if paces is None else paces.seconds(one, data, compare)
+
+    def said(epochs: int) -> str:
+        one, unit = with_epochs(config, data, epochs), " steps" if paces is None else " s"
+        each = Settings.of(one.settings).steps_per_epoch(data.N)
+        parts = [(p.name, p.number * p.epochs * each) for p in parts_of(one, data, compare)]
+        told = ", ".join(f"{'up to ' * (n == 'search')}{steps:,} {n}" for n, steps in parts)
+        return f"{epochs:,} epochs, as steps: {told}; {cost(epochs):,.0f}{unit} in all"
 
     least = _least(config, data, compare)
-    if not allowed(least):
-        return _Length(config, 0, least, paces)
+    if cost(least) > most:
+        raise PyroccamError(f"--budget {asked} is too short", f"what the least asks: {said(least)}")
     low, high = least, 1 + MOST_STEPS // Settings.of(config.settings).steps_per_epoch(data.N)
     while high - low > 1:  # the first is allowed, the second is not
         middle = min((low + high) // 2, 2 * low)
-        low, high = (middle, high) if allowed(middle) else (low, middle)
-    return _Length(config, low, least, paces)
+        low, high = (middle, high) if cost(middle) <= most else (low, middle)
+    chosen = with_epochs(config, data, low)
+    return replace(chosen, budget={"asked": asked, "said": f"--budget {asked}: {said(low)}."})
 
 
 def _least(config: RunConfig, data: Dataset, compare: bool) -> int:

@@ -39,14 +39,11 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     outputs = checked(config.options.get("likelihood"), data).outputs
     if ready and data.fields is not None:
         raise PyroccamError(
-            f"{data.name} has several inputs ({data.fields}), and {config.network} takes one.\n"
-            "Give --network package.module:f, a function that makes a network of such arguments."
+            f"{data.name} has several inputs ({data.fields}), and {config.network} takes one"
         )
     arguments = (data.shapes, outputs)
-    asked = ", ".join(
-        [f"input_shape={data.shapes}", f"outputs={outputs}"]
-        + [f"{name}={value!r:.60}" for name, value in config.network_options.items()]
-    )
+    given = {"input_shape": data.shapes, "outputs": outputs, **config.network_options}
+    asked = ", ".join(f"{name}={value!r:.60}" for name, value in given.items())
     try:
         # Bound first: torchvision's builders take a shape for the name of weights to download.
         inspect.signature(builder).bind(*arguments, **config.network_options)
@@ -60,15 +57,11 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
         where = "" if place is None else f", {place}"
         kind = "" if isinstance(error, ValueError | TypeError | RuntimeError) else _kind(error)
         why = f"{kind}{str(error).rstrip('.')}" or "no reason is given"
-        raise (ValueError if ready else NetworkError)(
-            f"The network {config.network} could not be built from {asked}: {why}{where}. Give "
-            "other options, or a function `f(input_shape, outputs, *, ...) -> torch.nn.Module` as "
-            "--network package.module:f."
+        raise (PyroccamError if ready else NetworkError)(
+            f"the network {config.network} could not be built from {asked}: {why}{where}"
         ) from error
     if not isinstance(net, nn.Module):
-        raise NetworkError(
-            f"{config.network} gave a {type(net).__name__}, expected a torch.nn.Module."
-        )
+        raise NetworkError(f"{config.network} gave a {type(net).__name__}", "a torch.nn.Module")
     refuse_without_values(net)
     if precision(net) is torch.float64:
         raise NetworkError(f"{config.network} gave a network in float64", "net.float()")

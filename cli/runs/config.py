@@ -22,7 +22,7 @@ from ..methods import Method, find
 from ..methods.base import Stage
 from .opening import read_json, reading
 
-__all__ = ["RunConfig", "changed_settings", "parse_settings", "refuse_unknown"]
+__all__ = ["RunConfig", "changed_settings", "parse_settings"]
 
 # Sizes that train in a minute or so on two cores; everything can be set.
 _TOY = {"width": 20, "max_depth": 20}
@@ -105,10 +105,7 @@ class RunConfig:
             data_options.setdefault("task", asked.task)
         dataset = datasets.load(data, seed=data_seed, **data_options)
         if not dataset.counts["test"]:
-            raise PyroccamError(
-                f"{dataset.name} has no test rows, by which a run says what it can do.\n"
-                "Give some, such as --set data.test=0.1; from Python, inference.fit needs none."
-            )
+            raise PyroccamError(f"{dataset.name} has no test rows", hint="--set data.test=0.1")
         shape = dataset.input_shape
         if network is None:
             image = len(shape) == 3 and min(shape[1:]) >= 16
@@ -123,10 +120,7 @@ class RunConfig:
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
             if dataset.streamed:
-                raise PyroccamError(
-                    f"{method} takes all training rows in each step, and those of {dataset.name} "
-                    "are streamed.\nGive rows in memory, or another method."
-                )
+                raise PyroccamError(f"the rows of {dataset.name} are streamed", "rows in memory")
             settings["batch_size"] = dataset.N
         for name, value in sets.items():
             if name in options:
@@ -219,15 +213,9 @@ class RunConfig:
         """
         path = folder / "config.json"
         if not path.is_file():
-            if seeds := sorted(folder.glob("seed-*/config.json")):
-                raise FileNotFoundError(
-                    f"{folder} holds the runs of {len(seeds)} seeds: give one, such as "
-                    f"{seeds[0].parent}."
-                )
-            raise FileNotFoundError(
-                f"{folder} is not a run: it has no config.json. Give the folder that "
-                "`pyroccam fit ... --out FOLDER` wrote."
-            )
+            seeds = sorted(folder.glob("seed-*/config.json"))
+            one = f", such as {seeds[0].parent}" if seeds else ""
+            raise FileNotFoundError(f"{folder} is not a run; expected the folder of one{one}")
         content = read_json(path)
         with reading(path):
             return cls(**content["run"])._checked()
@@ -248,13 +236,9 @@ class RunConfig:
         if "seed" not in self.settings:
             raise PyroccamError("settings has no seed")
         row.with_options(self.options)
-        for name, usual in {**row.options, **row.without}.items():
-            self.options.setdefault(name, usual)  # of a method that had fewer of them
         Settings.of(self.settings)
         return self
 
-
-_LONG = 1000  # epochs, where the data are to say how many
 
 # What `pyroccam fit` is asked beside --set.
 _COMMAND = ("seed", "network", "data", "data_root", "repeats", "device", "out", "resume", "threads")
@@ -270,47 +254,13 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
         if name in _COMMAND:
             raise PyroccamError(f"--set {name}=...: that is the option --{name.replace('_', '-')}.")
     if None not in (sets.get("epochs"), sets.get("steps")):
-        raise PyroccamError(
-            f"epochs={sets['epochs']!r} and steps={sets['steps']!r} both say how long to train: "
-            "leave one of them out."
-        )
+        given = f"both epochs={sets['epochs']!r} and steps={sets['steps']!r}"
+        raise PyroccamError(given, "one length")
     if "data.name" in sets:
         raise PyroccamError("--set data.name=...: that is the option --data.")
     seed = sets.get("data.seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise PyroccamError(f"data.seed={seed!r}: give a whole number from 0 on.")
-
-
-def refuse_unknown(method: str, data: str, network: str | None, sets: Mapping[str, Any]) -> None:
-    """Refuse what is wrong whatever the rows are, without looking at them: before processes are
-    started, of which each would find it.
-
-    Arguments:
-        method, data, network, sets: as of :meth:`RunConfig.resolve`.
-
-    Raises:
-        PyroccamError: for a name that does not exist or a value that cannot be.
-    """
-    row = find(method)
-    _refuse_options(sets)
-    of_load = ["seed", "class_weights", "download", "workers", "data_root"]
-    of_data = dict.fromkeys([*of_load, *options_of(data)])
-    builders = [*row.networks.values()] if network is None else [row.network(network)]
-    signatures = [inspect.signature(builder).parameters for builder in builders]
-    accepts = list(dict.fromkeys(
-        n for one in signatures for n, p in one.items() if p.kind is inspect.Parameter.KEYWORD_ONLY
-    ))  # fmt: skip
-    fit = [name for name in Settings.names() if name not in _COMMAND]
-    known = [*row.options, *accepts, *fit, *(f"data.{name}" for name in of_data)]
-    for name in sets:
-        if name not in known:
-            raise PyroccamError(unknown_name("setting", name, known))
-    options = {name: sets[name] for name in row.options if name in sets}
-    of_fit = {name: sets[name] for name in fit if name in sets and name not in options}
-    usual = {"epochs": _LONG} | row.settings
-    if "steps" in of_fit:
-        del usual["epochs"]
-    row.with_options({**row.options, **options}).stages(Settings.of(usual | of_fit))
 
 
 def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:

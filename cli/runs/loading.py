@@ -63,9 +63,6 @@ def load_fit(
     config = RunConfig.read(folder)
     chosen = config.chosen.with_options(options or {})
     check_files(folder)
-    # In a run of before there was numbers.safetensors they were a fit, and the posterior the next.
-    began = folder / "posterior" if (folder / "posterior" / WEIGHTS).is_file() else folder
-    check_files(began)
     where = pick_device(device)
     if data_file is None and not trust and is_code(str(config.data["name"])):
         raise RunError(
@@ -79,7 +76,7 @@ def load_fit(
     net = _known_network(config, rows, folder, network, trust)
     with reading(folder / "config.json"):
         pair = config.chosen.build(net, rows)
-    result = _as_fit(_loaded(pair, began, where), rows, config, began, 0)
+    result = _as_fit(_loaded(pair, folder, where), rows, config, folder, 0)
     with reading(folder / "config.json"):
         stages = config.stages
     for number, stage in enumerate(stages, start=1):
@@ -146,10 +143,7 @@ def _known_network(
     """The network of a run that is opened: of this package, named again, or described."""
     ready = config.network in find(config.method).networks
     if network is not None and ready:
-        raise PyroccamError(
-            f"--network {network}: the network of {folder} is {config.network}, which needs no "
-            "code of yours. Leave --network out."
-        )
+        raise PyroccamError(f"--network {network}", f"none: the run has {config.network}")
     if network is not None:
         return build_network(replace(config, network=network), data)
     path = folder / "network.json"
@@ -172,10 +166,7 @@ def _loaded(pair: Pair, folder: Path, device: torch.device) -> Pair:
     """A pair with the weights that a fit wrote to its folder."""
     path = folder / WEIGHTS
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder} has no {WEIGHTS}: the run did not finish. Go on with it with "
-            "`pyroccam fit ... --resume`."
-        )
+        raise FileNotFoundError(f"{folder} has no {WEIGHTS}: the run did not finish (--resume)")
     with reading(path):
         tensors = load(path.read_bytes())  # load_file takes no path that is no text
         for prefix, module in zip(("model.", "guide."), pair, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +15,7 @@ from ...inference.storage.lock import refuse_links
 from ...models.plain.untrusted import NotJSON, parsed, plain_words
 from ..methods.weights import FILE
 
-__all__ = ["FORMAT", "RunError", "check_files", "read_json", "reading", "refuse_other_data"]
-
-FORMAT = 2
-"""Of ``config.json``; from 2 on there is ``data.json`` beside it."""
+__all__ = ["RunError", "check_files", "read_json", "reading", "refuse_other_data"]
 
 _AGAIN = "copy the folder again from where it came, or run `pyroccam fit` again"
 
@@ -28,26 +24,18 @@ class RunError(PyroccamError):
     """A folder that is not a whole run, or not the run that it should be."""
 
 
-class UncheckedRun(UserWarning):
-    """A run without checksums, as earlier versions wrote it."""
-
-
 def check_files(folder: Path) -> None:
     """Compare the files of a run, or of a fit of it, with what was written.
 
     Raises:
         DamagedFile: if one of them changed.
         LinkedFolder: if the folder leads elsewhere.
+        RunError: for a finished run without digests.
     """
     refuse_links(folder)
     checked = check_digests(folder, may_lack=[FILE])  # which can be made again
     if not checked and (folder / "metrics.json").exists():  # not a fit that was broken off
-        warnings.warn(
-            f"{folder} has no checksums (it was written by an earlier version, or they were "
-            "deleted): damage to its files may pass unseen.",
-            UncheckedRun,
-            stacklevel=2,
-        )
+        raise RunError(f"{folder} has no digests.json, by which its files are checked", hint=_AGAIN)
 
 
 @contextmanager
@@ -95,10 +83,6 @@ def refuse_other_data(found: Dataset, folder: Path) -> None:
         RunError: for such data, naming what differs.
     """
     path = folder / "data.json"
-    if not path.is_file():
-        if read_json(folder / "config.json").get("format", 1) != 1:
-            raise RunError(f"{path} is missing, by which the data is checked", hint=_AGAIN)
-        return  # an earlier version wrote none
     record = read_json(path)
     try:
         differences = found.differences(record)

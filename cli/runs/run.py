@@ -27,7 +27,6 @@ from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions,
 from ...inference.storage.lock import claimed
 from ...inference.storage.watching import Watch
 from ...inference.training.settings import Settings
-from ...models.likelihoods import for_data
 from ..methods import find
 from ..methods.base import Finished, Pair
 from ..run_figures import draw, draw_repeats
@@ -35,7 +34,7 @@ from .budget import twice
 from .building import build_network, untrained
 from .config import RunConfig, changed_settings
 from .described import words_of
-from .opening import FORMAT, read_json, reading, refuse_other_data
+from .opening import read_json, reading, refuse_other_data
 
 __all__ = [
     "Outcome",
@@ -140,25 +139,16 @@ class _Job:
         out, config, record = self.out, self.config, self.data.record()
         if out is None:
             return
-        if (out / "config.json").exists() and begun(out):
+        if begun(out):
             if not resume:
-                raise FileExistsError(
-                    f"{out} holds a run already. Go on with it with --resume, or give another "
-                    "--out."
-                )
-            _check_same(RunConfig.read(out), config, out, self.data)
+                raise FileExistsError(f"{out} holds a run already: --resume, or another --out")
+            _check_same(RunConfig.read(out), config, out)
             refuse_other_data(self.data, out)
-            if self.number_epochs and not (out / NUMBERS).exists():
-                raise PyroccamError(
-                    f"{out} was begun by an earlier version, where numbers were a fit of their "
-                    "own.\nGive another --out."
-                )
             return  # what a run was begun with stays
         write_json(out / "data.json", record)
         write_json(
             out / "config.json",
             {
-                "format": FORMAT,
                 "run": config.to_json(),
                 "versions": versions(),
                 "threads": torch.get_num_threads(),
@@ -204,7 +194,8 @@ def begun(out: Path) -> bool:
     """True if something was computed; a run that could not even start does not keep its folder."""
     # Seeds that train together have one checkpoint, above their folders.
     checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
-    return any(path.exists() for path in (*checkpoints, out / WEIGHTS, out / NUMBERS))
+    computed = any(path.exists() for path in (*checkpoints, out / WEIGHTS, out / NUMBERS))
+    return computed and (out / "config.json").exists()
 
 
 def _run(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:
@@ -416,15 +407,10 @@ def _too_short(result: Fit, longer: str) -> list[str]:
     return [f"For q(d) to arrive, try --budget {longer}."] if not_arrived(result) else []
 
 
-def _check_same(then: RunConfig, now: RunConfig, out: Path, data: Dataset) -> None:
+def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
     """A run is resumed as it was started: its checkpoint fits nothing else."""
-    if then.options["likelihood"] is None:  # a run of before there were others
-        then.options["likelihood"] = for_data(data).word
     if changed := changed_settings(then.flat(), now.flat()):
-        raise PyroccamError(
-            f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "
-            "it was, or give another --out."
-        )
+        raise PyroccamError(f"{out} was started with other settings: {'; '.join(changed)}")
 
 
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:

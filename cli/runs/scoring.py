@@ -82,7 +82,5 @@ def score(
                 scores["compressed"] = weights.evaluate(result, small, split, own)
         found |= {f"{name}{added}": metrics for name, metrics in scores.items()}
     if not found:
-        raise PyroccamError(
-            f"There are no {split} rows: the last fit of the run had {own!r}. Take another --split."
-        )
+        raise PyroccamError(f"--split {split}, and no such rows in {own!r}")
     return found

@@ -1,1 +1,1 @@
-"""Many runs: from lists of settings to run folders, by workers that may be killed."""
+"""Many runs: every combination of settings, each a process in a folder of its own."""

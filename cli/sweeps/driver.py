@@ -1,32 +1,31 @@
-"""The driver of a sweep: has workers train its runs, says how far it is, puts results together.
+"""The driver of a sweep: has its runs trained, says how far it is, puts results together.
 
-It holds nothing that is not written: another one goes on where it was killed, and several may drive
-the same sweep, on as many machines.
+It holds nothing that is not written: the same command goes on where it was killed, and may be given
+on several machines at once.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ...data.errors import PyroccamError
+from ...inference.storage.lock import refuse_links
 from ...inference.training.terminal import StopSignal
-from ..console import PlainConsole
+from ..console import Part, PlainConsole
+from ..runs.opening import read_json
 from ..runs.summary import METRICS
-from .plan import Plan
-from .results import numbers_of, read_metrics, table, write_results
-from .store import State, Store
-from .team import Team
+from .plan import Asked, Trial, cells_of, trials_of
+from .pool import Pool, slots_of
+from .results import RESULTS, numbers_of, table, write_results
 
-__all__ = ["Ended", "cores", "devices_of", "drive"]
+__all__ = ["Ended", "run_sweep", "train_seeds"]
 
-LOOK = 0.5  # seconds between looks at the database, at least
-SHARE = 50  # and at least so many times what a look takes
+LOOK = 0.1  # seconds between looks at the processes
 
 
 @dataclass(frozen=True)
@@ -42,133 +41,91 @@ class Ended:
     failed: dict[str, str]
 
 
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def devices_of(device: str, workers: int | None, threads: int) -> list[str]:
-    """The device of each worker: of ``auto``, every CUDA device has one, or every core of a machine
-    without any.
-
-    Arguments:
-        device: as of ``pyroccam fit``.
-        workers: how many, if it was said.
-        threads: CPU threads of each.
-    """
-    import torch
-
-    found = torch.cuda.device_count() if device == "auto" else 0
-    if found:
-        return [f"cuda:{k % found}" for k in range(workers or found)]
-    if device.startswith("cuda"):
-        return [device] * (workers or 1)
-    return ["cpu"] * (workers or max(1, cores() // threads))
-
-
-def drive(
-    folder: Path,
-    plan: Plan,
-    store: Store,
+def run_sweep(
     console: PlainConsole,
-    devices: Sequence[str],
+    folder: Path,
+    trials: Sequence[Trial],
+    *,
+    options: Sequence[str] = (),
+    workers: int | None = None,
     threads: int = 1,
-    again: bool = False,
+    device: str = "auto",
 ) -> Ended:
-    """Have every run of a sweep trained. A signal stops it, after all is saved.
+    """Check a sweep, and have every run of it trained. A signal stops it, after all is saved.
 
     Arguments:
-        folder: of the sweep, with its plan in it.
-        plan, store: its runs, and their states.
         console: on which it is told.
-        devices: for each worker, that of its runs.
-        threads: CPU threads of each.
-        again: also try the runs that failed.
+        folder: of the sweep.
+        trials: its runs.
+        options: more arguments of each ``pyroccam fit``.
+        workers, threads, device: see :func:`~pyroccam.cli.sweeps.pool.slots_of`.
 
     Raises:
-        WorkersFail: if workers end before they have done anything.
+        PyroccamError: if a run cannot be, or the folder holds something else.
     """
-    _enter(folder, plan, store, again)
-    told = _Told(console, folder, _mine(plan, store))
-    with StopSignal() as stop, told.bar:
-        if told.left:
-            with Team(folder, store.address, devices, threads) as team:
-                while told.left and not stop:
-                    began = time.perf_counter()
-                    told.look(_mine(plan, store))
-                    team.look(told.finished)
-                    until = began + max(LOOK, SHARE * (time.perf_counter() - began))
-                    while time.perf_counter() < until and not (stop or team.ended):
-                        time.sleep(0.05)
-        states = _mine(plan, store)
-        told.look(states)
-    console.print(table(plan, write_results(folder, plan, states)))
-    failed = {name: s.error or "" for name, s in states.items() if s.word == "failed"}
-    return Ended(told.left, failed)
+    if folder.exists():
+        refuse_links(folder)
+        results = folder / RESULTS
+        if results.is_file() and not results.read_bytes().startswith(b"run,"):
+            raise PyroccamError(f"{results} is not that of a sweep", "another --out")
+    for own in cells_of(trials).values():
+        own[0].check()
+    folder.mkdir(parents=True, exist_ok=True)
+    options = [*options, f"--threads={threads}"]
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}"), TimeElapsedColumn(),
+        console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+    task = bar.add_task("runs", total=len(trials), now="")
+    with (
+        StopSignal() as stop,
+        bar,
+        Pool(folder, trials, slots_of(device, workers, threads), options) as pool,
+    ):
+        before = sum((folder / trial.name / "metrics.json").is_file() for trial in trials)
+        then = f", {before:,} of them finished before" if before else ""
+        console.say(f"{len(trials):,} runs{then}.")
+        while pool.left and not stop:
+            for trial in pool.look():
+                console.say(*_line(folder, trial, pool.failed))
+            now = f"{pool.running} running"
+            bar.update(task, completed=len(trials) - pool.left, now=now)
+            time.sleep(LOOK)
+    console.print(table(trials, write_results(folder, trials, pool.failed)))
+    return Ended(pool.left, pool.failed)
 
 
-def _enter(folder: Path, plan: Plan, store: Store, again: bool) -> None:
-    """Put into the database what it lacks: all at first, and what is to be done once more."""
-    states = store.states()
-
-    def lacks(name: str) -> bool:
-        state = states.get(name)
-        if state is None or (again and state.word == "failed"):
-            return True
-        # Who deletes the folder of a run wants it trained again.
-        return state.word == "done" and not (folder / name / "metrics.json").is_file()
-
-    store.add([trial.name for trial in plan.trials if lacks(trial.name)])
+def _line(folder: Path, trial: Trial, failed: dict[str, str]) -> list[Part]:
+    """A run that ended, in words."""
+    if trial.name in failed:
+        return [f"{trial.name}: ", ("failed", "red"), f": {failed[trial.name]}"]
+    found = numbers_of(read_json(folder / trial.name / "metrics.json"))
+    scores = [f"{METRICS[key]} {found[key]:.4f}" for key in METRICS if key in found][:3]
+    return [f"{trial.name}: {', '.join(scores)} in {found['seconds']:.0f} s"]
 
 
-def _mine(plan: Plan, store: Store) -> dict[str, State]:
-    states = store.states()
-    return {trial.name: states[trial.name] for trial in plan.trials if trial.name in states}
+def train_seeds(
+    folder: Path, seeds: Sequence[int], asked: Asked, workers: int, device: str = "auto"
+) -> dict[int, Path]:
+    """Have the seeds of one setting trained by processes.
 
+    Arguments:
+        folder: of their sweep; more seeds may come to those that it has.
+        asked: what all share.
+        workers, device: see :func:`~pyroccam.cli.sweeps.pool.slots_of`.
 
-class _Told:
-    """What a person sees of a sweep: a line for each run that ends, and a bar on a terminal."""
+    Returns:
+        The folder of each run.
 
-    def __init__(self, console: PlainConsole, folder: Path, states: Mapping[str, State]) -> None:
-        self.console, self.folder = console, folder
-        self.over = {name for name, state in states.items() if state.finished}
-        self.total, self.finished = len(states), len(self.over)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[now]}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self.task = self.bar.add_task("runs", total=self.total, completed=self.finished, now="")
-        before = f", {self.finished:,} of them finished before" if self.finished else ""
-        console.say(f"{self.total:,} runs{before}.")
-
-    @property
-    def left(self) -> int:
-        return self.total - self.finished
-
-    def look(self, states: Mapping[str, State]) -> None:
-        for name, state in states.items():
-            if state.finished and name not in self.over:
-                self.over.add(name)
-                self.console.say(*self._line(name, state))
-        self.finished = len(self.over)
-        words = Counter(state.word for state in states.values())
-        now = f"{words['running']} running" + (
-            f", {words['failed']} failed" if words["failed"] else ""
-        )
-        self.bar.update(self.task, completed=self.finished, now=now)
-
-    def _line(self, name: str, state: State) -> list[str | tuple[str, str]]:
-        if state.word == "failed":
-            return [f"{name}: ", ("failed", "red"), f": {state.error}"]
-        metrics = read_metrics(self.folder / name)
-        if metrics is None:  # it was deleted at once
-            return [f"{name}: done"]
-        found = numbers_of(metrics)
-        scores = [f"{METRICS[key]} {found[key]:.4f}" for key in METRICS if key in found][:3]
-        often = f", attempt {len(state.attempts)}" if len(state.attempts) > 1 else ""
-        return [f"{name}: {', '.join(scores)} in {found['seconds']:.0f} s{often}"]
+    Raises:
+        PyroccamError: if one of them failed.
+        KeyboardInterrupt: if they were stopped.
+    """
+    trials = trials_of(asked, {"seed": seeds})
+    ended = run_sweep(PlainConsole(), folder, trials, workers=workers, device=device)
+    if ended.failed:
+        raise PyroccamError("; ".join(f"{name}: {why}" for name, why in ended.failed.items()))
+    if ended.left:
+        raise KeyboardInterrupt
+    return {trial.seed: folder / trial.name for trial in trials}

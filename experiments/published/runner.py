@@ -15,7 +15,7 @@ from pyroccam.cli.methods.base import Pair
 from pyroccam.cli.runs.building import build_network
 from pyroccam.cli.runs.config import RunConfig, changed_settings
 from pyroccam.cli.runs.run import Outcome, RunOptions, run
-from pyroccam.cli.sweeps.command import train_seeds
+from pyroccam.cli.sweeps.driver import train_seeds
 from pyroccam.cli.sweeps.plan import Asked
 from pyroccam.data import Dataset
 from pyroccam.inference.posterior.metrics import mean_spread

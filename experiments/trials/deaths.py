@@ -23,30 +23,32 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pyroccam.cli.console import PlainConsole
-from pyroccam.cli.sweeps import team, worker
-from pyroccam.cli.sweeps.command import read_request, run_sweep
-from pyroccam.cli.sweeps.plan import Plan
-from pyroccam.cli.sweeps.store import State, Store
+from pyroccam.cli.sweeps import pool
+from pyroccam.cli.sweeps.driver import run_sweep
+from pyroccam.cli.sweeps.plan import Asked, trials_of
+from pyroccam.cli.sweeps.worker import leave_with
 from pyroccam.inference.storage.checkpoint import versions, write_json
 from safetensors.torch import load, save
 
-__all__ = ["app", "digest_of_run"]
+__all__ = ["app", "digest_of_run", "kill_some"]
 
 RESULTS = Path("experiments/results/sweeps")
 
 app = typer.Typer(add_completion=False)
 
-SETS = ["max_depth=3", "width=16", "compile=false", "batch_size=64"]
-LISTS = ["lr=0.01,0.003", "seed=0,1,2"]
+SETS = {"max_depth": 3, "width": 16, "compile": False, "batch_size": 64}
+LISTS = {"lr": [0.01, 0.003], "seed": [0, 1, 2]}
 EPOCHS = 60
 EVERY = 1.0  # seconds between checkpoints
 NOTES = "epochs.log"
-MODULE = "experiments.trials.deaths"
+MODULE, ROOT = "experiments.trials.deaths", Path(__file__).parents[2]
 
 
 @app.command()
@@ -59,55 +61,56 @@ def main(
     """Kill, go on, count, compare, and write what was found."""
     rng, scratch = random.Random(seed), Path(tempfile.mkdtemp(prefix="pyroccam-deaths-"))
     alone = scratch / "alone"
-    _driver(alone, epochs).wait()
-    expected = {run.name: digest_of_run(alone / run.name) for run in Plan.read(alone).trials}
-    found: dict[str, Any] = {"runs": len(expected), "epochs": epochs}
+    _driver(alone, epochs, LISTS).wait()
+    found: dict[str, Any] = {"runs": len(_runs(alone)), "epochs": epochs}
     found["trained_alone"] = sum(_epochs(alone).values())
     for whom in ("worker", "driver"):
-        found[whom] = _part(whom, kills, scratch, epochs, expected, rng)
+        total: Counter[str] = Counter()
+        while total["kills"] < kills:
+            folder = scratch / f"{whom}-{total['sweeps']}"
+            total["sweeps"] += 1
+            total.update(kill_some(whom, kills - total["kills"], folder, alone, epochs, rng))
+            shutil.rmtree(folder)
+        found[whom] = dict(total)
         print(whom, json.dumps(found[whom]), flush=True)
     write_json(out / "deaths.json", {**found, "checkpoint_seconds": EVERY, "versions": versions()})
     shutil.rmtree(scratch)
 
 
-def _part(
-    whom: str,
-    kills: int,
-    scratch: Path,
-    epochs: int,
-    expected: dict[str, str],
-    rng: random.Random,
-) -> dict[str, Any]:
-    """Sweeps until so many were killed, the last of them left to its end."""
-    found: Counter[str] = Counter()
-    while found["kills"] < kills:
-        found["sweeps"] += 1
-        folder = scratch / f"{whom}-{found['sweeps']}"
-        driver = _driver(folder, epochs)
-        while driver.poll() is None:
-            if found["kills"] == kills or not _sleep(driver, rng.uniform(1.0, 6.0)):
-                driver.wait()
-                break
-            training = _training(folder)
-            if not training or not _kill(rng.choice(training) if whom == "worker" else driver.pid):
-                continue
+def kill_some(
+    whom: str, kills: int, folder: Path, alone: Path, epochs: int, rng: random.Random,
+    lists: dict[str, list[Any]] = LISTS,
+) -> dict[str, int]:  # fmt: skip
+    """A sweep in which so many are killed, if it lasts for so long; then it is left to its end.
+
+    Arguments:
+        whom: ``worker`` or ``driver``.
+        folder: of the sweep.
+        alone: the folder of the same sweep in which nobody was killed.
+    """
+    found: Counter[str] = Counter(lost=0, other_bits=0, workers_left=0)
+    driver = _driver(folder, epochs, lists)
+    while driver.poll() is None and found["kills"] < kills:
+        time.sleep(rng.uniform(0.2, 1.0))
+        training = [pid for pid in map(_holder, folder.glob("*/seed-*/.lock.json")) if pid]
+        if not training or not [*folder.glob("*/seed-*/checkpoint.pt")]:
+            continue
+        with suppress(ProcessLookupError):  # it ended
+            os.kill(rng.choice(training) if whom == "worker" else driver.pid, signal.SIGKILL)
             found["kills"] += 1
-            if whom == "driver":
-                driver.wait()
-                found["workers_left"] += sum(not _gone(one) for one in training)
-                driver = _driver(folder, epochs)
-        states = {state.name: state for state in _states(folder)}
-        for name, bits in expected.items():
-            done = name in states and states[name].word == "done"
-            found["lost"] += not done
-            found["other_bits"] += done and digest_of_run(folder / name) != bits
-        trained = _epochs(folder)
-        found["epochs_trained"] += sum(trained.values())
-        found["epochs_needed"] += len(trained)
-        shutil.rmtree(folder)
-    names = ["kills", "sweeps", "lost", "other_bits", "epochs_needed", "epochs_trained"]
-    names += ["workers_left"] if whom == "driver" else []
-    return {name: found[name] for name in names}
+        if whom == "driver":
+            driver.wait()
+            found["workers_left"] += sum(not _gone(one) for one in training)
+            driver = _driver(folder, epochs, lists)
+        time.sleep(rng.uniform(1.0, 6.0))
+    driver.wait()
+    for name in _runs(alone):
+        done = (folder / name / "metrics.json").is_file()
+        found["lost"] += not done
+        found["other_bits"] += done and digest_of_run(folder / name) != digest_of_run(alone / name)
+    trained = _epochs(folder)
+    found.update(epochs_trained=sum(trained.values()), epochs_needed=len(trained))
+    return dict(found)
 
 
 def digest_of_run(folder: Path) -> str:
@@ -130,54 +133,42 @@ def _timeless(value: Any) -> Any:
     return [_timeless(one) for one in value] if isinstance(value, list) else value
 
 
-def _driver(folder: Path, epochs: int) -> subprocess.Popen[bytes]:
+def _driver(folder: Path, epochs: int, lists: dict[str, list[Any]]) -> subprocess.Popen[bytes]:
     """The command, in a process of its own."""
     folder.mkdir(exist_ok=True)
+    asked = json.dumps({"epochs": epochs, "lists": lists})
     with open(folder.with_suffix(".log"), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, "drive", str(epochs), str(folder)],
+            [sys.executable, "-P", "-m", MODULE, "drive", asked, str(folder)],
             stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 
 
-def _sleep(driver: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait; false if the driver ended meanwhile."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if driver.poll() is not None:
-            return False
-        time.sleep(0.05)
-    return True
+def _runs(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.glob("*/seed-*[0-9]"))
 
 
-def _states(folder: Path) -> list[State]:
-    if not (folder / "sweep.json").is_file():
-        return []
-    return [*Store.in_folder(folder, Plan.read(folder).study).states().values()]
-
-
-def _training(folder: Path) -> list[int]:
-    """Processes of workers that train a run, or died at it."""
-    running = [state for state in _states(folder) if state.word == "running"]
-    return [int(state.worker.rpartition(":")[2]) for state in running if state.worker]
-
-
-def _kill(pid: int) -> bool:
+def _holder(path: Path) -> int | None:
+    """The process that trains a run, if it is alive."""
     try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:  # it ended, or was killed just before
-        return False
-    return True
+        pid = int(json.loads(path.read_text())["pid"])
+        return None if _ended(pid) else pid
+    except (OSError, ValueError):
+        return None
+
+
+def _ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def _gone(pid: int) -> bool:
     """True once a worker has ended, for which it has some seconds: it saves what it has."""
     for _ in range(200):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
+        if _ended(pid):
             return True
         time.sleep(0.1)
     return False
@@ -203,19 +194,28 @@ def _noting(folder: Path) -> None:
     fitting.Trainer = functools.partial(trainer, checkpoint_seconds=EVERY)
 
 
-def _drive(epochs: int, folder: Path) -> None:
+def _drive(asked: str, folder: Path) -> None:
     """What ``pyroccam sweep`` does, with workers that note what they do."""
-    team.start = functools.partial(worker.start, module=MODULE)
-    given = {"data": "digits", "figures": False}
-    request = read_request("ldn", given, [*SETS, f"epochs={epochs}"], LISTS, folder)
-    run_sweep(PlainConsole(), request, workers=2)
+    pool.WORKER = MODULE
+    found = json.loads(asked)
+    run = Asked("ldn", "digits", sets={**SETS, "epochs": found["epochs"]})
+    trials = trials_of(run, found["lists"])
+    run_sweep(PlainConsole(), folder, trials, options=["--no-figures"], workers=2)
+
+
+def _work(arguments: Sequence[str]) -> None:
+    """As a worker is started, in the folder of its sweep."""
+    leave_with(sys.stdin.fileno())
+    from pyroccam.cli.main import main as pyroccam
+
+    _noting(Path(arguments[-1].partition("=")[2]).parents[1])
+    pyroccam()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["drive"]:
-        _drive(int(sys.argv[2]), Path(sys.argv[3]))
-    elif len(sys.argv) == 4 and Path(sys.argv[1]).is_dir():  # as a worker is started
-        _noting(Path(sys.argv[1]))
-        sys.exit(worker.main(sys.argv[1:]))
+        _drive(sys.argv[2], Path(sys.argv[3]))
+    elif sys.argv[1:2] == ["fit"]:
+        _work(sys.argv[1:])
     else:
         app()

@@ -86,10 +86,7 @@ def check_digests(folder: Path, needed: Iterable[str] = (), may_lack: Iterable[s
 
 
 def _way_out(folder: Path) -> str:
-    return (
-        f"copy {folder} again from where it came, or write it anew; if you changed the file "
-        f"yourself, delete {FILE}"
-    )
+    return f"copy {folder} again from where it came, or write it anew"
 
 
 def _recorded(path: Path) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Whatever is raised becomes a message: one for the person, one for their code, one for ours."""
 
 import importlib
-import linecache
 import signal
 import subprocess
 import sys
@@ -100,30 +99,6 @@ def test_a_defect_of_ours_goes_to_a_file(none_of_theirs):
     assert "Traceback" in text
     assert "'NoneType' [/x] has no y" in text
     path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "words"),
-    [
-        ("raise ValueError('lr: give a number')", 2, "Error: lr: give a number"),
-        ("raise TypeError(", 2, "Error: lr"),
-        ("int('x')", 70, "Unexpected error: ValueError: invalid literal"),
-        ("None + 1", 70, "Unexpected error: TypeError: unsupported operand"),
-        ("{}['a']", 70, "Unexpected error: KeyError: 'a' is missing"),
-    ],
-)
-def test_what_python_raises_by_itself_in_our_code_is_a_defect(
-    line, code, words, none_of_theirs, monkeypatch
-):
-    """What our code says with ``raise`` is meant for a person."""
-    path = str(Path(boundary.__file__).parents[1] / "models" / "made_up.py")
-    text = f"def ours():\n    {line}\n" + ("        'lr')\n" if line.endswith("(") else "")
-    found = {}
-    exec(compile(text, path, "exec"), found)
-    monkeypatch.setitem(linecache.cache, path, (len(text), None, text.splitlines(True), path))
-    got, said = outcome(found["ours"])
-    assert got == code
-    assert said.startswith(words)
 
 
 def test_place_in_own_code_is_the_innermost_of_theirs(tmp_path):

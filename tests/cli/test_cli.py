@@ -194,7 +194,7 @@ def test_regression_on_a_table_of_ones_own(tmp_path):
         (["--set", "data_root=/a"], "that is the option --data-root"),
         (["--epochs", "3", "--set", "epochs=4"], "--epochs and --set epochs=... were both given"),
         (["--compile", "--set", "compile=false"], "--compile and --set compile=... were both"),
-        (["--set", "steps=3", "--epochs", "4"], "both say how long to train"),
+        (["--set", "steps=3", "--epochs", "4"], "both epochs=4 and steps=3"),
         (["--set", "lr=1", "--set", "lr=2"], "--set lr was given twice"),
         (["--data-root", "/a", "--set", "data.data_root=/b"], "is --data-root: give one"),
         (["--set", "data.seed=abc"], "data.seed='abc'"),
@@ -221,10 +221,10 @@ def test_a_place_that_cannot_be_written_is_refused_first(run, tmp_path, monkeypa
     monkeypatch.setattr(runs, "run", None)
     for where in (file, file / "x"):
         for command in (("fit", "ldn"), ("prune", folder), ("decompress", file)):
-            assert "is a file. Give a folder" in call(*command, "--out", where, code=2)
+            assert "is a file; expected a folder" in call(*command, "--out", where, code=2)
     assert "is empty" in call("fit", "ldn", "--out", "", code=2)
     for command in (("evaluate", folder), ("compress", folder)):
-        assert "is a folder. Give a file" in call(*command, "--out", tmp_path, code=2)
+        assert "is a folder; expected a file" in call(*command, "--out", tmp_path, code=2)
 
 
 def test_a_run_that_learnt_nothing_says_so(tmp_path):
@@ -324,8 +324,8 @@ def test_evaluate_puts_other_data_on_the_scale_of_the_run(run, tmp_path):
         (["fit", "ldn", "--set", "width"], "key=value"),
         (["fit", "ldn", "--set", "lr=-1"], "lr must be positive"),
         (["fit", "ldn", "--set", "prior=geometrical"], "geometric:0.85"),
-        (["fit", "ldn", "--set", "threshold=validation"], "give a number in (0, 1]"),
-        (["fit", "ldn", "--set", "threshold=null"], "give a number in (0, 1]"),
+        (["fit", "ldn", "--set", "threshold=validation"], "a number in (0, 1]"),
+        (["fit", "ldn", "--set", "threshold=null"], "a number in (0, 1]"),
         (["fit", "ldn", "--network", "conv"], "residual_mlp for tables"),
         (["fit", "ldn", "--device", "tpu"], "tpu"),
         (["fit", "ldn", "--resume"], "--resume needs --out"),
@@ -367,7 +367,7 @@ assert not heavy, heavy
     ("arguments", "environment", "said"),
     [
         (["--help"], {}, "Learn how much network your data needs"),
-        (["fit", "--help"], {}, "--tensorboard"),
+        (["fit", "gnj", "--help"], {}, "--tensorboard"),
         (["--version"], {}, f"pyroccam {version('pyroccam')}, torch {version('torch')}, pyro-ppl"),
         # What a shell asks when a person presses tab.
         ([], {"_PYROCCAM_COMPLETE": "complete_bash", "COMP_WORDS": "pyroccam dec",

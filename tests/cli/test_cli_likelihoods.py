@@ -125,6 +125,6 @@ def test_errors(files):
     said = call("fit", "ldn", "--data", "digits", "--set", "likelihood=poisson", code=2)
     assert "'poisson' is of counts, but the task of the data is 'classification'" in said
     said = call("fit", "ldn", "--data", "digits", "--set", "likelihood=gauss", code=2)
-    assert "likelihood='gauss': give a likelihood: categorical, heteroscedastic," in said
+    assert "likelihood='gauss'" in said
     said = call("fit", "ldn", "--data", files["normal"], "--set", "likelihood=poisson", code=2)
     assert "whole numbers from 0 on, for task='counts'" in said

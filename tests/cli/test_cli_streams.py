@@ -8,11 +8,6 @@ import pytest
 from command_line import WHOLE, call, metrics_of
 from pyroccam import data
 from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.sweeps.command import read_request
-from pyroccam.cli.sweeps.store import Store
-from pyroccam.cli.sweeps.worker import Worker
-from pyroccam.data.streaming import making
-from pyroccam.data.streaming.summary import summarise
 
 SETTINGS = ["--epochs", "2", "--set", "hidden=[6]", "--set", "lr=0.01", *WHOLE]
 
@@ -189,29 +184,3 @@ def test_a_run_without_test_rows_is_refused_before_it_trains(tmp_path):
     assert "rows has no test rows" in said
     assert "data.test=0.1" in said
     assert not (tmp_path / "run").exists()
-
-
-def test_a_sweep_passes_over_the_rows_once(tmp_path, monkeypatch):
-    """Runs are the same as alone, and are found from any folder; each cell is checked first, and
-    no other pass tells what is known."""
-    passes = []
-    monkeypatch.setattr(making, "summarise", lambda *a, **k: passes.append(1) or summarise(*a, **k))
-    monkeypatch.chdir(tmp_path)
-    rows = written(tmp_path / "rows")
-    sets = ["max_depth=1", "width=4", "steps=6", "compile=false"]
-    request = read_request("ldn", {"data": "rows", "compare": False, "figures": False}, sets,
-                           ["lr=0.01,0.003", "seed=0,1"], tmp_path / "sweep")  # fmt: skip
-    assert {trial.asked.data for trial in request.plan.trials} == {str(rows)}
-    plan = request.plan.settle(request.folder)
-    store = Store.in_folder(request.folder, plan.study)
-    store.add([trial.name for trial in plan.trials])
-    monkeypatch.chdir(tmp_path.parent)
-    Worker(request.folder, plan, store, "cpu").work()
-    assert {state.word for state in store.states().values()} == {"done"}
-    assert len(passes) == 2  # of two seeds, which set other rows aside
-    for trial in plan.trials:
-        assert metrics_of(request.folder / trial.name)["rows"]["train"] == 240
-    file = rows / "y-0.npy"
-    file.touch()
-    data.load(rows)
-    assert len(passes) == 3

@@ -45,7 +45,7 @@ def test_the_specimens_leave_nothing_in_the_working_directory(tmp_path, monkeypa
 
 
 SLICE = {"network": 120, "packed": 100, "table": 80, "command": 12, "rows": 4, "run": 4,
-         "arrays": 60, "stream": 30, "sweep": 20, "linked": 4}  # fmt: skip
+         "arrays": 60, "stream": 30, "linked": 4}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::pyroccam.data.DataWarning")

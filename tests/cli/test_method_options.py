@@ -1,12 +1,12 @@
 """Options of methods check themselves by their types."""
 
 import math
-import re
 
 import pytest
 import torch
 from pyroccam import data, guides, models
 from pyroccam.cli.methods import METHODS, find
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.pruning.relevance import irrelevance
 from torch import nn
 
@@ -38,29 +38,18 @@ def test_usual_options_are_of_their_types(name):
     assert again.options == method.options
 
 
-@pytest.mark.parametrize(("name", "option", "words"), [
-    ("ldn", {"hold": "x"}, "hold='x': give a number."),
-    ("ldn", {"rate": True}, "rate=True: give a number or null."),
-    ("ldn", {"threshold": 0}, "threshold=0: give a number in (0, 1]."),
-    ("ddn", {"depth": 2.5}, "depth=2.5: give a whole number or null."),
-    ("gnj", {"scales": "rows"}, "scales='rows': give example or batch."),
-    ("gnj", {"narrow": [1.5]}, "narrow=[1.5]: give the fractions of the run"),
-    ("gnj", {"threshold": {"a": "b"}}, "threshold={'a': 'b'}: give validation, valley, noise, a"),
-    ("gnj", {"max_scale": "first:-1"}, "give a number, numbers by layer, first:NUMBER"),
-    ("bayes", {"layers": [1]}, "layers=[1]: give hidden, penultimate, names of layers or null."),
-    ("dropout", {"rate": 1.0}, "rate=1.0: give the share of units that is dropped, in (0, 1)."),
-    ("sws", {"precision": [1.0]}, "precision=[1.0]: give shape and rate"),
-    ("gnj", {"threshold": 10**400}, "give validation, valley, noise, a number"),
-    ("dns", {"c": {"0": 10**400}}, "give a number, a list of them or numbers by layer."),
-    ("sws", {"tau": 10**400}, "give a positive, finite number."),
-    ("dns", {"c": None}, "c=None: give a number, a list of them or numbers by layer."),
-    ("deep-compression", {"rounds": 10**18}, "give a whole number from 1 to 100."),
-    ("deep-compression", {"rounds": 0}, "rounds=0: give a whole number from 1 to 100."),
-    ("structure", {"random": -1}, "random=-1: give a whole number of at least 0."),
-    ("bayes", {"gaurd": 1}, "Unknown option of bayes 'gaurd'"),
+@pytest.mark.parametrize(("name", "option"), [
+    ("ldn", {"hold": "x"}), ("ldn", {"rate": True}), ("ldn", {"threshold": 0}),
+    ("ddn", {"depth": 2.5}), ("gnj", {"scales": "rows"}), ("gnj", {"narrow": [1.5]}),
+    ("gnj", {"threshold": {"a": "b"}}), ("gnj", {"max_scale": "first:-1"}),
+    ("gnj", {"threshold": float("nan")}), ("bayes", {"layers": [1]}), ("dropout", {"rate": 1.0}),
+    ("sws", {"precision": [1.0]}), ("gnj", {"threshold": 10**400}), ("dns", {"c": {"0": 10**400}}),
+    ("sws", {"tau": 10**400}), ("dns", {"c": None}), ("deep-compression", {"rounds": 10**18}),
+    ("deep-compression", {"rounds": 0}), ("structure", {"random": -1}), ("bayes", {"gaurd": 1}),
+    ("gnj", {"likelihood": "nothing"}),
 ])  # fmt: skip
-def test_values_of_other_types_are_refused(name, option, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
+def test_values_of_other_types_are_refused(name, option):
+    with pytest.raises(PyroccamError, match=next(iter(option))):
         find(name).with_options(option)
 
 

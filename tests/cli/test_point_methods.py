@@ -90,15 +90,15 @@ def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
 
 
 @pytest.mark.parametrize(("method", "option", "message"), [
-    ("deep-compression", {"retrain": 2.5}, "retrain=2.5: give a whole number of at least 1"),
-    ("deep-compression", {"share": -1}, "share=-1: give a whole number of at least 0"),
-    ("dns", {"surgery": 0}, "surgery=0: give a whole number of at least 1"),
-    ("dns", {"c": None}, "c=None: give a number"),
-    ("dns", {"freeze": 2}, r"freeze=2: give the part of the epochs, in 0 \.\.\. 1"),
-    ("dns", {"gamma": -1.0}, r"gamma=-1\.0: give a number of at least 0"),
-    ("dns", {"surgery_lr": -1.0}, r"surgery_lr=-1\.0: give a positive, finite"),
-    ("deep-compression", {"share_lr": "fast"}, "share_lr='fast': give a positive, finite"),
-    ("deep-compression", {"sensitivity": None}, "sensitivity=null: give it, or keep="),
+    ("deep-compression", {"retrain": 2.5}, "retrain=2.5"),
+    ("deep-compression", {"share": -1}, "share=-1"),
+    ("dns", {"surgery": 0}, "surgery=0"),
+    ("dns", {"c": None}, "c=None"),
+    ("dns", {"freeze": 2}, r"freeze=2"),
+    ("dns", {"gamma": -1.0}, r"gamma=-1\.0"),
+    ("dns", {"surgery_lr": -1.0}, r"surgery_lr=-1\.0"),
+    ("deep-compression", {"share_lr": "fast"}, "share_lr='fast'"),
+    ("deep-compression", {"sensitivity": None}, "neither sensitivity nor keep"),
 ])  # fmt: skip
 def test_options_are_checked_before_training(method, option, message):
     with pytest.raises(ValueError, match=message):

@@ -363,9 +363,9 @@ def test_the_command_writes_the_page(tmp_path):
 
 def test_a_folder_that_is_no_finished_run_is_named(tmp_path):
     said = call("report", tmp_path / "none", code=2)
-    assert "none is not a folder" in said
+    assert "none is not a run" in said
     assert "Traceback" not in said
-    assert "is not a run: it has no metrics.json" in call("report", tmp_path, code=2)
+    assert "is not a run" in call("report", tmp_path, code=2)
     for where in ("begun", "repeats/seed-0"):
         (tmp_path / where).mkdir(parents=True)
         (tmp_path / where / "config.json").write_text("{}")

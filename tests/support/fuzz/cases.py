@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyroccam import data, inference
-from pyroccam.cli.boundary import told
 from pyroccam.cli.methods import weights
-from pyroccam.cli.sweeps.command import read_request
-from pyroccam.cli.sweeps.results import write_results
-from pyroccam.cli.sweeps.store import Store
 from pyroccam.inference import packing
 from pyroccam.inference.packing import packed_file
 from pyroccam.inference.storage.digests import FILE, write_digests
@@ -25,7 +21,7 @@ from torch import nn
 from .mutations import ODD, mutated_bytes, mutated_json, mutated_tensors, replace_by_no_file
 from .rows import arrays, stream, streamed, wild
 from .specimens import RUNS, Specimens
-from .verdicts import Case, Failed, command
+from .verdicts import Case, command
 
 __all__ = ["KINDS", "make_case", "sound_cases"]
 
@@ -265,48 +261,6 @@ def _linked(rng: random.Random, made: Specimens, work: Path) -> Case:
     return Case("linked", said, run, "refuse")
 
 
-def _sweep(rng: random.Random, made: Specimens, work: Path) -> Case:
-    """A damaged folder of a sweep, or a damaged file of lists; nothing is trained."""
-    folder = shutil.copytree(made.sweep, work / "sweep")
-    path: Path = folder / "sweep.json"
-    if rng.random() < 0.3:
-        path = work / "lists.yaml"
-        lists = {"method": "gnj", "data": "digits", "set": {"lr": 0.1}, "sweep": {"seed": [0, 1]}}
-        path.write_text(json.dumps(lists))
-        said = _damage(rng, path.rename(path.with_suffix(".json")), [])
-        if os.path.lexists(path.with_suffix(".json")):
-            path.with_suffix(".json").rename(path)
-        if rng.random() < 0.3 and path.is_file():
-            said = rng.choice([
-                "a: &a [1]\nset: {b: *a}", "sweep: " + "[" * 9999, "!!timestamp x", "!!int ''",
-                "!!binary x", "set: !!set {a}",
-            ])  # fmt: skip
-            path.write_text(said)
-    elif rng.random() < 0.5:
-        path = folder / "states.log"
-        said, changed = mutated_bytes(rng, path.read_bytes(), b"{}\n")
-        if rng.random() < 0.6:
-            lines = path.read_bytes().splitlines()
-            number = rng.randrange(len(lines))
-            said, lines[number] = mutated_json(rng, lines[number])
-            lines[number] = b" ".join(lines[number].split())
-            changed = b"\n".join(lines) + b"\n"
-        path.write_bytes(changed)
-    else:
-        said = _damage(rng, path, [])
-
-    def run() -> None:
-        try:
-            what = read_request(str(path if path.suffix == ".yaml" else folder), {}, out=None)
-            plan = what.plan.settle(folder)
-            write_results(folder, plan, Store.in_folder(folder, plan.study).states())
-        except Exception as error:
-            words, code = told(error)
-            raise Failed(code, "".join(w if isinstance(w, str) else w[0] for w in words)) from error
-
-    return Case("sweep", f"{path.name}: {said[:200]}", run)
-
-
 # -- commands -------------------------------------------------------------------------------------
 
 _WORDS = [
@@ -373,12 +327,11 @@ def _command(rng: random.Random, made: Specimens, work: Path) -> Case:
 
 KINDS: dict[str, tuple[float, Callable[[random.Random, Specimens, Path], Case]]] = {
     "network": (20, _network),
-    "packed": (15, _packed),
+    "packed": (20, _packed),
     "table": (10, _table),
     "wild": (3, wild),
     "arrays": (15, arrays),
     "stream": (10, stream),
-    "sweep": (5, _sweep),
     "linked": (2, _linked),
     "rows": (3, _rows),
     "command": (12, _command),

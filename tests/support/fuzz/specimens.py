@@ -10,8 +10,6 @@ import pandas as pd
 import torch
 from PIL import Image
 from pyroccam import inference
-from pyroccam.cli.sweeps.plan import Asked, Plan
-from pyroccam.cli.sweeps.store import Store
 from pyroccam.inference import packing
 from torch import nn
 
@@ -55,11 +53,6 @@ class Specimens:
         """Folders that are streamed."""
         return [self.folder / name for name in ("npy", "pictures", "parquet")]
 
-    @property
-    def sweep(self) -> Path:
-        """The folder of a sweep, of which nothing is trained."""
-        return self.folder / "sweep"
-
     def words(self, name: str) -> list[str]:
         """The command that made a run, without ``--out``."""
         return [word.format(tables=self.folder) for word in RUNS[name]]
@@ -80,11 +73,6 @@ def make(folder: Path) -> Specimens:
     rows = [",".join([*map(str, row), "abc"[label]]) for row, label in zip(x, y, strict=True)]
     (folder / "table.csv").write_text("\n".join(["a,b,c,label", *rows]) + "\n")
     _make_streams(made, x, y)
-    plan = Plan.of(Asked("gnj", "digits").with_settings({"hidden": [8]}), [{"seed": [0, 1]}])
-    plan = plan.settle(made.sweep)
-    states = Store.in_folder(made.sweep, plan.study)
-    if not states.states():
-        states.add(trial.name for trial in plan.trials)
     np.savez(folder / "arrays.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
     for name in RUNS:
         if not (made.run(name) / "metrics.json").exists():

@@ -1,0 +1,241 @@
+"""The runs of a sweep as processes: each is ``pyroccam fit --resume`` in a folder of its own, and
+that folder is all that is known of its state.
+
+The operating system drops the lock of a folder with the process that holds it, however that ends. A
+folder without its numbers whose lock is free is taken up, from its checkpoint; one that is locked
+is another's, perhaps on another machine, and is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ...inference.storage.lock import LOCK
+from ..boundary import BUSY, STOPPED
+from .plan import Trial
+from .results import unmet
+
+__all__ = ["Pool", "Slot", "slots_of"]
+
+HOPELESS = 10
+"""Times that a run is killed without getting further, after which that is its own doing: it may
+need more memory than there is."""
+
+WORKER = "pyroccam.cli.sweeps.worker"
+NAP = 2.0  # seconds between looks at runs that others have
+_GRACE = 120.0  # seconds in which what is stopped may save
+_WRITTEN = (".pt", ".safetensors", ".csv")
+_ENDED_BY_SIGNAL = (STOPPED, 128 + 15)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one process at a time.
+
+    Attributes:
+        device: as of ``pyroccam fit``.
+        environment: variables of its process.
+    """
+
+    device: str
+    environment: Mapping[str, str]
+
+
+def slots_of(device: str, workers: int | None, threads: int) -> list[Slot]:
+    """The places of a machine: of ``auto``, one for every CUDA device, or for every core of a
+    machine without any.
+
+    Arguments:
+        device: as of ``pyroccam fit``.
+        workers: how many, if it was said.
+        threads: CPU threads of each.
+    """
+    import torch
+
+    own = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    found = torch.cuda.device_count() if device == "auto" else 0
+    if found:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = seen.split(",")[:found] if seen else [*map(str, range(found))]
+        turns = (names[k % found] for k in range(workers or found))
+        return [Slot("cuda", {**own, "CUDA_VISIBLE_DEVICES": name}) for name in turns]
+    usual = 1 if device.startswith("cuda") else max(1, _cores() // threads)
+    return [Slot("cpu" if device == "auto" else device, own)] * (workers or usual)
+
+
+def _cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Pool:
+    """Processes that train runs. It is a context, at whose end they stop, and save.
+
+    Arguments:
+        folder: of the sweep.
+        trials: its runs.
+        slots: places for processes.
+        options: more arguments of each ``pyroccam fit``.
+
+    Attributes:
+        waiting: runs that are not finished, and not trained here.
+        failed: why runs cannot be done.
+    """
+
+    def __init__(
+        self, folder: Path, trials: Iterable[Trial], slots: Sequence[Slot], options: Sequence[str]
+    ) -> None:
+        self.folder, self.options = folder, [*options]
+        self.waiting = deque(trials)
+        self.failed: dict[str, str] = {}
+        self._free = [*slots]
+        self._running: list[tuple[Trial, Slot, subprocess.Popen[bytes]]] = []
+        self._deaths: dict[str, list[int]] = defaultdict(list)
+        self._next_look = 0.0
+
+    @property
+    def left(self) -> int:
+        """Runs that are not finished."""
+        return len(self.waiting) + len(self._running)
+
+    @property
+    def running(self) -> int:
+        """Runs that are trained here."""
+        return len(self._running)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _trial, _slot, process in self._running:
+            _let_go(process)
+        until = time.monotonic() + _GRACE
+        for trial, _slot, process in self._running:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if not self._finished(trial):
+                self.waiting.append(trial)
+        self._running = []
+
+    def look(self) -> list[Trial]:
+        """Take note of runs that ended, here or elsewhere, and start others.
+
+        Returns:
+            Those that are finished now: done, or in ``failed``.
+        """
+        ended = []
+        for one in [one for one in self._running if one[2].poll() is not None]:
+            trial, slot, process = one
+            self._running.remove(one)
+            self._free.append(slot)
+            _let_go(process)
+            if self._ended(trial, process.returncode):
+                ended.append(trial)
+            else:
+                self.waiting.append(trial)
+        if self._free and time.monotonic() >= self._next_look:
+            ended += self._fill()
+        return ended
+
+    def _fill(self) -> list[Trial]:
+        """Start runs that nobody has, as long as there are places."""
+        done, others = [], []
+        while self._free and self.waiting:
+            trial = self.waiting.popleft()
+            if self._finished(trial):
+                done.append(trial)
+            elif _is_locked(self.folder / trial.name):
+                others.append(trial)
+            else:
+                slot = self._free.pop()
+                self._running.append((trial, slot, self._start(trial, slot)))
+        self.waiting.extend(others)
+        if self._free:
+            self._next_look = time.monotonic() + NAP
+        return done
+
+    def _start(self, trial: Trial, slot: Slot) -> subprocess.Popen[bytes]:
+        folder = self.folder / trial.name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        words = [*trial.asked.words(trial.seed), *self.options, f"--device={slot.device}"]
+        # Nothing in the present folder is a module of Python's or of torch's.
+        command = [sys.executable, "-P", "-m", WORKER, *words, "--resume", f"--out={folder}"]
+        with open(self._log(trial), "ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
+                env={**os.environ, **slot.environment}, start_new_session=True,
+            )  # fmt: skip
+
+    def _log(self, trial: Trial) -> Path:
+        """What its processes said."""
+        return self.folder / f"{trial.name}.log"
+
+    def _finished(self, trial: Trial) -> bool:
+        """True for a run with its numbers; it failed if no network of it meets what was asked."""
+        folder = self.folder / trial.name
+        if not (folder / "metrics.json").is_file() or _is_locked(folder):
+            return False
+        if (why := unmet(folder)) is not None:
+            self.failed[trial.name] = why
+        return True
+
+    def _ended(self, trial: Trial, code: int) -> bool:
+        """True unless a run whose process ended has to be taken up again."""
+        if self._finished(trial):
+            return True
+        if code in (BUSY, *_ENDED_BY_SIGNAL):
+            return False
+        if code >= 0:
+            self.failed[trial.name] = _last_words(self._log(trial)) or f"exit code {code}"
+            return True
+        deaths = self._deaths[trial.name]
+        deaths.append(_stamp(self.folder / trial.name))
+        if len(deaths) < HOPELESS or len({*deaths[-HOPELESS:]}) > 1:
+            return False
+        self.failed[trial.name] = (
+            f"It was killed {HOPELESS} times without getting further: memory may be too small"
+        )
+        return True
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe by which a process knows that there is a driver."""
+    if process.stdin is not None:
+        with suppress(OSError):  # it is dead
+            process.stdin.close()
+
+
+def _is_locked(folder: Path) -> bool:
+    if not (folder / LOCK).is_file():
+        return False
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _last_words(log: Path) -> str:
+    """What a process said in the end: why it could not go on."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line for line in lines if line.startswith(("Error: ", "Unexpected error: "))]
+    return (said or lines or [""])[-1].removeprefix("Error: ")[:2000]
+
+
+def _stamp(folder: Path) -> int:
+    """How far a run is: when the last checkpoint or row of a history was written; 0 without any."""
+    times = (path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix in _WRITTEN)
+    return max(times, default=0)

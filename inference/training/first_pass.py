@@ -19,7 +19,8 @@ from ...models.contexts import evaluating
 from ...models.inputs import changed, give_copies
 from ..elbo.estimator import Bound, Terms
 from ..elbo.non_finite import first_non_finite
-from .settings import Settings, parameter_groups
+from .optimizer import parameter_groups
+from .settings import Settings
 
 __all__ = ["trained_by"]
 
@@ -138,7 +139,7 @@ def _refuse_detached(pair: Pair, bound: Bound, settings: Settings, log_likelihoo
     groups = parameter_groups(settings, *pair)
     # Not the likelihood's noise, and what only a KL depends on: those learn without a network.
     network = ("weights", "structure", "posterior")
-    own = [p for group in groups if group.name in network for p in group.parameters]
+    own = [p for group in groups if group["name"] in network for p in group["params"]]
     if not own:
         return
     if log_likelihood.requires_grad:

@@ -25,8 +25,8 @@ from ..distributed.reduction import add_up, average_
 from ..elbo.estimator import Bound, bound
 from .first_pass import trained_by
 from .flat_parameters import FlatParameters, difference
-from .optimizer import Update
-from .settings import Settings, make_optimizer, parameter_groups
+from .optimizer import Update, make_optimizer, parameter_groups
+from .settings import Settings
 
 __all__ = ["CompileFallback", "TrainingStep"]
 
@@ -174,9 +174,8 @@ class TrainingStep:
         idle_groups: list[dict[str, Any]] = []
         self.trained: list[str] = []
         for group in parameter_groups(self.settings, *self.pairs[0]):
-            options = {"name": group.name, **group.options}
             kinds: dict[torch.dtype, list[int]] = {}
-            for p in group.parameters:
+            for p in group["params"]:
                 i = where[id(p)]
                 if i in used:
                     kinds.setdefault(p.dtype, []).append(i)
@@ -184,13 +183,13 @@ class TrainingStep:
                 for idle, ps in zip(self._idle, all_parameters, strict=True):
                     idle.append(ps[i])
                     # Alone: a fused step wants a momentum of all in a group, or of none.
-                    idle_groups.append({"params": [ps[i]], **options})
+                    idle_groups.append({**group, "params": [ps[i]]})
             for dtype, indices in kinds.items():
-                key = group.name if len(kinds) == 1 else f"{group.name}.{dtype}"
+                key = group["name"] if len(kinds) == 1 else f"{group['name']}.{dtype}"
                 flat = FlatParameters([[ps[i] for i in indices] for ps in all_parameters])
                 self.flats[key] = flat
                 self.trained += [names[i] for i in indices]
-                groups.append({"params": [flat.parameter], **options})
+                groups.append({**group, "params": [flat.parameter]})
         return groups + idle_groups
 
     def _stack_state(self) -> None:

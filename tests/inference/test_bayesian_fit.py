@@ -16,7 +16,7 @@ from pyroccam.inference.storage.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from pyroccam.inference.training.settings import parameter_groups
+from pyroccam.inference.training.optimizer import parameter_groups
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import assert_same_means, table
@@ -137,16 +137,16 @@ def test_what_is_decayed():
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     model = BayesianNetwork(net, rows, prior=priors.Normal(learn="layer"), layers=["1"])
     guide = guides.MeanField(model)
-    groups = {g.name: g for g in parameter_groups(inference.Settings(), model, guide)}
-    assert {n: len(g.parameters) for n, g in groups.items()} == {
+    groups = {g["name"]: g for g in parameter_groups(inference.Settings(), model, guide)}
+    assert {n: len(g["params"]) for n, g in groups.items()} == {
         "weights": 2,
         "noise": 1,
         "prior": 2,
         "posterior": 4,
     }
-    decayed = [name for name, g in groups.items() if g.options["weight_decay"]]
+    decayed = [name for name, g in groups.items() if g["weight_decay"]]
     assert decayed == ["weights"]
-    assert all(g.options["scheduled"] for g in groups.values())
+    assert all(g["scheduled"] for g in groups.values())
 
 
 def test_what_is_tracked_stands_in_the_history(tmp_path):

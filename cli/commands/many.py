@@ -49,10 +49,6 @@ def sweep(
         bool | None,
         typer.Option("--figures/--no-figures", help="Draw those of each run; yes if left out."),
     ] = None,
-    tensorboard: Annotated[
-        bool | None,
-        typer.Option("--tensorboard", help="As of `pyroccam fit`."),
-    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, max=1024, help="Processes on this machine; by its CUDA devices, or by "
@@ -81,7 +77,7 @@ def sweep(
     refuse_missing()
     need_folder(out)
     given = {"data": data, "network": network, "data_root": data_root, "budget": budget,
-             "compare": compare, "figures": figures, "tensorboard": tensorboard}  # fmt: skip
+             "compare": compare, "figures": figures}  # fmt: skip
     request = read_request(what, given, sets or [], lists or [], out)
     train_all(
         request, workers=workers, threads=threads, device=device, storage=storage,
@@ -91,11 +87,8 @@ def sweep(
 
 def train_all(request: Request, **how: Any) -> None:
     """Have all runs of a sweep trained, and say what became of them."""
-    from ...inference.storage.tensorboard import TensorBoard
     from ..sweeps.command import run_sweep
 
-    if request.plan.tensorboard:
-        TensorBoard()  # or it is said that it is not installed
     ended = run_sweep(console, request, **how)
     for name, why in ended.failed.items():
         console.say(("Failed: ", "red"), f"{name}: {why}")

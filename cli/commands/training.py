@@ -89,11 +89,6 @@ def fit(
     compare: Annotated[
         bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
     ] = True,
-    tensorboard: Annotated[
-        bool,
-        typer.Option("--tensorboard", help="Write the history of every fit of the run for "
-                     "TensorBoard, too, as it trains."),
-    ] = False,
 ) -> None:  # fmt: skip
     """Train a method on data; learn the structure; write the smaller network."""
     began, given = time.perf_counter(), dict(locals())
@@ -104,7 +99,6 @@ def fit(
     from ...inference.distributed.launching import refuse_device
     from ...inference.fits.fitting import pick_device
     from ...inference.storage.lock import claimed, confirm
-    from ...inference.storage.tensorboard import TensorBoard
     from ..methods import METHODS
     from ..runs.budget import Budget, same_length
     from ..runs.config import RunConfig, refuse_unknown
@@ -118,7 +112,6 @@ def fit(
     if out == Path():
         raise PyroccamError("--out is empty, or the folder in which you are: give the run its own.")
     need_folder(out)
-    watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
     if workers is not None:
         from ..sweeps.command import refuse_no_repeats, request_repeats
@@ -132,7 +125,7 @@ def fit(
         request = request_repeats(
             method,
             {"data": data, "network": network, "data_root": data_root, "budget": budget,
-             "compare": compare, "tensorboard": tensorboard},
+             "compare": compare},
             [*(sets or []), *more], range(seed, seed + repeats), out or new_folder(method, data),
             resume=resume,
         )  # fmt: skip
@@ -150,7 +143,7 @@ def fit(
     if ranks.size > 1:
         _refuse_time(length)
     if not ranks.first:
-        console.quiet, watch = True, None
+        console.quiet = True
         warnings.simplefilter("ignore")  # the first says them
     settings = _settings(sets, epochs, compiled)
     resolve = partial(
@@ -161,7 +154,7 @@ def fit(
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method, data) if out is None else out
     console.say(f"{METHODS[method].title}: {dataset!r}")
-    options = RunOptions(resume=resume, device=device, compare=compare, watch=watch)
+    options = RunOptions(resume=resume, device=device, compare=compare)
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
         config = ranks.from_first(

@@ -25,7 +25,6 @@ from ...inference.fits.numbers import NUMBERS, Numbers, as_numbers
 from ...inference.pruning.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
 from ...inference.storage.lock import claimed
-from ...inference.storage.watching import Watch
 from ...inference.training.settings import Settings
 from ...models.likelihoods import for_data
 from ..methods import find
@@ -69,7 +68,6 @@ class RunOptions:
         device, progress: as for :func:`~pyroccam.inference.fit`.
         compare: also train the deterministic network of the chosen depth, at the same protocol.
         figures: draw them into ``figures``.
-        watch: is told of every fit of the runs, as for :func:`~pyroccam.inference.fit`.
     """
 
     resume: bool = False
@@ -77,11 +75,10 @@ class RunOptions:
     progress: bool | None = None
     compare: bool = True
     figures: bool = True
-    watch: Watch = None
 
     @property
     def of_fits(self) -> dict[str, Any]:
-        names = ("resume", "device", "progress", "watch")
+        names = ("resume", "device", "progress")
         return {name: getattr(self, name) for name in names}
 
 

@@ -32,7 +32,7 @@ MOST = 100_000  # runs
 _LONGEST = 100  # characters of the name of a folder
 _OWN = (f".{PLAN}", "states.log", "workers")  # what a sweep has before its plan
 WHOLE = ("method", "data", "network", "data_root", "budget")  # of a run, beside its settings
-HOW = ("compare", "figures", "tensorboard")
+HOW = ("compare", "figures")
 _DEEPEST = 20  # lists within lists of a file
 _TAKES = 2048  # bytes that a byte of YAML can become, and the time to read it
 _PLAIN = "._+-[],"  # characters of a name, beside letters and digits
@@ -102,7 +102,6 @@ class Plan:
         swept: what differs, the seed left out.
         trials: the runs.
         compare, figures: as of :class:`~pyroccam.cli.runs.run.RunOptions`.
-        tensorboard: whether the history of each fit is written for TensorBoard, too.
         study: name of the sweep in a database.
     """
 
@@ -110,7 +109,6 @@ class Plan:
     trials: tuple[Trial, ...]
     compare: bool = True
     figures: bool = True
-    tensorboard: bool = False
     study: str = ""
 
     @classmethod
@@ -126,7 +124,7 @@ class Plan:
             asked: what all share.
             lists: for each product, the values of ``seed``, of settings and of ``method``,
                 ``data``, ``network`` and ``budget``.
-            how: ``compare``, ``figures`` and ``tensorboard``, of every run.
+            how: ``compare`` and ``figures``, of every run.
 
         Raises:
             PyroccamError: for a list without values, or with one that is given twice.

@@ -120,7 +120,6 @@ class Worker:
 
     def _train(self, trial: Trial) -> float:
         """The validation NLL of a run, which is trained unless it was before."""
-        from ...inference.storage.tensorboard import TensorBoard
         from ..runs.budget import Budget
         from ..runs.paces import within
         from ..runs.run import RunOptions, run
@@ -132,7 +131,7 @@ class Worker:
             config, data = asked.resolve(trial.seed)
             options = RunOptions(
                 resume=True, device=self.device, progress=False, compare=self.plan.compare,
-                figures=self.plan.figures, watch=TensorBoard() if self.plan.tensorboard else None,
+                figures=self.plan.figures,
             )  # fmt: skip
             if asked.budget is not None:
                 length, sets = Budget.parse(asked.budget), dict(asked.sets or {})

@@ -124,8 +124,12 @@ class Trainer:
         self.evaluate_every = math.ceil(self.epochs / settings.evaluations)
         for one in self.replicates:
             one.check(settings, len(self.batches))
-            if one is not first:
-                first.check_like(one)
+            if one is not first and (why := first.unlike(one)) is not None:
+                raise PyroccamError(
+                    f"replicates of seeds {first.seed} and {one.seed}: {why}",
+                    "those that differ in values alone",
+                    "together=False",
+                )
         self.ranks = joined()
         self._begin_together()
         self.hold = first.guide.hold

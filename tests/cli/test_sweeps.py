@@ -36,7 +36,7 @@ LISTS = {"lr": [0.01, 0.003], "seed": [0, 1]}
 
 
 def plan_of(lists=LISTS, asked=ASKED):
-    return Plan.of(asked, [lists], compare=False, figures=False, tensorboard=True)
+    return Plan.of(asked, [lists], compare=False, figures=False)
 
 
 def worker_of(folder, lists=LISTS, asked=ASKED):
@@ -336,7 +336,6 @@ def test_every_run_is_trained_and_the_settings_are_put_together(swept):
         assert found["repeats"] == own
         mean = sum(one["test"]["accuracy"] for one in own) / 2
         assert found["spread"]["test"]["accuracy"]["mean"] == pytest.approx(mean)
-        assert [*cell.glob("seed-*/tensorboard/events*")]
     accuracy = metrics_of(swept / "lr=0.003" / "seed-1")["test"]["accuracy"]
     assert float(rows[3]["accuracy"]) == accuracy
 
@@ -460,7 +459,7 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(tmp_path, monkeypatch):
     assert store.states()["lr=0.02/seed-0"].error == "The loss is nan."
     lists = ["lr=0.02,0.01"]
     sets = [f"{k}={json.dumps(v)}" for k, v in SETS.items()]
-    given = {"data": "spirals", "compare": False, "figures": False, "tensorboard": True}
+    given = {"data": "spirals", "compare": False, "figures": False}
     request = read_request("ldn", given, sets, lists, tmp_path)
     ended = run_sweep(PlainConsole(), request, workers=1)
     assert ended.left == 0

@@ -359,22 +359,12 @@ def shared_stem(seed):
     return model, guides.CategoricalDepth(model), rows
 
 
-UNLIKE = {
-    wider: "of seeds 0 and 1, shape of 'stack.stem.1.weight'",
-    other_dropout: r"the model is \(2\): Dropout\(p=0.0.* in one and \(2\): Dropout\(p=0.1",
-    other_hold: "the guide is .*'hold': 0.0.* in one and .*'hold': 0.1",
-    other_rows: "the number of training rows is 54 in one and 63 in another",
-    shared_stem: "they share 'stack.stem.weight'",
-}
-
-
-@pytest.mark.parametrize("make", UNLIKE, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [wider, other_dropout, other_hold, other_rows, shared_stem])
 def test_replicates_that_differ_in_more_than_values(make):
     few = {**COMMON, "epochs": 1}
-    with pytest.raises(ValueError, match=UNLIKE[make]) as error:
+    with pytest.raises(PyroccamError) as error:
         inference.fit_repeats(make, [0, 1], together=True, **few)
-    assert "together=False" in str(error.value)
-    assert len(str(error.value)) < 500
+    assert error.value.hint == "together=False"
     fits = inference.fit_repeats(make, [0, 1], **few).fits  # it finds out by itself
     assert [fit.engine["replicates"] for fit in fits] == [1, 1]
 

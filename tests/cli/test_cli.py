@@ -319,7 +319,7 @@ def test_evaluate_puts_other_data_on_the_scale_of_the_run(run, tmp_path):
         (["fit", "ldn", "--data", "spirls"], "spirals"),
         (["fit", "ldn", "--set", "widht=3"], "Did you mean 'width'"),
         (["fit", "ldn", "--set", "width"], "key=value"),
-        (["fit", "ldn", "--set", "lr=-1"], "lr must be positive"),
+        (["fit", "ldn", "--set", "lr=-1"], "lr=-1"),
         (["fit", "ldn", "--set", "prior=geometrical"], "geometric:0.85"),
         (["fit", "ldn", "--set", "threshold=validation"], "give a number in (0, 1]"),
         (["fit", "ldn", "--set", "threshold=null"], "give a number in (0, 1]"),

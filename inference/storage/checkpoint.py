@@ -44,7 +44,7 @@ _SEALED = (
     "config.json", "data.json", "network.json", "fit.json", "history.csv", "model.safetensors",
     "narrowed.json", "metrics.json", "compressed.pocc",
 )  # fmt: skip
-FORMAT = 2  # of the checkpoint
+FORMAT = 3  # of the checkpoint
 _SIGNATURE = (
     b"pyroccam checkpoint, blake2b "  # and the digest of what follows, in hex, and a newline
 )
@@ -191,10 +191,9 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
     anew = "delete it to start this run anew, or give another folder with out="
     try:
         content = path.read_bytes()
-        if content.startswith(_SIGNATURE):  # older versions wrote none
-            head, _, content = content.partition(b"\n")
-            if hashlib.blake2b(content, digest_size=16).hexdigest().encode() != head[-32:]:
-                raise CheckpointError(f"{path} was cut short or damaged", hint=anew)
+        head, _, content = content.partition(b"\n")
+        if hashlib.blake2b(content, digest_size=16).hexdigest().encode() != head[-32:]:
+            raise CheckpointError(f"{path} was cut short or damaged", hint=anew)
         state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except CheckpointError:
         raise

@@ -154,6 +154,7 @@ class Replicate(Job):
         """Facts that a checkpoint must agree with, beside the settings."""
         data = self.data
         return {
+            "seed": self.seed,
             "data": fingerprint(*data.marks),
             "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},
             "guide": self.guide.options(),
@@ -206,7 +207,7 @@ class Replicate(Job):
             return
         value = row["val_nll"] if len(x) else train_loss
         value = value if math.isfinite(value) else math.inf  # a NaN compares as false with all
-        lowest = math.inf if self.best is None else self.best.get("lowest", self.best["value"])
+        lowest = math.inf if self.best is None else self.best["lowest"]
         better = self.best is None or value < lowest
         self.stale = 0 if better else self.stale + 1
         if better or latest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import reprlib
 import time
 import warnings
 from collections import Counter
@@ -498,12 +499,9 @@ class Trainer:
             return
         if 2 * ranks.size > largest:
             raise PyroccamError(
-                f"A batch has {largest} rows, which are two each for {largest // 2} processes, and "
-                f"there are {ranks.size}.\nTake fewer processes, or a larger batch_size."
+                f"{ranks.size} processes for a batch of {largest} rows", "two rows for each"
             )
-        identity = self._identity()
-        facts = {**identity.pop("settings"), **identity, "versions": versions()}
-        ranks.agree(facts)
+        ranks.agree({**self._identity(), "versions": versions()})
         for one in self.replicates:
             for module in (one.model, one.guide):
                 ranks.spread_([*module.parameters(), *module.buffers()])
@@ -523,11 +521,9 @@ class Trainer:
     # -- checkpoints ----------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
+        """Facts that a checkpoint, and other processes, must agree with."""
         each = [one.identity() for one in self.replicates]
-        found = {name: [one[name] for one in each] for name in each[0]}
-        seeds = [one.seed for one in self.replicates]
-        settings = {**vars(self.settings), **({"seed": seeds} if len(seeds) > 1 else {})}
-        return {"settings": settings, **found}
+        return {**vars(self.settings), **{name: [one[name] for one in each] for name in each[0]}}
 
     def _save(self) -> float:
         first, *others = self.ranks.each(self._own())
@@ -537,9 +533,7 @@ class Trainer:
                 "replicates": [one.state() for one in self.replicates],
                 "optimizer": self.step.optimizer.state_dict(),
                 "closed": None if self.closed is None else self.closed.state_dict(),
-                "rng": first["rng"],
-                "cuda_rng": first["cuda_rng"],
-                "others": [_differing(own, first) for own in others],
+                "processes": [first, *(_differing(own, first) for own in others)],
             }
             save_checkpoint(self.out, state)
         self.ranks.meet()  # a process that ends has the others ended, too
@@ -578,33 +572,18 @@ class Trainer:
         if state is None:
             return False
         mine, theirs = self._identity(), state["identity"]
-        # A setting that there was not then is None.
-        changed = [
-            f"{k}: {theirs['settings'].get(k)!r} then, {v!r} now"
-            for k, v in mine["settings"].items()
-            if theirs["settings"].get(k) != v
-        ]
-        if changed:
-            raise CheckpointError(
-                f"Cannot resume {self.out} with other settings ({'; '.join(changed)}). Use the "
-                "same, or another folder."
-            )
-        for name, what in (
-            ("data", "training data"),
-            ("shapes", "network"),
-            ("guide", "guide"),
-            ("prior", "prior"),
-        ):
-            if _noted(mine[name], theirs.get(name)) != theirs.get(name):
+        for name, now in mine.items():
+            if theirs.get(name) != now:
+                then = reprlib.repr(theirs.get(name))
                 raise CheckpointError(
-                    f"Cannot resume {self.out}: it was started with another {what}. Use the same, "
-                    "or another folder."
+                    f"{self.out} was begun with another {name}, {then} instead of "
+                    f"{reprlib.repr(now)}",
+                    hint="the same again, or another folder",
                 )
-        processes = 1 + len(state.get("others", ()))
-        if processes != self.ranks.size and "optimizer" in state:
+        if "processes" in state and len(state["processes"]) != self.ranks.size:
             raise CheckpointError(
-                f"Cannot resume {self.out} by {self.ranks.size} processes: it was begun by "
-                f"{processes}, each with noise of its own. Use as many, or another folder."
+                f"{self.out} was begun by {len(state['processes'])} processes, each with noise of "
+                f"its own; here are {self.ranks.size}"
             )
         for name in ("epoch", "position", "elapsed", "finished"):
             setattr(self, name, state[name])
@@ -621,13 +600,13 @@ class Trainer:
         self.step.load_optimizer(state["optimizer"])
         if self.closed is not None:
             self.closed.load_state_dict(state["closed"])
-        own = [state, *state.get("others", ())][self.ranks.rank]
+        own = state["processes"][self.ranks.rank]
         torch.set_rng_state(own["rng"].cpu())
         if own["cuda_rng"] is not None:
             torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
         with torch.no_grad():
             buffers = self.step.buffers()
-            for name, value in own.get("buffers", {}).items():
+            for name, value in own["buffers"].items():
                 buffers[name].copy_(value)
 
 
@@ -636,13 +615,3 @@ def _differing(own: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
     same = first["buffers"]
     buffers = {n: t for n, t in own["buffers"].items() if not torch.equal(t, same[n])}
     return {**own, "buffers": buffers}
-
-
-def _noted(mine: Any, theirs: Any) -> Any:
-    """What we are, without the kinds of priors where a checkpoint is so old that it has none."""
-    if isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
-        return list(map(_noted, mine, theirs))
-    if not isinstance(mine, dict) or not isinstance(theirs, dict):
-        return mine
-    kept = {name: _noted(value, theirs.get(name)) for name, value in mine.items()}
-    return {name: value for name, value in kept.items() if name != "kind" or name in theirs}

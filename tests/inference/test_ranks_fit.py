@@ -170,7 +170,7 @@ def refused(**more):
     [
         ({"lr": (0.1, 0.2)}, "lr is 0.1 on rank 0, and 0.2 on rank 1"),
         ({"rows": (0, 1)}, "data is ["),
-        ({"seed": (1, 2)}, "seed is 1 on rank 0, and 2 on rank 1"),
+        ({"seed": (1, 2)}, "seed is [1] on rank 0, and [2] on rank 1"),
     ],
 )
 def test_processes_that_disagree_are_told_so(more, said):

@@ -188,9 +188,6 @@ class Trainer:
         if self.step.flats:
             return
         first = self.replicates[0]
-        for one in self.replicates:
-            one.model.train()
-            one.guide.train()
         with pyro.validation_enabled(True):
             if first.images:  # convolutions are faster so, and compute the same
                 self._lay_out(torch.channels_last)
@@ -244,41 +241,28 @@ class Trainer:
         if not self.streamed:
             for start, end in bounds:
                 rows = None if order is None else order[:, start:end]
-                yield Batch(rows, *self._part(rows, self.ranks.part(end - start)))
+                yield Batch(rows, *self._batch(rows, self.ranks.part(end - start)))
             return
         (one,) = self.replicates  # what is streamed is not trained on together
         for numbers, x, y in one.data.batches(one.seed, self.epoch, bounds):
             own = self.ranks.part(len(numbers)).rows
             yield Batch(numbers[None], x[own], y[own])
 
-    def _part(self, rows: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
-        """The part of a batch that this process takes; see :meth:`_batch`."""
-        if rows is not None:
-            return self._batch(rows[:, part.rows])
-        x, y = self._batch(None)
-        if self.ranks.size == 1:
-            return x, y
-        own = part.rows if len(self.replicates) == 1 else (slice(None), part.rows)
-        return x[own], y[own]
-
-    def _batch(self, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``(B, *)`` for one pair, ``(K, B, *)`` for several; ``rows`` is ``(K, B)``."""
-        datas = [one.data for one in self.replicates]
-        if len(datas) == 1:
-            x, y = datas[0].x_train, datas[0].targets
-            return (x, y) if rows is None else (x[rows[0]], y[rows[0]])
-        if rows is None:
-            if self._whole is None:
-                whole = [(d.x_train, d.targets) for d in datas]
-                self._whole = (
-                    torch.stack([w[0] for w in whole]),
-                    torch.stack([w[1] for w in whole]),
-                )
+    def _batch(self, rows: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
+        """The part of a batch that this process takes, ``(B, *)`` for one pair, ``(K, B, *)`` for
+        several; ``rows`` is ``(K, B)``, or ``None`` for all rows, which are the same each time."""
+        if rows is None and self._whole is not None:
             return self._whole
-        if self.shared:
-            return datas[0].x_train[rows], datas[0].targets[rows]
-        pairs = [(d.x_train[r], d.targets[r]) for d, r in zip(datas, rows, strict=True)]
-        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+        datas = [one.data for one in self.replicates]
+        each = [part.rows] * len(datas) if rows is None else [*rows[:, part.rows]]
+        if rows is not None and self.shared and len(datas) > 1:
+            found = datas[0].x_train[rows[:, part.rows]], datas[0].targets[rows[:, part.rows]]
+        else:
+            pairs = [(d.x_train[own], d.targets[own]) for d, own in zip(datas, each, strict=True)]
+            x, y = zip(*pairs, strict=True)
+            found = pairs[0] if len(datas) == 1 else (torch.stack(x), torch.stack(y))
+        self._whole = found if rows is None else None
+        return found
 
     def _step(self, batch: Batch) -> None:
         rows, x, y = batch
@@ -337,13 +321,8 @@ class Trainer:
             bar: that shows how far it is.
             stop: leave after the step in which it is set, and save.
         """
-        for one in self.replicates:
-            one.model.train()
-            one.guide.train()
         last_saved = last_time = time.perf_counter()
-        with self._still(), pyro.validation_enabled(False), warnings.catch_warnings():
-            # Pyro's warning of a NaN, which NonFiniteLoss explains.
-            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+        with self._still():
             self._prepare()
             if self._pending is not None:
                 self._take_up(self._pending)
@@ -386,13 +365,9 @@ class Trainer:
         Arguments:
             clock: the time in seconds.
         """
-        for one in self.replicates:
-            one.model.train()
-            one.guide.train()
         self.epoch = self.epochs - 1
         start = clock()
-        with self._still(), pyro.validation_enabled(False), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+        with self._still():
             self._prepare()
             began = clock()
             order = self._order()
@@ -432,13 +407,20 @@ class Trainer:
 
     @contextmanager
     def _still(self) -> Iterator[None]:
-        """No gradient for logits that move in closed form; all put back however the run ends."""
+        """Training mode, without Pyro's looks at values, and no gradient for logits that move in
+        closed form; all put back however the run ends."""
+        for one in self.replicates:
+            one.model.train()
+            one.guide.train()
         logits = [one.logits for one in self.replicates if one.guide.closed]
         before = [bool(p.requires_grad) for p in logits]
         for p in logits:
             p.requires_grad_(False)
         try:
-            yield
+            with pyro.validation_enabled(False), warnings.catch_warnings():
+                # Pyro's warning of a NaN, which NonFiniteLoss explains.
+                warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+                yield
         finally:
             for p, flag in zip(logits, before, strict=True):
                 p.requires_grad_(flag)

@@ -145,10 +145,7 @@ def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tens
     """
     path = folder / WEIGHTS
     if not path.is_file():
-        raise CheckpointError(
-            f"{folder} is a finished fit, but its {WEIGHTS} is gone",
-            hint="copy it again, or give another folder with out=",
-        )
+        raise CheckpointError(f"{folder} is a finished fit, but its {WEIGHTS} is gone")
     check_digests(folder, may_lack=[name for name in _SEALED if name != WEIGHTS])
     found: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}}  # which may have none
     try:
@@ -158,10 +155,7 @@ def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tens
                 raise PyroccamError(f"{name} has values that are not numbers")
             found[module][own] = tensor.to(device)
     except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} holds no weights of a fit ({error})",
-            hint="copy it again, or give another folder with out=",
-        ) from error
+        raise CheckpointError(f"{path} holds no weights of a fit ({error})") from error
     return found
 
 

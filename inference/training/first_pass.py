@@ -74,15 +74,9 @@ def trained_by(
             give_copies(one)
         terms, spoilt = _look(pairs[0], first, x, y)
     if spoilt:
-        raise PyroccamError(
-            f"{type(model).__name__} changes the batch that it is given in place, and with it the "
-            "data: compute anew (inplace=False, x = x - m)."
-        )
+        raise PyroccamError(f"{type(model).__name__} changes its batch in place", "inplace=False")
     if terms.log_likelihood.is_complex():
-        raise PyroccamError(
-            "The likelihood is a complex number: the network gives complex outputs, expected real "
-            "ones, such as out.real or out.abs()."
-        )
+        raise PyroccamError("complex outputs of the network", "real ones", "out.real")
     try:
         with _Once():
             _refuse_detached(pairs[0], first, settings, terms.log_likelihood)
@@ -152,5 +146,4 @@ def _refuse_detached(pair: Pair, bound: Bound, settings: Settings, log_likelihoo
         f"of the {len(own)} parameters to be trained "
         f"({names[id(own[0])].removeprefix('model.')} ...)",
         "outputs computed from them by torch",
-        "without .detach(), .item(), .numpy() and torch.no_grad() in forward",
     )

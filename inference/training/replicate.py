@@ -282,8 +282,7 @@ class Replicate(Job):
             self.restore(state)
         except RuntimeError as error:
             raise CheckpointError(
-                f"The weights in {self.out} are not of this network: {error}",
-                hint="copy the run again, or give another folder with out=",
+                f"the weights in {self.out} are not of this network: {error}"
             ) from error
         for name in self._KEPT:
             setattr(self, name, state[name])

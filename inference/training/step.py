@@ -94,12 +94,10 @@ class TrainingStep:
         rows: int | None = None,
         steps: Mapping[int, int] | None = None,
     ) -> None:
-        if not pairs:
-            raise PyroccamError("TrainingStep needs at least one (model, guide) pair.")
         for other in pairs[1:]:
             for ours, theirs in zip(pairs[0], other, strict=True):
                 if (why := difference(ours, theirs)) is not None:
-                    raise PyroccamError(f"Pairs are stepped together if only values differ: {why}.")
+                    raise PyroccamError(why, "pairs that differ in values alone")
         self.pairs, self.settings, self.compile = list(pairs), settings, compile
         self.steps = steps
         first: Any = pairs[0][0]
@@ -149,16 +147,11 @@ class TrainingStep:
             return
         groups = self._groups(trained_by(self.pairs, self.bounds, self.settings, x, y))
         if not self.flats:
-            raise PyroccamError(
-                f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
-                "requires a gradient."
-            )
+            name = type(self.pairs[0][0]).__name__
+            raise PyroccamError(f"the loss of {name} depends on no parameter with a gradient")
         single = any(flat.parameter.dtype == torch.float32 for flat in self.flats.values())
         if self.settings.precision == "bf16" and not single:
-            raise PyroccamError(
-                "precision='bf16' rounds products in single precision, and nothing that is trained "
-                "is float32.\nLeave precision out, or convert network and data to float32."
-            )
+            raise PyroccamError("precision='bf16' where nothing that is trained is float32")
         self.optimizer = make_optimizer(self.settings, groups)
         self._update = Update(
             self.settings, self.optimizer, self.flats, self._idle, self.recorder, self._no_recording
@@ -499,13 +492,7 @@ class TrainingStep:
 
     def _fall_back(self, reason: str, graph: bool = False) -> None:
         how = "as a graph that is not compiled" if graph else "eagerly"
-        silent = "compile=False" if len(self.pairs) == 1 else "together=False"
-        warnings.warn(
-            f"{reason}. The step runs {how}: with the same result, only slower ({silent} asks for "
-            "that without this warning).",
-            CompileFallback,
-            stacklevel=2,
-        )
+        warnings.warn(f"{reason}. The step runs {how}, only slower.", CompileFallback, stacklevel=2)
         self.fallback = reason
         self._as_graph = graph
         self.kind = self.kind if graph else "eager"

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pyro
@@ -21,11 +22,11 @@ import typer
 from pyroccam.cli.methods import METHODS
 from pyroccam.data import Dataset
 from pyroccam.inference.compilation import elementary
+from pyroccam.inference.fits.retraining import NetworkOfNumbers, Nothing
 from pyroccam.inference.storage.checkpoint import write_json
-from pyroccam.inference.training.plain_step import PlainStep
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import TrainingStep
-from pyroccam.models.likelihoods import Likelihood, for_data
+from pyroccam.models.likelihoods import for_data
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -134,12 +135,11 @@ def numbers(network: str, rounds: int) -> dict[str, Any]:
         optimizer.step()
         falling.step()
 
-    def losses(likelihood: Likelihood, out: Tensor, y: Tensor, taught: Tensor | None) -> Tensor:
-        found: Tensor = -likelihood(out).log_prob(y)
-        return found
-
-    step = PlainStep(_network(network, rows), for_data(rows), losses)
-    calls = {"by hand": by_hand, "ours": lambda: step(x, y, None, None, 1e-3)}
+    fit: Any = SimpleNamespace(data=rows, model=SimpleNamespace(likelihood=for_data(rows)))
+    pair = (NetworkOfNumbers(_network(network, rows), fit, None).train(), Nothing())
+    settings = Settings(weight_decay=0.01, clip_norm=1.0, lr=1e-3)
+    step = TrainingStep([pair], settings, compile="graph")
+    calls = {"by hand": by_hand, "ours": lambda: step(x, y, 0.5)}
     ms = _in_turns(calls, rounds)
     return {"network": network, "ms": {k: asdict(v) for k, v in ms.items()}}
 

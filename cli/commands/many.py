@@ -35,7 +35,6 @@ def sweep(
     ] = None,
     compare: Annotated[bool, typer.Option(help="As of `pyroccam fit`.")] = True,
     figures: Annotated[bool, typer.Option(help="As of `pyroccam fit`.")] = True,
-    tensorboard: Annotated[bool, typer.Option(help="As of `pyroccam fit`.")] = False,
     workers: Annotated[
         int | None,
         typer.Option(min=1, max=1024, help="Processes on this machine; by its CUDA devices, or by "
@@ -58,7 +57,6 @@ def sweep(
     asked = Asked(method, data, network, data_root, budget, parse_settings(sets or []))
     options = [] if compare else ["--no-compare"]
     options += [] if figures else ["--no-figures"]
-    options += ["--tensorboard"] if tensorboard else []
     ended = run_sweep(
         console, out, trials_of(asked, parse_lists(lists)), options=options,
         workers=workers, threads=threads, device=device,

@@ -83,11 +83,6 @@ def fit(
         bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
     ] = True,
     figures: Annotated[bool, typer.Option(help="Draw the figures of the run.")] = True,
-    tensorboard: Annotated[
-        bool,
-        typer.Option("--tensorboard", help="Write the history of every fit of the run for "
-                     "TensorBoard, too, as it trains."),
-    ] = False,
 ) -> None:  # fmt: skip
     """Train a method on data; learn the structure; write the smaller network."""
     began, given = time.perf_counter(), dict(locals())
@@ -98,7 +93,6 @@ def fit(
     from ...inference.distributed.launching import refuse_device
     from ...inference.fits.fitting import pick_device
     from ...inference.storage.lock import claimed, confirm
-    from ...inference.storage.tensorboard import TensorBoard
     from ..methods import find
     from ..runs.budget import Budget, same_length, within
     from ..runs.config import RunConfig
@@ -111,7 +105,6 @@ def fit(
     if out == Path():
         raise PyroccamError("--out is empty, or the folder in which you are: give the run its own.")
     need_folder(out)
-    watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
     if processes > 1:
         if launched() and joined():
@@ -126,7 +119,7 @@ def fit(
     if ranks.size > 1:
         _refuse_time(length)
     if not ranks.first:
-        console.quiet, watch = True, None
+        console.quiet = True
         warnings.simplefilter("ignore")  # the first says them
     settings = _settings(sets, epochs, compiled)
     resolve = partial(
@@ -137,9 +130,7 @@ def fit(
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method, data) if out is None else out
     console.say(f"{find(method).title}: {dataset!r}")
-    options = RunOptions(
-        resume=resume, device=device, compare=compare, figures=figures, watch=watch
-    )
+    options = RunOptions(resume=resume, device=device, compare=compare, figures=figures)
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
         kept = RunConfig.read(own) if resume and begun(own) else None

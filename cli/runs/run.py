@@ -25,7 +25,6 @@ from ...inference.fits.numbers import NUMBERS, Numbers, as_numbers
 from ...inference.pruning.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
 from ...inference.storage.lock import claimed
-from ...inference.storage.watching import Watch
 from ...inference.training.settings import Settings
 from ..methods import find
 from ..methods.base import Finished, Pair
@@ -68,7 +67,6 @@ class RunOptions:
         device, progress: as for :func:`~pyroccam.inference.fit`.
         compare: also train the deterministic network of the chosen depth, at the same protocol.
         figures: draw them into ``figures``.
-        watch: is told of every fit of the runs, as for :func:`~pyroccam.inference.fit`.
     """
 
     resume: bool = False
@@ -76,11 +74,10 @@ class RunOptions:
     progress: bool | None = None
     compare: bool = True
     figures: bool = True
-    watch: Watch = None
 
     @property
     def of_fits(self) -> dict[str, Any]:
-        names = ("resume", "device", "progress", "watch")
+        names = ("resume", "device", "progress")
         return {name: getattr(self, name) for name in names}
 
 

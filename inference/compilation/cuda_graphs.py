@@ -111,9 +111,5 @@ class Recorded:
 
 def warn_unrecorded(reason: str, category: type[Warning]) -> None:
     """Say that kernels go on being launched one by one."""
-    warnings.warn(
-        f"No CUDA graph could be recorded ({reason}). Kernels are launched one by one: with the "
-        "same result, only slower.",
-        category,
-        stacklevel=2,
-    )
+    said = f"No CUDA graph could be recorded ({reason}): kernels are launched one by one."
+    warnings.warn(said, category, stacklevel=2)

@@ -110,10 +110,7 @@ class TracedLoss:
         loss, by_site = functional_call(module, named, (x, y))
         for name, t in zip(self.state_names, state, strict=True):
             if named[name] is not t:
-                raise Untraceable(
-                    f"it puts a new tensor in the place of the buffer {_short(name)}: change it "
-                    "in place instead, with copy_, add_ or the like"
-                )
+                raise Untraceable(f"it puts a new tensor in place of the buffer {_short(name)}")
         self.sites = list(by_site)
         return loss, list(by_site.values())
 
@@ -166,16 +163,14 @@ class TracedLoss:
                 compare(
                     first,
                     at(call, x, y),
-                    "called again with the same random numbers it gives {what}, as if it had a "
-                    "counter, or random numbers that are not torch's",
+                    "called again with the same random numbers it gives {what}",
                     rounding=1e-6,
                 )
             compare(
                 first,
                 at(self.graph, x, y),
                 "its graph gives {what}: something depends on what is not a parameter, a buffer "
-                "or the batch, or has a gradient of its own, as a torch.autograd.Function has "
-                "(x + (f(x) - x).detach() can be traced)",
+                "or the batch, or has a gradient of its own",
             )
             if not again:
                 return
@@ -183,8 +178,7 @@ class TracedLoss:
             compare(
                 at(call, x, y),
                 at(self.graph, x, y),
-                "its graph gives {what} on another batch, as if a value of the batch had become a "
-                "Python number or an array",
+                "its graph gives {what} on another batch",
             )
 
 
@@ -343,10 +337,7 @@ def first_line(error: Exception) -> str:
 def _reason(error: Exception) -> str:
     text = first_line(error)
     if "value out of a tracing tensor" in text or "_local_scalar_dense" in text:
-        return (
-            f"it turns a tensor into a Python value{_place(error)} (use torch.where or tensor "
-            "arithmetic)"
-        )
+        return f"it turns a tensor into a Python value{_place(error)}"
     return f"{type(error).__name__}{_place(error)}: {text}"
 
 

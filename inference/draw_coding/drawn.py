@@ -40,7 +40,6 @@ from .posterior import Blocks, Budgeted, divergences
 from .sample import Drawn, Sample
 from .scales import deviation, nearest
 from .sending import Sending
-from .steps import Steps
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -176,7 +175,9 @@ def _coded(
         plain = unfed(model.start_network()).cpu()
         nats = (how.bits - how.slack) * math.log(2)
         total = how.epochs * max(1, data.N // min(how.batch_size, data.N))
-        units = min(total, 4 * how.epochs)
+        training: dict[str, Any] = {
+            "total": total, "units": min(total, 4 * how.epochs), "shift": how.shift
+        }  # fmt: skip
         asked = {**asdict(how), "training rows": fingerprint(data.x_train, data.targets)}
         held.enter_context(fitting(model))
         held.enter_context(torch.enable_grad())
@@ -185,8 +186,7 @@ def _coded(
             run = Run(out, progress, stop, asked | {"network": fingerprint(*begun)})
             blocks = fitting_in(plain, names, count, how)
             own = MeanField(model)
-            steps = Steps(model, own, data, usual, total, how.shift)
-            Budgeted(model, own, steps, units, nats * blocks).run(run)
+            Budgeted(model, own, data, usual, nats=nats * blocks, **training).run(run)
             scales = _freeze(model)
         else:
             scales = _freeze(model)
@@ -198,10 +198,10 @@ def _coded(
             blocks = filled(plain, _of_tensors(model, scales), count, how, kl)
             nats = kl / blocks
         guide = MeanKL(model, nats=nats, blocks=_block_of(count, blocks, how.seed), begin=own)
-        Blocks(model, guide, Steps(model, guide, data, usual, total, how.shift), units).run(run)
+        Blocks(model, guide, data, usual, **training).run(run)
         again = replace(usual, lr=how.coding_lr, schedule="linear")
         sending = Sending(
-            model, guide, Steps(model, guide, data, again, how.steps * blocks, how.shift),
+            model, guide, data, again, total=how.steps * blocks, shift=how.shift,
             code=CODES[how.code], bits=how.bits, seed=how.seed,
         )  # fmt: skip
         sending.run(run)

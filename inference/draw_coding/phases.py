@@ -1,22 +1,43 @@
-"""Parts of a long computation, each of which can be stopped, and gone on with."""
+"""Trainings in parts, which stop and go on: rows and noise depend on a seed and on step numbers."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
+from ...models.contexts import seeded
 from ..storage.checkpoint import CHECKPOINT, CheckpointError, load_checkpoint, save_checkpoint
+from ..training.settings import Settings
+from ..training.step import TrainingStep
 from ..training.terminal import FitProgress, StopSignal
 from ..training.trainer import Interrupted
-from .steps import Steps
 
-__all__ = ["Phase", "Run"]
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["Phase", "Run", "shifted"]
+
+
+def shifted(x: Tensor, most: int) -> Tensor:
+    """Images, each moved by up to so many pixels in both directions, with its rim repeated.
+
+    Arguments:
+        x: ``(B, C, H, W)``.
+        most: pixels.
+    """
+    rows, channels, height, width = x.shape
+    framed = nn.functional.pad(x, (most,) * 4, mode="replicate").flatten(2)
+    wide = width + 2 * most
+    down, right = torch.randint(0, 2 * most + 1, (2, rows, 1, 1), device=x.device)
+    at = (down + torch.arange(height, device=x.device)[:, None]) * wide
+    at = at + right + torch.arange(width, device=x.device)
+    return framed.gather(2, at.reshape(rows, 1, -1).expand(-1, channels, -1)).reshape(x.shape)
 
 
 @dataclass(frozen=True)
@@ -36,33 +57,84 @@ class Run:
     asked: dict[str, Any]
 
 
-class Phase(ABC):
-    """A part of a computation, in units after each of which it may stop.
+class Phase:
+    """A training of a pair in units, after each of which it may stop.
+
+    What a unit does depends on what has been trained, on the seed and on where it begins, so a
+    training that stopped between two goes on as if it had not.
+
+    Arguments:
+        model, guide: the pair, which is trained in place.
+        data: with the training rows.
+        settings: of the optimiser, its schedule over all steps, the batch, the seed.
+        total: steps.
+        units: how many there are.
+        shift: pixels by which images are moved at random.
 
     Attributes:
         name: in front of the bar, and of the folder of its checkpoint.
-        units: how many there are.
         every: units between checkpoints.
     """
 
     name: str
-    units: int
-    every: int
+    every = 5
 
-    def __init__(self, model: BayesianNetwork, guide: NetworkGuide, steps: Steps) -> None:
-        self.model, self.guide, self.steps = model, guide, steps
-        self.done = 0
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        guide: NetworkGuide,
+        data: Dataset,
+        settings: Settings,
+        *,
+        total: int,
+        units: int,
+        shift: int = 0,
+    ) -> None:
+        self.model, self.guide, self.data, self.settings = model, guide, data, settings
+        self.total, self.units, self.shift, self.done = max(total, 1), units, shift, 0
+        self.batch = min(settings.batch_size, data.N)
+        ahead = {self.batch: self.total}
+        self.step = TrainingStep([(model, guide)], settings, compile=settings.compile, steps=ahead)
+        self._pass, self._order = -1, torch.empty(0, dtype=torch.long)
+        self.device = data.device
+        with seeded(settings.seed, self.device):
+            self.step.prepare(data.x_train[: self.batch], data.targets[: self.batch])
 
-    @abstractmethod
-    def unit(self, number: int) -> torch.Tensor:
-        """Do one; a loss, ``()``."""
+    def unit(self, number: int, kl_weight: float = 1.0) -> Tensor:
+        """Make the steps of a unit; the loss of the last, ``()``, in nats a row.
+
+        Arguments:
+            kl_weight: of the KL in the objective.
+        """
+        start, stop = (n * self.total // self.units for n in (number, number + 1))
+        loss = torch.zeros((), device=self.device)
+        for bound in self.step.bounds:
+            bound.kl_weight.fill_(kl_weight)
+        with seeded((self.settings.seed << 40) + start, self.device):
+            for step in range(start, stop):
+                rows = self._rows(step)
+                x = self.data.x_train[rows]
+                if self.shift:
+                    x = shifted(x, self.shift)
+                loss = self.step.evaluate(x, self.data.targets[rows])
+                self.step.update(step / self.total)
+        return loss
 
     def extra(self) -> dict[str, Any]:
         """What is remembered beside parameters and optimiser."""
         return {}
 
-    def take(self, extra: dict[str, Any]) -> None:  # noqa: B027 (most have nothing to take)
+    def take(self, extra: dict[str, Any]) -> None:
         """The inverse of :meth:`extra`."""
+
+    def _rows(self, number: int) -> Tensor:
+        """The rows of a step: passes over all of them, each in an order of its own."""
+        turn, place = divmod(number, self.data.N // self.batch)
+        if turn != self._pass:
+            noise = torch.Generator().manual_seed((self.settings.seed << 20) + turn)
+            self._order = torch.randperm(self.data.N, generator=noise).to(self.device)
+            self._pass = turn
+        return self._order[place * self.batch : (place + 1) * self.batch]
 
     def run(self, how: Run) -> None:
         """Do all that are left.
@@ -87,34 +159,29 @@ class Phase(ABC):
                         f"Stopped after {self.done} of {self.units} parts of {self.name}"
                         + ("; resume goes on." if folder else ".")
                     )
-        self.steps.step.release()
+        self.step.release()
         self.model.eval()
 
     def _save(self, folder: Path, asked: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"asked": asked, "done": self.done, **self.extra()}
         state |= {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
-        save_checkpoint(folder, state | {"optimizer": self.steps.step.optimizer.state_dict()})
+        save_checkpoint(folder, state | {"optimizer": self.step.optimizer.state_dict()})
 
     def _load(self, folder: Path, asked: dict[str, Any]) -> None:
-        state = load_checkpoint(folder, self.steps.device)
+        state = load_checkpoint(folder, self.device)
         assert state is not None
         then = state["asked"]
         if changed := [name for name, value in asked.items() if then.get(name) != value]:
             name = changed[0]
             raise CheckpointError(
-                f"{folder} was begun with other {name}: {then.get(name)!r} then, {asked[name]!r} "
-                "now",
-                hint="repeat the command as it was, or give another folder",
+                f"{folder} was begun with {name}={then.get(name)!r}", repr(asked[name])
             )
         try:
             self.model.load_state_dict(state["model"])
             self.guide.load_state_dict(state["guide"])
-            self.steps.step.load_optimizer(state["optimizer"])
+            self.step.load_optimizer(state["optimizer"])
             self.take(state)
         except (RuntimeError, KeyError, ValueError) as error:
-            raise CheckpointError(
-                f"{folder} is of another network, or another budget",
-                hint="repeat the command as it was, or give another folder",
-            ) from error
+            raise CheckpointError(f"{folder} is of another network, or budget") from error
         self.done = int(state["done"])

@@ -12,7 +12,6 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.wrapped import base
 from .phases import Phase
-from .steps import Steps
 
 __all__ = ["Blocks", "Budgeted", "divergences"]
 
@@ -31,25 +30,18 @@ class Budgeted(Phase):
     badly from the start, as they are moved by the likelihood alone; it begins with this one.
 
     Arguments:
-        model, guide, steps: of the training.
-        units: after each of which β moves; all of about as many steps.
         nats: C.
+        training: as of every :class:`Phase`; the units are of about as many steps.
     """
 
     name = "posterior"
-    every = 5
 
-    def __init__(
-        self, model: BayesianNetwork, guide: NetworkGuide, steps: Steps, units: int, nats: float
-    ) -> None:
-        super().__init__(model, guide, steps)
-        self.units, self.nats, self.beta = units, nats, 1.0
+    def __init__(self, *pair: Any, nats: float, **training: Any) -> None:
+        super().__init__(*pair, **training)
+        self.nats, self.beta = nats, 1.0
 
-    def unit(self, number: int) -> Tensor:
-        total = self.steps.total
-        loss = self.steps.make(
-            number * total // self.units, (number + 1) * total // self.units, self.beta
-        )
+    def unit(self, number: int, kl_weight: float = 1.0) -> Tensor:
+        loss = super().unit(number, self.beta)
         ratio = float(divergences(self.model, self.guide).sum()) / self.nats
         if abs(ratio - 1.0) > _DEAD:
             self.beta = min(max(self.beta * ratio**0.5, _LEAST), _MOST)
@@ -63,25 +55,9 @@ class Budgeted(Phase):
 
 
 class Blocks(Phase):
-    """Trains a pair of blocks with a KL each, before the first is coded.
-
-    Arguments:
-        model, guide, steps: of the training.
-        units: parts of it.
-    """
+    """Trains a pair of blocks with a KL each, before the first is coded."""
 
     name = "blocks"
-    every = 5
-
-    def __init__(
-        self, model: BayesianNetwork, guide: NetworkGuide, steps: Steps, units: int
-    ) -> None:
-        super().__init__(model, guide, steps)
-        self.units = units
-
-    def unit(self, number: int) -> Tensor:
-        total = self.steps.total
-        return self.steps.make(number * total // self.units, (number + 1) * total // self.units)
 
 
 @torch.no_grad()

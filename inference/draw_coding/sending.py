@@ -12,7 +12,6 @@ from ...guides.mean_kl import MeanKL
 from ...models.bayesian import BayesianNetwork
 from ..relative_entropy import Code, Target
 from .phases import Phase
-from .steps import Steps
 
 __all__ = ["Sending"]
 
@@ -26,10 +25,10 @@ class Sending(Phase):
 
     Arguments:
         model, guide: the pair.
-        steps: between blocks, all of them.
         code: which candidate is sent.
         bits: of an index.
         seed: of the candidates.
+        training: as of every :class:`Phase`, with the steps between all blocks.
 
     Attributes:
         indices: of the candidates, one of each block.
@@ -45,27 +44,23 @@ class Sending(Phase):
         self,
         model: BayesianNetwork,
         guide: MeanKL,
-        steps: Steps,
-        *,
+        *data: Any,
         code: Code,
         bits: int,
         seed: int,
+        **training: Any,
     ) -> None:
-        super().__init__(model, guide, steps)
+        super().__init__(model, guide, *data, units=len(guide.weights.known), **training)
         self.posterior = guide.weights
         self.code, self.bits, self.seed = code, bits, seed
-        self.units = len(guide.weights.known)
         self.sizes = (~guide.weights.empty).sum(1).tolist()
         self.indices: list[int] = []
         self.kl: list[float] = []
         self.distances: list[float] = []
 
-    def unit(self, number: int) -> Tensor:
+    def unit(self, number: int, kl_weight: float = 1.0) -> Tensor:
         self.send(number)
-        if number == self.units - 1:
-            return torch.zeros(())
-        each = self.steps.total / self.units
-        return self.steps.make(round(number * each), round((number + 1) * each))
+        return torch.zeros(()) if number == self.units - 1 else super().unit(number)
 
     @torch.no_grad()
     def send(self, block: int) -> None:
@@ -75,7 +70,7 @@ class Sending(Phase):
             part[block, :size].double().cpu().numpy() for part in self.posterior.in_blocks()
         )
         target = Target(loc, scale, self.seed, block)
-        noise = np.random.default_rng([self.steps.settings.seed, block])
+        noise = np.random.default_rng([self.settings.seed, block])
         index = self.code.choose(target, self.bits, noise)
         values = target.value(index)
         self.posterior.know(block, torch.from_numpy(values))

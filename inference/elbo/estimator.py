@@ -74,11 +74,8 @@ class Terms:
         if self.summed_out:
             look = not isinstance(kl_weight, Tensor) or pyro.infer.util.is_validation_enabled()
             if look and bool(kl_weight != 1.0):
-                raise PyroccamError(
-                    f"kl_weight is {float(kl_weight):g}, but the model sums out "
-                    f"{', '.join(map(repr, self.summed_out))}, which therefore has no KL to weigh: "
-                    "leave kl_weight at 1 (no KL warm-up), or give the latent a guide."
-                )
+                names = ", ".join(map(repr, self.summed_out))
+                raise PyroccamError(f"kl_weight={float(kl_weight):g} and no KL of {names}", "1")
         return kl_weight * self.kl - self.log_likelihood
 
 
@@ -188,8 +185,8 @@ class EnumMeanFieldELBO(ELBO):
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         if isinstance(poutine.unwrap(guide), Messenger):
             raise PyroccamError(
-                f"{type(guide).__name__} is a guide of Pyro's that works on the model's messages; "
-                "this bound takes guides that are called like the model (AutoNormal for example)."
+                f"{type(guide).__name__} works on the model's messages",
+                "a guide that is called like the model",
             )
         if self.max_plate_nesting == float("inf"):
             self._guess_max_plate_nesting(model, guide, args, kwargs)

@@ -93,9 +93,8 @@ class Expectation:
             asked = site["infer"].get(key)
             if asked not in (None, usual):
                 raise PyroccamError(
-                    f"Site {name!r} asks for infer={{{key!r}: {asked!r}}}, which this bound cannot "
-                    "do: a discrete site is enumerated exactly, infer={'enumerate': 'parallel'} "
-                    "(the default), or drawn, infer={'enumerate': None}."
+                    f"infer={{{key!r}: {asked!r}}} of site {name!r}",
+                    "{'enumerate': 'parallel'} or {'enumerate': None}",
                 )
         fn, dim, plates = unmasked(site["fn"]), site["infer"].get("_enumerate_dim"), plates_of(site)
         if dim is not None:
@@ -114,9 +113,8 @@ class Expectation:
         for factor in self.factors:
             if factor.dim == dim:
                 raise PyroccamError(
-                    f"Sites {factor.name!r} and {name!r} of the guide are enumerated along the "
-                    f"same dim {dim}, as pyro.markov does it: use pyro.markov in the model only, "
-                    "or a plain loop in the guide."
+                    f"sites {factor.name!r} and {name!r} of the guide on one dim {dim}",
+                    "pyro.markov in the model only",
                 )
 
     def only(self, cost: Tensor, name: str) -> str | None:
@@ -159,11 +157,10 @@ class Expectation:
             elif factor.dim not in wanted:
                 continue
             elif outside:
+                outside = sorted(factor.plates.keys() - plates.keys())
                 raise PyroccamError(
-                    f"Site {name!r} depends on {factor.name!r}, which is enumerated in the plate "
-                    f"{sorted(factor.plates.keys() - plates.keys())}, but is outside that plate. "
-                    f"Move it into the plate, or draw {factor.name!r} with "
-                    "infer={'enumerate': None}."
+                    f"site {name!r} depends on {factor.name!r}, enumerated in the plate {outside}",
+                    "a site in that plate",
                 )
             wanted |= _spread(weight, dims)
             log_weight = weight if log_weight is None else log_weight + weight
@@ -218,9 +215,9 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
             kl = kl_divergence(q, p)
     if kl is None and ours["infer"].get("moments"):
         raise PyroccamError(
-            f"Site {ours['name']!r} is reparameterised locally, but its KL ({family(q)} in the "
-            f"guide, {family(p)} in the model) is not analytic, or the guide samples in another "
-            "order than the model. Draw the weights (local=False), or keep the model's order."
+            f"site {ours['name']!r}, reparameterised locally, has no analytic KL ({family(q)} to "
+            f"{family(p)}), or another order than in the model",
+            hint="local=False",
         )
     if kl is None:
         theirs["log_prob"] = log_prob_of(theirs, f"what {family(q)} gives in the guide")
@@ -231,10 +228,8 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
     cost: Tensor = scale_and_mask(kl, theirs["scale"], theirs["mask"])
     if pyro.infer.util.is_validation_enabled() and bool(torch.isinf(cost).any()):
         raise PyroccamError(
-            f"KL(q || p) of site {ours['name']!r} is infinite: {family(q)} in the guide (support "
-            f"{_support(q)}) against {family(p)} in the model (support {_support(p)}). Use a guide "
-            "with no mass where its prior has none, such as a LogNormal for a positive variable; "
-            "if the supports are equal, a scale has become zero or infinite."
+            f"KL(q || p) of site {ours['name']!r} is infinite: {family(q)} (support "
+            f"{_support(q)}) against {family(p)} (support {_support(p)})"
         )
     if not (_same(ours["scale"], theirs["scale"]) and _same(ours["mask"], theirs["mask"])):
         log_q = -q.entropy() if ours["infer"].get("moments") else log_q  # there is no draw
@@ -288,17 +283,11 @@ def check_sites(ours: dict[str, Any], theirs: dict[str, Any], model: Any) -> Non
                 raise NetworkError(said, "every random layer in each", "0 * layer(x), or layers=")
             how = "observes" if name in theirs else "does not have"
             raise PyroccamError(
-                f"The guide samples {name!r}, which the model {how}; the model's latents are "
-                f"{latents}. Rename the site, or mark it infer={{'is_auxiliary': True}}."
+                f"the guide samples {name!r}, which the model {how}", f"one of {latents}"
             )
     for name in latents:
         if name not in ours and theirs[name]["infer"].get("enumerate") != "parallel":
-            discrete = getattr(theirs[name]["fn"], "has_enumerate_support", False)
-            way = ", or mark it infer={'enumerate': 'parallel'} to sum it out" if discrete else ""
-            raise PyroccamError(
-                f"The model samples {name!r}, which the guide (sites {list(ours)}) does not cover: "
-                f"add it to the guide{way}."
-            )
+            raise PyroccamError(f"the guide covers {[*ours]}", f"{name!r} of the model, too")
 
 
 def check_shape(site: Any, max_plate_nesting: float) -> None:
@@ -318,7 +307,7 @@ def check_shape(site: Any, max_plate_nesting: float) -> None:
     for dim in range(-len(shape), 0):
         if -dim > max_plate_nesting and shape[dim] != 1 and dim not in known:
             raise PyroccamError(
-                f"Site {site['name']!r} has log-probabilities of shape {shape}, whose dim {dim} is "
-                f"neither one of the {max_plate_nesting} plates nor enumerated: use .to_event(...) "
-                "or a plate, or give a larger max_plate_nesting."
+                f"dim {dim} of the log-probabilities {shape} of site {site['name']!r}",
+                f"one of {max_plate_nesting} plates, or enumerated",
+                ".to_event(...)",
             )

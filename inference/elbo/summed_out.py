@@ -46,11 +46,7 @@ class SummedOut:
         for name, site in sites.items():
             if name not in covered and site["infer"].get("_enumerate_dim") is not None:
                 if site["infer"].get("num_samples") is not None:
-                    raise PyroccamError(
-                        f"Site {name!r} of the model asks for {site['infer']['num_samples']} "
-                        "samples: without a guide a discrete site is summed out exactly, "
-                        "infer={'enumerate': 'parallel'}. Leave num_samples out."
-                    )
+                    raise PyroccamError(f"num_samples of site {name!r}, which is summed out")
                 self.latents[name] = site
         self.ids = {_ids(site)[site["infer"]["_enumerate_dim"]] for site in self.latents.values()}
         self.factors: list[tuple[Any, Tensor]] = []
@@ -101,11 +97,7 @@ class SummedOut:
         if all(_equal(scale, first) for scale in scales.values()):
             return first
         listed = ", ".join(f"{name!r} by {_number(scale)}" for name, scale in scales.items())
-        raise PyroccamError(
-            f"What {self.label} in the model runs over must have one scale, but is scaled: "
-            f"{listed}. Use the full batch: a minibatch cannot estimate log Σ_z p(z) Π p(y | z); "
-            "or put the discrete site into the guide."
-        )
+        raise PyroccamError(f"{self.label} runs over {listed}", "one scale", "the full batch")
 
 
 class _StableLogRing(LogRing):

@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Options
 from ...models.likelihoods import precision
 from ...models.turns import fitting
 from ..distributed.joining import joined
-from ..posterior.depth import check_share
 from ..storage import checkpoint
 from ..storage.lock import claimed
-from ..storage.watching import Watch, Watched, Watcher, watchers
+from ..storage.watching import Watch, Watched
 from ..training.replicate import Job, Replicate, Track
 from ..training.settings import Settings
 from ..training.terminal import FitProgress, StopSignal
@@ -73,9 +73,7 @@ def fit(
         track: a function of model, guide and data that is called at each evaluation, in evaluation
             mode; the numbers that it gives by name stand in ``history`` (and ``history.csv``). The
             training goes on as if it had not been called.
-        watch: what is told each row of the history as it comes: functions of a row, such as
-            ``print``, and trackers with ``log_metrics(metrics, step)``, such as the loggers of
-            Lightning; one, or a list.
+        watch: a function that is told each row of the history as it comes, such as ``print``.
         settings: see :class:`~pyroccam.inference.training.settings.Settings`.
 
     Raises:
@@ -91,24 +89,31 @@ def fit(
         CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
     """
     chosen = Settings.of(settings)
+    how = RunOptions(device, resume, progress, threshold, label, track, watch)
+    check_kinds(model, guide, data)
     job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
-    how = RunOptions(device, resume, progress, threshold, label, track, watchers(watch))
     (result,) = train([job], chosen, job.out, how)
     return result
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Options):
     """How a fit is run, whatever its result; see :func:`fit`."""
 
-    device: str = "auto"
+    device: Any = "auto"
     resume: bool = False
     progress: bool | None = None
-    threshold: float = 0.95
-    label: str | None = None
+    threshold: Annotated[float, Between(0.0, 1.0, "(]")] = 0.95
+    label: Any = None
     track: Track | None = None
-    watch: Sequence[Watcher] = ()
+    watch: Watch = None
     several: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, own in (("track", self.track), ("watch", self.watch)):
+            if own is not None and not callable(own):
+                raise PyroccamError(f"{name}={own!r:.60}", "a function")
 
 
 def train(
@@ -119,8 +124,6 @@ def train(
     Arguments:
         folder: of the checkpoint.
     """
-    for job in jobs:
-        check_kinds(job.model, job.guide, job.data, how.track)
     modules = [part for job in jobs for part in (job.model, job.guide)]
     ranks = joined()
     folders = {one for one in (folder, *(job.out for job in jobs)) if one and ranks.first}
@@ -133,8 +136,7 @@ def train(
         for one in sorted(folders):
             held.enter_context(claimed(one))
         if how.resume and folder is None and ranks.first:
-            raise PyroccamError("resume=True needs out=, the folder of the run to go on with.")
-        check_share(how.threshold)  # it would be found out after the training
+            raise PyroccamError("resume=True without a folder", "out=")
         where = ranks.device(pick_device(how.device))
         moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
         replicates = []
@@ -148,8 +150,7 @@ def train(
             seed = job.seed if how.several else None
             watched = None
             if ranks.first:
-                watched = Watched(job.out, how.watch, {**vars(settings), "seed": job.seed}, seed)
-                held.enter_context(watched)
+                watched = Watched(job.out, how.watch, seed)
             pair = (job.model, job.guide)
             replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
         with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
@@ -162,10 +163,7 @@ def train(
             if how.resume:
                 trainer.load()
             elif folder and ranks.first and (folder / checkpoint.CHECKPOINT).exists():
-                raise FileExistsError(
-                    f"{folder} holds the checkpoint of another fit. Go on with it with "
-                    "resume=True, or give another out=."
-                )
+                raise FileExistsError(f"{folder} holds the checkpoint of a fit (resume=True)")
             name = str(how.label) if how.label else type(jobs[0].model).__name__
             name += f" x {len(jobs)}" if len(jobs) > 1 else ""
             shown = how.progress if ranks.first else False
@@ -230,23 +228,15 @@ def fit_repeats(
     *,
     together: bool | None = None,
     out: str | Path | None = None,
-    resume: bool = False,
-    device: str = "auto",
-    progress: bool | None = None,
-    threshold: float = 0.95,
-    label: str | None = None,
-    track: Track | None = None,
-    watch: Watch = None,
-    **settings: Any,
+    **options: Any,
 ) -> Repeats[M, G]:
     """Fit afresh for each seed, all in common steps where that pays.
 
     Together, the replicates are one vectorised network
     (:class:`~pyroccam.inference.training.step.TrainingStep`): each has its own initial weights,
     data, order of rows, noise, early stopping and chosen checkpoint, as it has alone. Results agree
-    with single
-    fits in distribution, not bit for bit: sums are ordered otherwise, and noise is drawn from a
-    common stream.
+    with single fits in distribution, not bit for bit: sums are ordered otherwise, and noise is
+    drawn from a common stream.
 
     Arguments:
         build: makes model, guide and data for a seed; torch is seeded before the call, so that
@@ -255,9 +245,8 @@ def fit_repeats(
         together: in common steps. ``None`` does so for small networks without convolutions, if the
             replicates differ in their values only.
         out: each repeat gets the folder ``seed-<n>`` inside it; a common checkpoint is in ``out``.
-        resume, device, progress, threshold, label, track, settings: as for :func:`fit`.
-        watch: as for :func:`fit`; rows have their ``seed``, and names of numbers ``seed-<n>/``
-            before them.
+        options: all others of :func:`fit`, settings among them; rows that ``watch`` is told have
+            their ``seed``.
 
     Raises:
         PyroccamError: with ``together=True``, if the replicates differ in more than values.
@@ -265,11 +254,13 @@ def fit_repeats(
             all the others, which are finished first; else those before it.
         Interrupted: as for :func:`fit`; the ``fits`` of the error are those that are complete.
     """
-    if "seed" in settings:
-        raise PyroccamError("fit_repeats takes seeds=[...], not seed=.")
-    each = [Settings.of({**settings, "seed": seed}) for seed in seeds]
+    if "seed" in options:
+        raise PyroccamError("seed=", "seeds=[...]")
+    run = {name: options.pop(name) for name in [*options] if name in vars(RunOptions())}
+    how = RunOptions(**run, several=len(seeds) > 1)
+    each = [Settings.of({**options, "seed": seed}) for seed in seeds]
     if not each or len(set(seeds)) < len(each):
-        raise PyroccamError(f"seeds must be different numbers, at least one; got {list(seeds)}.")
+        raise PyroccamError(f"seeds={[*seeds]}", "different numbers, at least one")
     start = time.perf_counter()
     folder = None if out is None else Path(out)
     jobs = []
@@ -277,14 +268,10 @@ def fit_repeats(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model, guide, data = build(seed)
-        where = None if folder is None else folder / f"seed-{seed}"
-        jobs.append(Job(model, guide, data, seed, where))
-    for job in jobs:
-        check_kinds(job.model, job.guide, job.data, track)
+        check_kinds(model, guide, data)
+        jobs.append(Job(model, guide, data, seed, folder and folder / f"seed-{seed}"))
     refuse_one_network([job.model for job in jobs])
-    told = watchers(watch)
-    how = RunOptions(device, resume, progress, threshold, label, track, told, len(jobs) > 1)
-    if len(jobs) > 1 and (_pays_together(jobs) if together is None else together):
+    if how.several and (_pays_together(jobs) if together is None else together):
         return Repeats(train(jobs, each[0], folder, how), time.perf_counter() - start)
     fits: list[Fit[M, G]] = []
     for job, own in zip(jobs, each, strict=True):
@@ -296,8 +283,8 @@ def fit_repeats(
     return Repeats(fits, time.perf_counter() - start)
 
 
-# Large matrix products keep the processor busy alone.
 _SMALL = 200_000
+"""Weights of a network; larger matrix products keep the processor busy alone."""
 
 
 def _pays_together(jobs: Sequence[Job]) -> bool:
@@ -305,9 +292,4 @@ def _pays_together(jobs: Sequence[Job]) -> bool:
     # Convolutions of several networks become grouped convolutions, which no processor likes.
     if first.convolutional or sum(p.numel() for p in first.model.parameters()) > _SMALL:
         return False
-    try:
-        for other in others:
-            first.check_like(other)
-    except ValueError:
-        return False
-    return True
+    return all(first.unlike(other) is None for other in others)

@@ -43,10 +43,7 @@ def evaluate_together(
     for one in fits[1:]:
         if not (same_inputs(first, one.data, split) and same_targets(first, one.data, split)):
             seeds = f"seeds {fits[0].settings.seed} and {one.settings.seed}"
-            raise PyroccamError(
-                f"The {split} rows of {seeds} differ, so their predictions cannot be averaged: "
-                "give every seed the same data."
-            )
+            raise PyroccamError(f"other {split} rows of {seeds}", "the same rows in all fits")
     mix = _classes if first.task == "classification" else _targets
     return mix(fits, split, noise)
 

@@ -126,10 +126,7 @@ def _read(
         tried = {float(rate): _number(loss) for rate, loss in said["tried"].items()}
         return tried, _number(said["lr"]), float(said["seconds"])
     except _NO_SUCH_FILE as error:
-        raise CheckpointError(
-            f"{path} holds no network of this run ({error})",
-            hint="remove it to train the numbers again, or give another --out",
-        ) from error
+        raise CheckpointError(f"{path} holds no network of this run ({error})") from error
 
 
 def _number(value: float | None) -> float | None:

@@ -16,30 +16,19 @@ from ..posterior.family import family, named
 __all__ = ["check_kinds", "pick_device", "refuse_one_network"]
 
 
-def check_kinds(model: Any, guide: Any, data: Any, track: Any = None) -> None:
-    """Refuse what is no model, guide, data set or function.
+def check_kinds(model: Any, guide: Any, data: Any) -> None:
+    """Refuse what is no model, guide or data set with rows and values.
 
     Raises:
-        PyroccamError: if one of them is of another kind.
-        ValueError: for parameters without values, or no training rows.
+        PyroccamError: naming it.
     """
     family(model, guide)
-    tensors: list[Any] = []
-    if hasattr(data, "head") and not isinstance(data, type):
-        tensors = [*data.head(1), data.x_val, data.y_val]
-    if not tensors:
-        raise PyroccamError(
-            f"The data is {named(data)}, expected a data.Dataset: data.load(...), or "
-            "data.Dataset.from_tensors(x_train, y_train, x_test, y_test)."
-        )
-    if any(t.is_meta for t in tensors):
-        raise PyroccamError(f"{data!r} has no values: its tensors are on the device meta.")
+    if isinstance(data, type) or not hasattr(data, "head"):
+        raise PyroccamError(f"the data is {named(data)}", "a data.Dataset")
+    if any(t.is_meta for t in (*data.head(1), data.x_val, data.y_val)):
+        raise PyroccamError(f"{data!r} has no values, on the device meta")
     if not data.N:
-        raise PyroccamError(f"{data!r} has no training rows.")
-    if track is not None and not callable(track):
-        raise PyroccamError(
-            f"track= is {named(track)}, expected a function of model, guide and data."
-        )
+        raise PyroccamError(f"{data!r} has no training rows")
     refuse_without_values(model)
 
 
@@ -55,8 +44,7 @@ def refuse_one_network(models: Sequence[nn.Module]) -> None:
         for name, p in model.named_parameters():
             if p.requires_grad and owners.setdefault(id(p), k) != k:
                 raise PyroccamError(
-                    f"Two repeats have one parameter, {name!r}: let build(seed) make a new network "
-                    "each time, or give each a copy.deepcopy."
+                    f"two repeats have one parameter, {name!r}", "a new network of each build(seed)"
                 )
 
 
@@ -67,18 +55,12 @@ def pick_device(name: object) -> torch.device:
     Raises:
         PyroccamError: if it is not, or is of another kind.
     """
-    asked = str(name) if isinstance(name, torch.device) else name
+    asked = str(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked == "auto":
         return torch.device("cuda" if count else "cpu")
-    if asked == "cpu":
-        return torch.device("cpu")
-    match = re.fullmatch(r"cuda(?::(0|[1-9]\d{0,3}))?", asked) if isinstance(asked, str) else None
-    if match is None:
-        raise PyroccamError(f"Unknown device {name!r}: use auto, cpu, cuda or cuda:<n>.")
-    if not count:
-        raise PyroccamError(f"device={asked!r}, but torch finds no CUDA here. Use auto or cpu.")
-    if match[1] is not None and int(match[1]) >= count:
-        here = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
-        raise PyroccamError(f"device={asked!r}, but there is only {here} here. Use auto, or that.")
-    return torch.device(str(asked))
+    match = re.fullmatch(r"cuda(?::(0|[1-9]\d{0,3}))?", asked)
+    if asked != "cpu" and (match is None or int(match[1] or 0) >= count):
+        there = ", ".join(["auto", "cpu", *(f"cuda:{n}" for n in range(count))])
+        raise PyroccamError(f"device={name!r}", f"one of {there}")
+    return torch.device(asked)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyro
 import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from ...data.errors import PyroccamError
+from ...models.base import Model
 from ...models.contexts import evaluating, seeded
 from ...models.layers.affine import AFFINE
 from ...models.layers.choice import order_of_use
 from ...models.likelihoods import Likelihood
 from ...models.likelihoods.noise import LEAST_ROWS
-from ...models.networks.normalisation import with_held_statistics
 from ..posterior.predict import streamed, validated
-from ..training.plain_step import PlainStep, set_values, values_of
-from ..training.settings import learning_rate_factor
+from ..training.settings import Settings
+from ..training.step import CompileFallback, TrainingStep
+from ..training.trainer import TRACE_FROM
 from .teacher import Teacher
 
 if TYPE_CHECKING:
@@ -95,16 +98,13 @@ def retrain(
     """
     data = fit.data
     if not len(data.x_val):
-        raise PyroccamError(
-            "To train the cut network further needs validation rows, by which it is seen whether "
-            "that helps: load the data with a val_fraction=, or leave out retrain_epochs=."
-        )
+        raise PyroccamError("a retraining without validation rows", "some of them", "val_fraction=")
     return PlainTraining(net, fit, teacher).best(epochs, rates)
 
 
 class PlainTraining:
-    """Training as everybody does it, by AdamW along a cosine: there is nothing random to integrate
-    over, and Pyro would only take time.
+    """Training of a network without a prior, by AdamW along a cosine, with a gradient of norm 1 at
+    most; the noise of its likelihood is learnt, too. Weights that are zero stay zero.
 
     Arguments:
         net: with which every training begins; it stays as it is.
@@ -113,21 +113,34 @@ class PlainTraining:
 
     Attributes:
         before: losses of the validation rows of ``net``.
+
+    References:
+        Loshchilov, Hutter 2019, arXiv:1711.05101, for AdamW; Pascanu, Mikolov, Bengio 2013,
+        arXiv:1211.5063, for the clipped norm.
     """
 
     def __init__(self, net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> None:
         self._net, self._fit, self._teacher = net, fit, teacher
         self.before = row_losses(net, fit, teacher)
-        own = with_held_statistics(copy.deepcopy(net).to(fit.data.device).train())
-        like = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
-        self._own, self._step = own, PlainStep(own, like, _losses)
+        self._model = NetworkOfNumbers(net, fit, teacher).train()
+        self._start = values_of(self._model)
+        settings = Settings(weight_decay=0.01, clip_norm=1.0)
+        self._step = TrainingStep([(self._model, Nothing())], settings, compile="graph")
+        self._kept: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, epochs: int, lr: float) -> tuple[nn.Module, Tensor]:
         """The network at the best of the epochs that are looked at, and its validation losses;
         without validation rows that of the last epoch, and none."""
-        self._step.restart()
-        with seeded(self._fit.settings.seed, self._fit.data.device):
-            kept, losses = self._train(epochs, lr)
+        settings, data = self._fit.settings, self._fit.data
+        size = min(settings.batch_size, data.N)
+        counts = {size: data.N // size * epochs, data.N % size: epochs}
+        self._step.steps = {n: steps for n, steps in counts.items() if steps >= TRACE_FROM}
+        with pyro.validation_enabled(False), warnings.catch_warnings():
+            warnings.simplefilter("ignore", CompileFallback)  # it was not asked for
+            if any(p.requires_grad for p in self._model.parameters()):
+                self._prepare(size, lr)
+            with seeded(settings.seed, data.device):
+                kept, losses = self._train(epochs)
         found = copy.deepcopy(self._net)
         set_values(found, kept)
         return found.cpu().eval(), losses
@@ -141,15 +154,29 @@ class PlainTraining:
                 best = Retrained(found, best.before, losses, lr)
         return best
 
-    def _train(self, epochs: int, lr: float) -> tuple[dict[str, Tensor], Tensor]:
-        fit, teacher, net = self._fit, self._teacher, self._own
+    def _prepare(self, size: int, lr: float) -> None:
+        """Put everything where a training begins."""
+        set_values(self._model, self._start)
+        if not self._step.flats:
+            x, y = self._fit.data.head(size)
+            self._step.prepare(x, self._taught(y, slice(size)))
+            flats = [f for name, f in self._step.flats.items() if name.startswith("weights")]
+            kept = [f.flat([(p != 0) | (p.dim() < 2) for p in f.members[0]]) for f in flats]
+            self._kept = [(f.parameter, row[None]) for f, row in zip(flats, kept, strict=True)]
+        self._step.restart(lr)
+
+    def _train(self, epochs: int) -> tuple[dict[str, Tensor], Tensor]:
+        fit, teacher, net = self._fit, self._teacher, self._model.part("net")
         steps, done = epochs * -(-fit.data.N // fit.settings.batch_size), 0
         every = max(1, epochs // _EVALUATIONS)
         best, kept = self.before, values_of(net)
         for epoch in range(1, epochs + 1):
-            for batch in self._batches(epoch):
-                if len(batch[0]) > 1:  # batch normalisation needs two
-                    self._step(*batch, lr * learning_rate_factor("cosine", done / steps))
+            for x, y in self._batches(epoch):
+                if len(x) > 1 and self._step.flats:  # batch normalisation needs two
+                    self._step.evaluate(x, y)
+                    self._step.update(done / steps)
+                    for weights, own in self._kept:
+                        weights.data.mul_(own)
                 done += 1
             if epoch % every == 0 or epoch == epochs:
                 losses = row_losses(net, fit, teacher)
@@ -157,23 +184,73 @@ class PlainTraining:
                     best, kept = losses, values_of(net)
         return kept, best
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
-        """Inputs, targets, weights and what a teacher predicts of them, of all rows once."""
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs of all rows once, and targets with what a teacher predicts behind them."""
         data, size = self._fit.data, self._fit.settings.batch_size
         if data.streamed:  # which have no teacher
             bounds = [(i, min(i + size, data.N)) for i in range(0, data.N, size)]
             for _, x, y in data.batches(self._fit.settings.seed, epoch, bounds):
-                yield x, *data.parted(y), None
+                yield x, y
             return
-        (x, y), weights = data.split("train"), data.weights
-        taught = None if self._teacher is None else self._teacher.train
-        for rows in torch.randperm(len(x)).to(x.device).split(size):
-            yield (
-                x[rows],
-                y[rows],
-                None if weights is None else weights[rows],
-                None if taught is None else taught[rows],
-            )
+        targets = data.targets
+        for rows in torch.randperm(data.N).to(data.device).split(size):
+            yield data.x_train[rows], self._taught(targets[rows], rows)
+
+    def _taught(self, y: Tensor, rows: Tensor | slice) -> Tensor:
+        if self._teacher is None:
+            return y
+        said = self._teacher.train[rows]
+        return torch.cat([y.to(said).reshape(len(y), -1), said], 1)
+
+
+class NetworkOfNumbers(Model):
+    """A network without a prior, whose bound is minus the loss of its rows.
+
+    Arguments:
+        net: copied, as the likelihood is.
+        fit: of the data.
+        teacher: what it predicts stands behind the targets, and behind the weights of rows.
+    """
+
+    def __init__(self, net: nn.Module, fit: Fit, teacher: Teacher | None) -> None:
+        super().__init__()
+        self.net = copy.deepcopy(net).to(fit.data.device)
+        self.likelihood = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
+        self.size = fit.data.N
+        self._parted, self._classes = fit.data.parted, fit.data.classes is not None
+        self._said = 0 if teacher is None else teacher.train.shape[1]
+
+    def forward(self, x: Tensor, y: Tensor) -> None:
+        outputs, taught = self.part("net")(x), None
+        if self._said:
+            y, taught = y[:, : -self._said], y[:, -self._said :]
+        y, weights = self._parted(y)
+        if self._classes and y.dim() == 2:
+            y = y[:, 0].long()
+        losses = _losses(self.part("likelihood"), outputs, y, taught)
+        with pyro.plate("data", self.size, subsample=x):
+            pyro.factor("y", -losses if weights is None else -weights * losses)
+
+
+class Nothing(nn.Module):
+    """The guide of a model without latents."""
+
+    def forward(self, x: Tensor, y: Tensor) -> None:
+        """Nothing to sample."""
+
+
+def values_of(net: nn.Module) -> dict[str, Tensor]:
+    """Copies of parameters and buffers, those that no ``state_dict`` has among them."""
+    tensors = [*net.named_parameters(), *net.named_buffers()]
+    return {name: t.detach().clone() for name, t in tensors}
+
+
+@torch.no_grad()
+def set_values(net: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give parameters and buffers these values, in place."""
+    own = dict([*net.named_parameters(), *net.named_buffers()])
+    for name, value in values.items():
+        own[name].copy_(value)
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ _SEALED = (
     "config.json", "data.json", "network.json", "fit.json", "history.csv", "model.safetensors",
     "narrowed.json", "metrics.json", "compressed.pocc",
 )  # fmt: skip
-FORMAT = 2  # of the checkpoint
+FORMAT = 3  # of the checkpoint
 _SIGNATURE = (
     b"pyroccam checkpoint, blake2b "  # and the digest of what follows, in hex, and a newline
 )
@@ -145,10 +145,7 @@ def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tens
     """
     path = folder / WEIGHTS
     if not path.is_file():
-        raise CheckpointError(
-            f"{folder} is a finished fit, but its {WEIGHTS} is gone",
-            hint="copy it again, or give another folder with out=",
-        )
+        raise CheckpointError(f"{folder} is a finished fit, but its {WEIGHTS} is gone")
     check_digests(folder, may_lack=[name for name in _SEALED if name != WEIGHTS])
     found: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}}  # which may have none
     try:
@@ -158,10 +155,7 @@ def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tens
                 raise PyroccamError(f"{name} has values that are not numbers")
             found[module][own] = tensor.to(device)
     except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} holds no weights of a fit ({error})",
-            hint="copy it again, or give another folder with out=",
-        ) from error
+        raise CheckpointError(f"{path} holds no weights of a fit ({error})") from error
     return found
 
 
@@ -191,10 +185,9 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
     anew = "delete it to start this run anew, or give another folder with out="
     try:
         content = path.read_bytes()
-        if content.startswith(_SIGNATURE):  # older versions wrote none
-            head, _, content = content.partition(b"\n")
-            if hashlib.blake2b(content, digest_size=16).hexdigest().encode() != head[-32:]:
-                raise CheckpointError(f"{path} was cut short or damaged", hint=anew)
+        head, _, content = content.partition(b"\n")
+        if hashlib.blake2b(content, digest_size=16).hexdigest().encode() != head[-32:]:
+            raise CheckpointError(f"{path} was cut short or damaged", hint=anew)
         state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except CheckpointError:
         raise

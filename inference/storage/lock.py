@@ -41,10 +41,7 @@ def refuse_links(folder: Path) -> None:
         for path in (os.path.join(parent, name) for name in (*folders, *files)):
             odd = os.path.islink(path) or not (os.path.isdir(path) or os.path.isfile(path))
             if odd and os.path.lexists(path):  # what is written meanwhile may be gone
-                raise LinkedFolder(
-                    f"{path} is a link, a pipe or a device", f"files and folders alone in {folder}",
-                    "copy what links lead to (cp -rL), or remove them",
-                )  # fmt: skip
+                raise LinkedFolder(f"{path} is a link, a pipe or a device", "files and folders")
 
 
 @dataclass
@@ -76,11 +73,7 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise FolderInUse(
-            f"{folder} is being written by {_holder(folder)}",
-            hint="wait until it has finished, stop it and go on with --resume (resume=True), or "
-            "give another folder",
-        ) from None
+        raise FolderInUse(f"{folder} is being written by {_holder(folder)}") from None
     held = _held.get(folder)
     if held is None:
         held = _held[folder] = _Held(lock, _identity(folder / LOCK))
@@ -114,10 +107,7 @@ def confirm(path: Path) -> None:
     path = Path(os.path.abspath(path))
     for folder, held in list(_held.items()):  # other threads may begin and end
         if path.is_relative_to(folder) and _found(folder / LOCK) != held.identity:
-            raise FolderLost(
-                f"{folder} was removed or replaced while it was being written",
-                hint="run again, with a folder that stays; what another one holds was not touched",
-            )
+            raise FolderLost(f"{folder} was removed or replaced while it was being written")
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -19,7 +19,8 @@ from ...models.contexts import evaluating
 from ...models.inputs import changed, give_copies
 from ..elbo.estimator import Bound, Terms
 from ..elbo.non_finite import first_non_finite
-from .settings import Settings, parameter_groups
+from .optimizer import parameter_groups
+from .settings import Settings
 
 __all__ = ["trained_by"]
 
@@ -73,15 +74,9 @@ def trained_by(
             give_copies(one)
         terms, spoilt = _look(pairs[0], first, x, y)
     if spoilt:
-        raise PyroccamError(
-            f"{type(model).__name__} changes the batch that it is given in place, and with it the "
-            "data: compute anew (inplace=False, x = x - m)."
-        )
+        raise PyroccamError(f"{type(model).__name__} changes its batch in place", "inplace=False")
     if terms.log_likelihood.is_complex():
-        raise PyroccamError(
-            "The likelihood is a complex number: the network gives complex outputs, expected real "
-            "ones, such as out.real or out.abs()."
-        )
+        raise PyroccamError("complex outputs of the network", "real ones", "out.real")
     try:
         with _Once():
             _refuse_detached(pairs[0], first, settings, terms.log_likelihood)
@@ -138,7 +133,7 @@ def _refuse_detached(pair: Pair, bound: Bound, settings: Settings, log_likelihoo
     groups = parameter_groups(settings, *pair)
     # Not the likelihood's noise, and what only a KL depends on: those learn without a network.
     network = ("weights", "structure", "posterior")
-    own = [p for group in groups if group.name in network for p in group.parameters]
+    own = [p for group in groups if group["name"] in network for p in group["params"]]
     if not own:
         return
     if log_likelihood.requires_grad:
@@ -151,5 +146,4 @@ def _refuse_detached(pair: Pair, bound: Bound, settings: Settings, log_likelihoo
         f"of the {len(own)} parameters to be trained "
         f"({names[id(own[0])].removeprefix('model.')} ...)",
         "outputs computed from them by torch",
-        "without .detach(), .item(), .numpy() and torch.no_grad() in forward",
     )

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-
 __all__ = ["FlatParameters", "Slot", "difference"]
 
 _CHANNELS_LAST = (0, 2, 3, 1)
@@ -69,18 +67,10 @@ class FlatParameters:
 
     Arguments:
         networks: K lists of parameters that correspond, of one dtype and on one device.
-
-    Raises:
-        PyroccamError: if the lists do not correspond.
     """
 
     def __init__(self, networks: Sequence[Sequence[nn.Parameter]]) -> None:
         self.members = [list(one) for one in networks]
-        shapes = [[(p.shape, p.dtype, p.device) for p in one] for one in self.members]
-        if not self.members[0] or any(other != shapes[0] for other in shapes[1:]):
-            raise PyroccamError(
-                "FlatParameters takes non-empty lists of parameters of equal shapes."
-            )
         self.slots: list[Slot] = []
         start = 0
         for p in self.members[0]:

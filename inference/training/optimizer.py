@@ -1,23 +1,75 @@
-"""How parameters are moved along their gradients: rates, clipping, and what is held."""
+"""Which parameters are moved along their gradients, and how: rates, clipping, and what is held."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
+from ...models.base import likelihood_of, priors_of
 from ..compilation.cuda_graphs import Recorded, Recorder
 from . import fused
 from .flat_parameters import FlatParameters
 from .settings import Settings, learning_rate_factor
 
-__all__ = ["Update"]
-
+__all__ = ["Update", "make_optimizer", "parameter_groups"]
 
 _HELD = ("guide", "structure")
+
+
+def parameter_groups(
+    settings: Settings, model: nn.Module, guide: nn.Module
+) -> list[dict[str, Any]]:
+    """Parameters of a pair that are treated alike, as groups for an optimiser.
+
+    Their ``name`` is ``structure`` (of the posterior of graphs), ``weights``, ``noise`` (of the
+    likelihood), ``prior`` (what a prior over weights or structure learns), ``posterior`` (of random
+    weights) or ``guide``; ``scheduled`` says whether the schedule scales ``lr``. Weight decay is
+    for weights that are numbers. A guide over structure has a rate of its own; one over weights has
+    that of the weights, with its schedule.
+
+    Raises:
+        PyroccamError: if there is nothing to train.
+    """
+    likelihood = likelihood_of(model) or nn.Identity()
+    noise = [p for p in likelihood.parameters() if p.requires_grad]
+    prior = [p for own in priors_of(model) for p in own.parameters() if p.requires_grad]
+    known = {id(p) for p in (*guide.parameters(), *noise, *prior)}
+    weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
+    edges: list[nn.Parameter] = getattr(guide, "structure_parameters", list)()
+    shape = [p for p in edges if p.requires_grad]
+    known = {id(p) for p in shape}
+    latents = [p for p in guide.parameters() if p.requires_grad and id(p) not in known]
+    apart = {"lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}
+    moving = {"lr": settings.lr, "weight_decay": 0.0, "scheduled": True}
+    # Where the weights are random, their posterior is what is trained.
+    random = getattr(model, "random_weights", False)
+    groups: list[dict[str, Any]] = [
+        {"name": "structure", "params": shape, **apart},
+        {"name": "weights", "params": weights, **moving, "weight_decay": settings.weight_decay},
+        {"name": "noise", "params": noise, **moving},
+        {"name": "prior", "params": prior, **moving},
+        {"name": "posterior", "params": latents, **moving}
+        if random
+        else {"name": "guide", "params": latents, **apart},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise PyroccamError("neither the model nor the guide has a parameter with a gradient")
+    return groups
+
+
+def make_optimizer(settings: Settings, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """One fused torch optimiser over groups of parameters."""
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, momentum=0.9, fused=True)
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, fused=True)
 
 
 class Update:
@@ -63,6 +115,12 @@ class Update:
         self.optimizer.load_state_dict(state)
         self._recorded.clear()
         self._adopt()
+
+    def restart(self, lr: float) -> None:
+        """Forget all momenta, and take another learning rate for what is scheduled."""
+        self.settings = replace(self.settings, lr=lr)
+        self.optimizer.state.clear()
+        self._recorded.clear()
 
     def __call__(self, progress: float = 0.0, hold: float = 0.0) -> None:
         """Move all parameters; those of a posterior of structure stay while ``progress`` is below

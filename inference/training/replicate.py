@@ -60,35 +60,23 @@ class Job:
         """True if images pass through convolutions, Bayesian ones included."""
         return len(self.data.input_shape) == 3 and convolves(self.model)
 
-    def check_like(self, other: Job) -> None:
-        """Refuse another replicate that cannot be stepped together with this one.
-
-        Raises:
-            PyroccamError: if it differs in more than values.
-        """
+    def unlike(self, other: Job) -> str | None:
+        """Why another replicate cannot be stepped together with this one: what differs beside
+        values, or is shared."""
         ours, theirs = ((d, *d.head(1)) for d in (self.data, other.data))
-        reasons = [
-            difference(self.model, other.model),
-            difference(self.guide, other.guide),
-            "their rows are streamed" if ours[0].streamed or theirs[0].streamed else None,
-            *(
-                f"the {what} is {a} in one and {b} in another"
-                for what, a, b in (
-                    ("model", *_first_odd_lines(str(self.model), str(other.model))),
-                    ("guide", self.guide.options(), other.guide.options()),
-                    ("number of training rows", ours[0].N, theirs[0].N),
-                    ("shape of an input", ours[1].shape[1:], theirs[1].shape[1:]),
-                    ("shape of a target", ours[2].shape[1:], theirs[2].shape[1:]),
-                )
-                if a != b
-            ),
-        ]
-        for why in reasons:
-            if why is not None:
-                raise PyroccamError(
-                    f"Replicates are stepped together if only values differ; of seeds {self.seed} "
-                    f"and {other.seed}, {why}. Fit them one after the other (together=False)."
-                )
+        if ours[0].streamed or theirs[0].streamed:
+            return "their rows are streamed"
+        found = difference(self.model, other.model) or difference(self.guide, other.guide)
+        for what, a, b in (
+            ("model", *_first_odd_lines(str(self.model), str(other.model))),
+            ("guide", self.guide.options(), other.guide.options()),
+            ("number of training rows", ours[0].N, theirs[0].N),
+            ("shape of an input", ours[1].shape[1:], theirs[1].shape[1:]),
+            ("shape of a target", ours[2].shape[1:], theirs[2].shape[1:]),
+        ):
+            if a != b:
+                found = found or f"the {what} is {a} in one and {b} in another"
+        return found
 
 
 class Replicate(Job):
@@ -154,16 +142,11 @@ class Replicate(Job):
         """
         if self.model.size != self.data.N:
             raise PyroccamError(
-                f"The model was made for {self.model.size} training rows, the data has "
-                f"{self.data.N}: the likelihood would be scaled wrongly. Build the model with "
-                "data=<this data>."
+                f"a model of {self.model.size} training rows", f"{self.data.N}, as the data has"
             )
         if self.model.weighted != self.data.weighted:
-            has = "no weights, but the" if self.model.weighted else "weights, but the"
-            raise PyroccamError(
-                f"The rows of the data have {has} model was made for others. Build the model with "
-                "data=<this data>."
-            )
+            has = "without" if self.model.weighted else "with"
+            raise PyroccamError(f"rows {has} weights", "those that the model was made for")
         self.guide.check(self.model, settings, batches)
         self.kl_weight = settings.kl_weight
 
@@ -171,6 +154,7 @@ class Replicate(Job):
         """Facts that a checkpoint must agree with, beside the settings."""
         data = self.data
         return {
+            "seed": self.seed,
             "data": fingerprint(*data.marks),
             "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},
             "guide": self.guide.options(),
@@ -223,7 +207,7 @@ class Replicate(Job):
             return
         value = row["val_nll"] if len(x) else train_loss
         value = value if math.isfinite(value) else math.inf  # a NaN compares as false with all
-        lowest = math.inf if self.best is None else self.best.get("lowest", self.best["value"])
+        lowest = math.inf if self.best is None else self.best["lowest"]
         better = self.best is None or value < lowest
         self.stale = 0 if better else self.stale + 1
         if better or latest:
@@ -298,8 +282,7 @@ class Replicate(Job):
             self.restore(state)
         except RuntimeError as error:
             raise CheckpointError(
-                f"The weights in {self.out} are not of this network: {error}",
-                hint="copy the run again, or give another folder with out=",
+                f"the weights in {self.out} are not of this network: {error}"
             ) from error
         for name in self._KEPT:
             setattr(self, name, state[name])

@@ -25,8 +25,8 @@ from ..distributed.reduction import add_up, average_
 from ..elbo.estimator import Bound, bound
 from .first_pass import trained_by
 from .flat_parameters import FlatParameters, difference
-from .optimizer import Update
-from .settings import Settings, make_optimizer, parameter_groups
+from .optimizer import Update, make_optimizer, parameter_groups
+from .settings import Settings
 
 __all__ = ["CompileFallback", "TrainingStep"]
 
@@ -94,12 +94,10 @@ class TrainingStep:
         rows: int | None = None,
         steps: Mapping[int, int] | None = None,
     ) -> None:
-        if not pairs:
-            raise PyroccamError("TrainingStep needs at least one (model, guide) pair.")
         for other in pairs[1:]:
             for ours, theirs in zip(pairs[0], other, strict=True):
                 if (why := difference(ours, theirs)) is not None:
-                    raise PyroccamError(f"Pairs are stepped together if only values differ: {why}.")
+                    raise PyroccamError(why, "pairs that differ in values alone")
         self.pairs, self.settings, self.compile = list(pairs), settings, compile
         self.steps = steps
         first: Any = pairs[0][0]
@@ -149,16 +147,11 @@ class TrainingStep:
             return
         groups = self._groups(trained_by(self.pairs, self.bounds, self.settings, x, y))
         if not self.flats:
-            raise PyroccamError(
-                f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
-                "requires a gradient."
-            )
+            name = type(self.pairs[0][0]).__name__
+            raise PyroccamError(f"the loss of {name} depends on no parameter with a gradient")
         single = any(flat.parameter.dtype == torch.float32 for flat in self.flats.values())
         if self.settings.precision == "bf16" and not single:
-            raise PyroccamError(
-                "precision='bf16' rounds products in single precision, and nothing that is trained "
-                "is float32.\nLeave precision out, or convert network and data to float32."
-            )
+            raise PyroccamError("precision='bf16' where nothing that is trained is float32")
         self.optimizer = make_optimizer(self.settings, groups)
         self._update = Update(
             self.settings, self.optimizer, self.flats, self._idle, self.recorder, self._no_recording
@@ -174,9 +167,8 @@ class TrainingStep:
         idle_groups: list[dict[str, Any]] = []
         self.trained: list[str] = []
         for group in parameter_groups(self.settings, *self.pairs[0]):
-            options = {"name": group.name, **group.options}
             kinds: dict[torch.dtype, list[int]] = {}
-            for p in group.parameters:
+            for p in group["params"]:
                 i = where[id(p)]
                 if i in used:
                     kinds.setdefault(p.dtype, []).append(i)
@@ -184,13 +176,13 @@ class TrainingStep:
                 for idle, ps in zip(self._idle, all_parameters, strict=True):
                     idle.append(ps[i])
                     # Alone: a fused step wants a momentum of all in a group, or of none.
-                    idle_groups.append({"params": [ps[i]], **options})
+                    idle_groups.append({**group, "params": [ps[i]]})
             for dtype, indices in kinds.items():
-                key = group.name if len(kinds) == 1 else f"{group.name}.{dtype}"
+                key = group["name"] if len(kinds) == 1 else f"{group['name']}.{dtype}"
                 flat = FlatParameters([[ps[i] for i in indices] for ps in all_parameters])
                 self.flats[key] = flat
                 self.trained += [names[i] for i in indices]
-                groups.append({"params": [flat.parameter], **options})
+                groups.append({**group, "params": [flat.parameter]})
         return groups + idle_groups
 
     def _stack_state(self) -> None:
@@ -232,6 +224,10 @@ class TrainingStep:
     def load_optimizer(self, state: dict[str, Any]) -> None:
         """Take up a ``state_dict`` of the optimiser; after ``prepare``."""
         self._update.load_state_dict(state)
+
+    def restart(self, lr: float) -> None:
+        """Begin anew, at another learning rate, from the values that the parameters have now."""
+        self._update.restart(lr)
 
     def release(self) -> None:
         """Give the modules storage of their own again; a further step would start afresh."""
@@ -496,13 +492,7 @@ class TrainingStep:
 
     def _fall_back(self, reason: str, graph: bool = False) -> None:
         how = "as a graph that is not compiled" if graph else "eagerly"
-        silent = "compile=False" if len(self.pairs) == 1 else "together=False"
-        warnings.warn(
-            f"{reason}. The step runs {how}: with the same result, only slower ({silent} asks for "
-            "that without this warning).",
-            CompileFallback,
-            stacklevel=2,
-        )
+        warnings.warn(f"{reason}. The step runs {how}, only slower.", CompileFallback, stacklevel=2)
         self.fallback = reason
         self._as_graph = graph
         self.kind = self.kind if graph else "eager"

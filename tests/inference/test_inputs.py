@@ -173,7 +173,7 @@ def test_targets_that_are_changed_are_refused():
     rows = blobs()
     parts = nn.Linear(2, 6), [nn.Linear(6, 6)], nn.Linear(6, 3)
     model = models.LearntDepth(*parts, data=rows, likelihood=Targets(3))
-    with pytest.raises(ValueError, match="LearntDepth changes the batch that it is given in place"):
+    with pytest.raises(ValueError, match="LearntDepth changes its batch in place"):
         inference.fit(model, guides.CategoricalDepth(model), rows, **FULL)
 
 

@@ -75,65 +75,40 @@ def one_stem(**more):
 
 
 REFUSED = {
-    "lazy": (lambda: bayesian(nn.LazyLinear(3)), "'weight' of the network has no shape yet"),
-    "meta": (lambda: bayesian(nn.Linear(2, 3, device="meta")), "'weight' .* device meta"),
-    "meta depth": (lambda: depth(nn.Linear(2, 6, device="meta")), "'stem.weight' .* meta"),
-    "meta data": (lambda: fit_with(data=blobs().to("meta")), "no values.*meta"),
-    "no rows": (lambda: fit_with(data=of_rows(0)), "has no training rows"),
-    "one row of outputs": (
-        lambda: bayesian(own(lambda f, x: f(x)[:1], nn.Linear(2, 3))),
-        r"outputs of shape \(1, 3\) for 2 rows",
+    "lazy": lambda: bayesian(nn.LazyLinear(3)),
+    "meta": lambda: bayesian(nn.Linear(2, 3, device="meta")),
+    "meta depth": lambda: depth(nn.Linear(2, 6, device="meta")),
+    "meta data": lambda: fit_with(data=blobs().to("meta")),
+    "no rows": lambda: fit_with(data=of_rows(0)),
+    "one row of outputs": lambda: bayesian(own(lambda f, x: f(x)[:1], nn.Linear(2, 3))),
+    "no row of outputs": lambda: bayesian(own(lambda f, x: f(x).sum(), nn.Linear(2, 3))),
+    "complex": lambda: bayesian(own(lambda f, x: f(x) * 1j, nn.Linear(2, 3))),
+    "whole numbers": lambda: bayesian(own(lambda f, x: f(x).long(), nn.Linear(2, 3))),
+    "whole numbers, depth": lambda: depth(
+        head=own(lambda f, x: f(x).round().int(), nn.Linear(6, 3))
     ),
-    "no row of outputs": (
-        lambda: bayesian(own(lambda f, x: f(x).sum(), nn.Linear(2, 3))),
-        r"outputs of shape \(\) for 2 rows",
-    ),
-    "complex": (
-        lambda: bayesian(own(lambda f, x: f(x) * 1j, nn.Linear(2, 3))),
-        r"complex outputs, expected real ones",
-    ),
-    "whole numbers": (
-        lambda: bayesian(own(lambda f, x: f(x).long(), nn.Linear(2, 3))), "have no gradient",
-    ),
-    "whole numbers, depth": (
-        lambda: depth(head=own(lambda f, x: f(x).round().int(), nn.Linear(6, 3))),
-        "have no gradient",
-    ),
-    "NaN outputs": (
-        lambda: bayesian(own(lambda f, x: f(x) * float("nan"), nn.Linear(2, 3))),
-        "Before the first step, site 'y' was the first that is not finite",
-    ),
-    "NaN weights": (
-        lambda: depth(filled(nn.Linear(2, 6), float("nan"))),
-        "Before the first step, parameter 'stack.stem.weight' was the first .* not finite",
-    ),
-    "model twice": (lambda: fit_with(guide=pair(blobs())[0]), "The guide is a LearntDepth"),
-    "swapped": (lambda: fit_with(*pair(blobs())[::-1]), "The model is a CategoricalDepth"),
-    "guide class": (
-        lambda: fit_with(guide=guides.CategoricalDepth),
-        "The guide is the class CategoricalDepth, not an instance of it",
-    ),
-    "model class": (lambda: fit_with(models.LearntDepth), "The model is the class LearntDepth"),
-    "network": (lambda: fit_with(nn.Linear(2, 3)), "The model is a Linear, expected .*put your"),
-    "tensors": (lambda: fit_with(data=(torch.ones(3), torch.ones(3))), "data is a tuple.*Dataset"),
-    "tensor": (lambda: fit_with(data=torch.ones(1)), "The data is a Tensor"),
-    "name": (lambda: fit_with(data="digits"), "The data is a str"),
-    "track": (lambda: fit_with(track=3), "track= is a int, expected a function"),
-    "guide of Pyro": (
-        lambda: fit_with(guide=AutoNormal(pair(blobs())[0])),
-        r"The guide is a AutoNormal, expected .*CategoricalDepth",
-    ),
-    "one pair": (lambda: one_pair(), "Two repeats have one parameter, 'stack.stem.weight'"),
-    "one pair apart": (lambda: one_pair(together=False), "Two repeats have one parameter"),
-    "one stem": (lambda: one_stem(together=False), "Two repeats have one parameter"),
-}  # fmt: skip
+    "NaN outputs": lambda: bayesian(own(lambda f, x: f(x) * float("nan"), nn.Linear(2, 3))),
+    "NaN weights": lambda: depth(filled(nn.Linear(2, 6), float("nan"))),
+    "model twice": lambda: fit_with(guide=pair(blobs())[0]),
+    "swapped": lambda: fit_with(*pair(blobs())[::-1]),
+    "guide class": lambda: fit_with(guide=guides.CategoricalDepth),
+    "model class": lambda: fit_with(models.LearntDepth),
+    "network": lambda: fit_with(nn.Linear(2, 3)),
+    "tensors": lambda: fit_with(data=(torch.ones(3), torch.ones(3))),
+    "tensor": lambda: fit_with(data=torch.ones(1)),
+    "name": lambda: fit_with(data="digits"),
+    "track": lambda: fit_with(track=3),
+    "guide of Pyro": lambda: fit_with(guide=AutoNormal(pair(blobs())[0])),
+    "one pair": lambda: one_pair(),
+    "one pair apart": lambda: one_pair(together=False),
+    "one stem": lambda: one_stem(together=False),
+}
 
 
 @pytest.mark.parametrize("which", REFUSED)
 def test_what_cannot_be_fitted_is_refused_in_words(which):
-    call, message = REFUSED[which]
-    with pytest.raises((ValueError, TypeError, PyroccamError), match=message) as error:
-        call()
+    with pytest.raises(PyroccamError) as error:
+        REFUSED[which]()
     assert str(error.value).count("\n") < 2
 
 

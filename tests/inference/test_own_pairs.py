@@ -50,11 +50,11 @@ def test_a_plain_pair_is_stepped_and_its_evidence_taken():
     settings = inference.Settings(weight_decay=0.1, lr=0.1)
     step = inference.TrainingStep([(model, guide)], settings, compile=False)
     step.warm_up(0.5)
-    groups = inference.training.settings.parameter_groups(settings, model, guide)
-    found = {group.name: (len(group.parameters), group.options) for group in groups}
-    assert found["prior"][0] == 2  # what the prior learns of weight and bias
-    assert found["prior"][1]["weight_decay"] == 0.0
-    assert found["weights"][1]["weight_decay"] == 0.1
+    groups = inference.training.optimizer.parameter_groups(settings, model, guide)
+    found = {group["name"]: group for group in groups}
+    assert len(found["prior"]["params"]) == 2  # what the prior learns of weight and bias
+    assert found["prior"]["weight_decay"] == 0.0
+    assert found["weights"]["weight_decay"] == 0.1
     assert torch.isfinite(torch.tensor(inference.elbo.evidence(model, guide, ROWS).elbo))
 
 

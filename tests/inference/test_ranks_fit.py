@@ -170,7 +170,7 @@ def refused(**more):
     [
         ({"lr": (0.1, 0.2)}, "lr is 0.1 on rank 0, and 0.2 on rank 1"),
         ({"rows": (0, 1)}, "data is ["),
-        ({"seed": (1, 2)}, "seed is 1 on rank 0, and 2 on rank 1"),
+        ({"seed": (1, 2)}, "seed is [1] on rank 0, and [2] on rank 1"),
     ],
 )
 def test_processes_that_disagree_are_told_so(more, said):
@@ -191,13 +191,13 @@ def test_other_versions_are_refused(monkeypatch):
 
 def test_too_many_processes_for_a_batch_are_refused():
     for found in together(lambda: run(settings={**QUICK, "batch_size": 7}), 4):
-        assert found.startswith("ValueError: A batch has 7 rows, which are two each for 3 ")
+        assert found.startswith("PyroccamError: ")
 
 
 def test_another_number_of_processes_cannot_go_on(tmp_path):
     stopped = together(fitted, 2, "own", tmp_path, 6)
     assert all(one.startswith("Interrupted") for one in stopped)
-    with pytest.raises(inference.CheckpointError, match="by 1 processes: it was begun by 2"):
+    with pytest.raises(inference.CheckpointError, match="begun by 2 processes"):
         run(out=tmp_path, resume=True)
 
 

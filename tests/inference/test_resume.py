@@ -10,6 +10,7 @@ import pytest
 import torch
 from fitting import QUICK, Wobble, assert_same, blobs, pair, run, spy
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.training.trainer import Trainer
 from torch import nn
 
@@ -152,7 +153,7 @@ def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
 
 def test_resume_starts_anew_where_there_is_nothing(tmp_path):
     assert_same(run(), run(out=tmp_path / "new", resume=True))
-    with pytest.raises(ValueError, match="resume=True needs out="):
+    with pytest.raises(PyroccamError):
         run(resume=True)
 
 
@@ -166,20 +167,20 @@ def other_validation_targets():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "name"),
     [
-        ({"lr": 0.05}, r"other settings \(lr: 0.02 then, 0.05 now\)"),
-        ({"seed": 5, "epochs": 9}, "epochs: 8 then, 9 now; seed: 3 then, 5 now"),
-        ({"rows": other_data}, "another training data"),
-        ({"rows": other_validation_targets}, "another training data"),
-        ({"width": 5}, "another network"),
-        ({"prior": models.priors.Uniform()}, "another prior"),
-        ({"rate": 0.1}, "another guide"),
-        ({"update": "gradient"}, "another guide"),
+        ({"lr": 0.05}, "lr"),
+        ({"seed": 5}, "seed"),
+        ({"rows": other_data}, "data"),
+        ({"rows": other_validation_targets}, "data"),
+        ({"width": 5}, "shapes"),
+        ({"prior": models.priors.Uniform()}, "prior"),
+        ({"rate": 0.1}, "guide"),
+        ({"update": "gradient"}, "guide"),
     ],
     ids=["lr", "seed", "rows", "targets", "width", "prior", "rate", "update"],
 )
-def test_a_checkpoint_of_another_run_is_refused(change, message, tmp_path):
+def test_a_checkpoint_of_another_run_is_refused(change, name, tmp_path):
     change = dict(change)
     rows = blobs()
     inference.fit(*pair(rows), rows, **QUICK, out=tmp_path)
@@ -187,7 +188,7 @@ def test_a_checkpoint_of_another_run_is_refused(change, message, tmp_path):
     rows = change.pop("rows", blobs)()
     model, guide = pair(rows, **make)
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(inference.CheckpointError, match=message):
+    with pytest.raises(inference.CheckpointError, match=f"another {name}"):
         inference.fit(model, guide, rows, **{**QUICK, **change}, out=tmp_path, resume=True)
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key])  # a refusal changes nothing
@@ -197,7 +198,7 @@ def test_a_checkpoint_cut_short_is_refused(tmp_path):
     run(out=tmp_path, epochs=1)
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(inference.CheckpointError, match="cut short or damaged; try: delete it"):
+    with pytest.raises(inference.CheckpointError, match="cut short or damaged"):
         run(out=tmp_path, epochs=1, resume=True)
 
 

@@ -9,6 +9,7 @@ import torch
 from fitting import blobs, fit_weights
 from pyroccam import inference, models
 from pyroccam.data import Dataset
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.fits.numbers import Numbers
 from pyroccam.inference.fits.retraining import (
     Retrained,
@@ -82,7 +83,7 @@ def test_losses_are_those_at_the_temperature_of_the_rows(fitted, factor):
 
 def test_without_validation_rows_nothing_is_trained(fitted):
     rows = dataclasses.replace(fitted, data=fitted.data.all_rows())
-    with pytest.raises(ValueError, match="needs validation rows"):
+    with pytest.raises(PyroccamError):
         retrain(small_net(fitted.data), rows, 1)
 
 

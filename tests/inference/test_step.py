@@ -8,7 +8,7 @@ from fitting import blobs, images, pair
 from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.inference.compilation import inductor
-from pyroccam.inference.training.step import CompileFallback, TrainingStep
+from pyroccam.inference.training.step import CompileFallback
 from scipy.stats import norm as normal
 from stepping import (
     WIDTH,
@@ -390,15 +390,13 @@ def test_a_compiler_that_fails_leaves_the_graph(count, monkeypatch):
 
 
 def test_pairs_that_differ_in_more_than_values_are_refused():
-    with pytest.raises(ValueError, match=r"only values differ: shape of 'stack.blocks.0.f.0.wei"):
+    with pytest.raises(ValueError, match=r"shape of 'stack.blocks.0.f.0.wei"):
         step_of(build(), build(lambda: [Residual(nn.LayerNorm(WIDTH))]))
     model, guide = build()
     other, _ = build(seed=1)
     other.stack.stem = model.stack.stem
     with pytest.raises(ValueError, match="share 'stack.stem.weight'"):
         step_of((model, guide), (other, guides.CategoricalDepth(other).double()))
-    with pytest.raises(ValueError, match="at least one"):
-        TrainingStep([], inference.Settings(), compile=False)
 
 
 def test_pyro_checks_a_pair_before_it_is_traced():

@@ -148,19 +148,19 @@ def with_stem(stem, seed=0):
 
 REFUSED = {  # message, and whether the model does the same at every call
     WithBranch: (
-        r"a Python value in test_tracing.py:\d+, `if a.sum\(\) > 0:` \(use torch.wh",
+        r"a Python value in test_tracing.py:\d+, `if a.sum\(\) > 0:`",
         True,
     ),
     WithItem: (r"a Python value in test_tracing.py:\d+, `return a \* a.detach\(\).abs\(\)", True),
     WithFloat: (r"a Python value in test_tracing.py:\d+, `return a / float", True),
     WithArray: ("its graph gives another loss on another batch", True),
     WithList: ("its graph gives another loss on another batch", True),
-    WithCounter: ("called again .* it gives another loss, as if it had a counter", False),
-    WithPythonNoise: ("called again .*, or random numbers that are not torch's", False),
+    WithCounter: ("called again .* it gives another loss", False),
+    WithPythonNoise: ("called again", False),
     WithHiddenState: ("called again .* it gives another loss", False),
-    WithNewBuffer: (r"a new tensor in the place of the buffer '.*\.mean'.*copy_", True),
+    WithNewBuffer: (r"a new tensor in place of the buffer '.*\.mean'", True),
     WithChangedParameter: (r"it changes '.*f.weight' in place", True),
-    WithOwnGradient: ("its graph gives another gradient.*torch.autograd.Function", True),
+    WithOwnGradient: ("its graph gives another gradient", True),
     WithHook: (r"'.*f\.weight' has a hook", True),
 }
 

@@ -12,8 +12,9 @@ from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyroccam import guides, models
 from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.training.optimizer import parameter_groups
 from pyroccam.inference.training.replicate import Replicate
-from pyroccam.inference.training.settings import Settings, parameter_groups
+from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
 from pyroccam.models.distributions.mixture import NormalMixture
@@ -229,7 +230,7 @@ def test_a_run_does_not_go_on_with_another_mixture():
 
 def test_a_parameter_is_in_one_group():
     model, guide = two_layers()
-    groups = {g.name: g.parameters for g in parameter_groups(Settings(), model, guide)}
+    groups = {g["name"]: g["params"] for g in parameter_groups(Settings(), model, guide)}
     assert len(groups["prior"]) == len({id(p) for p in groups["prior"]}) == 3
 
 

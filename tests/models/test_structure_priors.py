@@ -8,7 +8,7 @@ import pytest
 import torch
 from alternatives import EDGES, FIRST, SECOND, make
 from pyroccam import guides, inference
-from pyroccam.inference.training.settings import parameter_groups
+from pyroccam.inference.training.optimizer import parameter_groups
 from pyroccam.models import Annealed, BayesianNetwork, priors
 from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
@@ -171,7 +171,7 @@ def test_what_is_learnt_is_a_parameter_of_the_prior(kind, learn):
     prior = kind(learn=learn)
     model = make(prior, rows=None)
     guide = guides.MeanField(model)
-    groups = {g.name: g.parameters for g in parameter_groups(inference.Settings(), model, guide)}
+    groups = {g["name"]: g["params"] for g in parameter_groups(inference.Settings(), model, guide)}
     logits = [one.logits for one in model.structure.values()]
     found = groups.get("prior", [])
     assert len(found) == (2 if learn else 0)
@@ -307,7 +307,7 @@ def test_normal_weights_with_scales_of_their_own(scale):
     scales = layer.latents()["weight"].prior.base_dist.scale
     torch.testing.assert_close(scales[0], torch.tensor([start, math.exp(2.0)]).double())
     guide = guides.MeanField(model)
-    groups = {g.name: g.parameters for g in parameter_groups(inference.Settings(), model, guide)}
+    groups = {g["name"]: g["params"] for g in parameter_groups(inference.Settings(), model, guide)}
     assert {id(p) for p in groups["prior"]} == {id(p) for p in layer.prior.parameters()}
 
 

@@ -55,9 +55,8 @@ def fit(
     (``checkpoint=``). The test rows are never looked at.
 
     In processes that :func:`pyroccam.inference.distributed.launch` has started, all of them call
-    this with the same arguments, and
-    it is one fit: each process takes its part of every batch, with noise of its own, and gets the
-    same result; the first one writes the files.
+    this with the same arguments, and it is one fit: each process takes its part of every batch,
+    with noise of its own, and gets the same result; the first one writes the files.
 
     Arguments:
         model, guide: a pair; both are trained in place.

@@ -180,8 +180,8 @@ def select(
                 history.append(row)
                 sound = math.isfinite(row["Q"]) and math.isfinite(row["L"])
                 if not sound and not method.draws:
-                    found = f"Q of {row['Q']:g} and L of {row['L']:g} after outer step {outer}"
-                    raise NonFiniteGradient(found, hint="a smaller lr or outer_lr")
+                    said = f"Q of {row['Q']:g} and L of {row['L']:g} after outer step {outer}"
+                    raise NonFiniteGradient(said, hint="a smaller lr or outer_lr")
                 if sound and row["Q"] > largest:
                     best, largest, kept = outer, row["Q"], (search.theta, search.h)
                 bar.bar.update(bar.task, completed=outer, loss=f"Q {row['Q']:.2f}")
@@ -193,11 +193,8 @@ def select(
             objectives.finish(data, batch_size, steps, lr, least)
             kept = objectives.theta, objectives.h
         except KeyboardInterrupt:
-            where_left = f"at the best, step {best}" if best else "before"
-            raise Interrupted(
-                f"Stopped after outer step {len(history)} of {outer_steps}; "
-                f"{objectives.left.format(where_left)}."
-            ) from None
+            done = f"Stopped after outer step {len(history)} of {outer_steps}"
+            raise Interrupted(f"{done}; what is left is of step {best}.") from None
         finally:
             objectives.put(*kept)
             model.eval()

@@ -62,7 +62,6 @@ class Folds(Objectives):
     with, K - 1 of K parts of those of the model.
     """
 
-    left = "h is as it was {}, and the guide as it began"
     stacked = 1
 
     @property

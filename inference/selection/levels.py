@@ -147,7 +147,6 @@ class Objectives:
         particles: draws of the latents in an evaluation.
 
     Attributes:
-        left: what a selection leaves that is stopped, for a message.
         stacked: leading dimensions of θ, beside those of the parameters.
         kl_weights: gives the weights of the KL by layer, where they are learnt.
 
@@ -161,7 +160,6 @@ class Objectives:
     levels: tuple[Level, Level]
     particles: int = 1
 
-    left: ClassVar[str] = "model and guide are as they were {}"
     stacked: ClassVar[int] = 0
 
     @property

@@ -150,7 +150,7 @@ def test_slopes_by_the_size_of_what_is_learnt():
         method = SelfTuning()
         made = search.Search(
             self_tuning.Objectives(model, guides.MeanField(model).double(), (Level(), Level())),
-            [], 1, 0.1, 0.1, "adam",
+            [], 1, 0.1, 0.1,
         )  # fmt: skip
         kept = method._begin(made)
         slopes = {name: t.shape for name, t in kept.slopes.items() if name.endswith(SCALE)}

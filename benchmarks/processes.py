@@ -5,11 +5,10 @@
     python -m benchmarks.processes quality --data-root DATA
     python -m benchmarks.processes kills --kills 20
 
-Each process computes with one thread. Processes are forked and join by the variables that
-``torchrun`` sets; one and two take turns. Where the machine has other work, seconds say little,
-and the best of the epochs is reported, with the seconds of processor time of a process beside
-it: their ratio is what processes gain that have a core each, but for the time that messages are on
-their way.
+Each process computes with one thread. Processes are forked and joined; one and two take turns.
+Where the machine has other work, seconds say little, and the best of the epochs is reported, with
+the seconds of processor time of a process beside it: their ratio is what processes gain that have a
+core each, but for the time that messages are on their way.
 """
 
 from __future__ import annotations
@@ -28,11 +27,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import typer
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.distributed import joining
@@ -88,10 +89,12 @@ def _fork(rank: int, size: int, port: int, work: Callable[[], Any], path: Path) 
     code = 70
     try:
         torch.set_num_threads(1)
-        joining.REACHED_WITHIN = 20.0  # no launcher ends those that wait for one that was killed
         if size > 1:
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
-                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+            joining.HEARD_WITHIN = 20.0  # no launcher ends those that wait for one that was killed
+            store = dist.TCPStore(
+                "127.0.0.1", port, size, is_master=rank == 0, timeout=timedelta(seconds=20)
+            )
+            joining.join(store, rank, size)
         beside = path.with_suffix(".part")
         beside.write_bytes(pickle.dumps(work()))
         beside.rename(path)

@@ -56,8 +56,7 @@ def fit(
     processes: Annotated[
         int,
         typer.Option(min=1, max=1024, help="Processes on this machine, one for each GPU or group "
-                     "of cores, that take parts of every batch; for several machines see "
-                     "torchrun."),
+                     "of cores, that take parts of every batch."),
     ] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; runs/<method>-<data>-<time> if left out.")
@@ -89,7 +88,6 @@ def fit(
     import torch
 
     from ...inference.distributed import joined
-    from ...inference.distributed.joining import launched
     from ...inference.distributed.launching import refuse_device
     from ...inference.fits.fitting import pick_device
     from ...inference.storage.lock import claimed, confirm
@@ -107,8 +105,6 @@ def fit(
     need_folder(out)
     length = None if budget is None else Budget.parse(budget)
     if processes > 1:
-        if launched() and joined():
-            raise PyroccamError("torchrun has started processes already: leave --processes out.")
         _refuse_time(length)
         refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
         find(method)

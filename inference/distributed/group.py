@@ -7,7 +7,6 @@ torch's own is the whole of it. Torch's launcher also starts processes again aft
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,33 +32,20 @@ and names it."""
 
 
 class Group(Ranks):
-    """This process, in the group of torch that all of them have joined.
+    """This process, in the group of those that were launched together on this machine.
 
     Tensors pass through the backend of their device (NCCL on CUDA, gloo elsewhere); what is no
     tensor passes through gloo.
 
     Arguments:
         store: of the group, by which processes that fail tell who has said why.
-        attempt: how often the processes were started again.
-        local_rank: number of this process on its machine.
-        hosts: this process holds the store.
 
     Raises:
         RanksError: of every method that waits for the others, if one of them is gone.
     """
 
-    def __init__(
-        self,
-        store: dist.Store | None = None,
-        attempt: int = 0,
-        local_rank: int = 0,
-        *,
-        hosts: bool = False,
-    ) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.world = dist.group.WORLD
-        self._store, self._said_in = store, f"pyroccam/said/{attempt}"
-        self._local_rank, self._hosts, self._spoke = local_rank, hosts, False
+    def __init__(self, store: dist.Store) -> None:
+        self.rank, self.size, self._store = dist.get_rank(), dist.get_world_size(), store
         with self._lost():
             on_host = "gloo" in dist.get_backend_config()
             self._host: Any = None if on_host else dist.new_group(backend="gloo")
@@ -67,36 +53,26 @@ class Group(Ranks):
         self._since: tuple[int, float] | None = None  # steps asked for, and when
 
     def device(self, device: torch.device) -> torch.device:
-        """The device of this process: its own GPU, by its number on this machine.
+        """The device of this process: its own GPU, by its number.
 
         Raises:
-            RanksError: if there are fewer GPUs than processes here.
+            RanksError: if there are fewer GPUs than processes, or it was given another.
         """
         if device.type != "cuda":
             return device
-        if device.index is not None:
-            alone = os.environ.get("LOCAL_WORLD_SIZE", "1") == "1"
-            if alone or device.index == self._local_rank:
-                return device
-            raise RanksError(
-                f"this is process {self._local_rank + 1} of its machine, and was given {device}",
-                "a GPU for each process",
-                "device='cuda' (--device cuda), and CUDA_VISIBLE_DEVICES for which ones",
-            )
         count = torch.cuda.device_count()
-        if self._local_rank >= count:
+        if device.index not in (None, self.rank) or self.rank >= count:
             raise RanksError(
-                f"there are {count} GPUs on this machine, and this is process "
-                f"{self._local_rank + 1} of those on it",
+                f"{device} of {count} GPUs for process {self.rank + 1} of {self.size}",
                 "a GPU for each process",
-                f"at most {count} processes a machine, or device='cpu' (--device cpu)",
+                "device='cuda' (--device cuda)",
             )
-        torch.cuda.set_device(self._local_rank)
-        return torch.device("cuda", self._local_rank)
+        torch.cuda.set_device(self.rank)
+        return torch.device("cuda", self.rank)
 
     @contextmanager
     def _lost(self) -> Iterator[None]:
-        """What torch says of a process that is gone, as an error that says what to do."""
+        """What torch says of a process that is gone, as an error of this package."""
         try:
             yield
         except RanksError:
@@ -104,10 +80,8 @@ class Group(Ranks):
         except RuntimeError as error:  # of gloo, NCCL and the store, all of them
             time.sleep(HEARD_LATER)
             raise RanksError(
-                f"rank {self.rank} of {self.size} waits in vain for another, which has ended or "
-                "cannot be reached any more",
-                hint="see what the other said; the same command with --resume (resume=True) goes "
-                "on from the last checkpoint",
+                f"rank {self.rank} of {self.size} waits in vain for another, which has ended",
+                hint="--resume (resume=True), which goes on from the last checkpoint",
             ) from error
 
     # -- tensors ----------------------------------------------------------------------------------
@@ -190,28 +164,15 @@ class Group(Ranks):
                     a, b = _odd(a, b)
                     raise RanksError(
                         f"the processes disagree: {name} is {a} on rank 0, and {b} on rank {rank}",
-                        "one command, one set of data and one installation for all",
-                        "the same arguments everywhere, or separate processes for separate fits",
+                        "the same arguments for all",
                     )
 
     def says(self) -> bool:
         """True in the process that is the first to tell of an error."""
-        if self._store is None:
-            return True
         try:
-            self._spoke = self._store.add(self._said_in, 1) == 1
+            return self._store.add("pyroccam/said", 1) == 1
         except RuntimeError:  # the store is gone with the process that held it
             return True
-        return self._spoke
-
-    def linger(self) -> None:
-        """Wait a little until all have asked who has told of an error, if this process holds the
-        store and has."""
-        end = time.monotonic() + 2.0
-        while self._store is not None and self._hosts and self._spoke and time.monotonic() < end:
-            if self._store.add(self._said_in, 0) >= self.size:
-                return
-            time.sleep(0.05)
 
 
 def _rows(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:

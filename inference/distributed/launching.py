@@ -1,4 +1,4 @@
-"""Starting several processes on this machine, by torch's elastic launcher, as ``torchrun`` does."""
+"""Starting several processes on this machine, by torch's elastic launcher."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from ...data.errors import PyroccamError
+from ...data.ranges import Between, checked
+from .joining import join
 from .ranks import RanksError
 
 __all__ = ["Ended", "launch", "refuse_device"]
@@ -44,11 +45,16 @@ class Ended(RanksError):
         how = f"failed by {said}" if said else how
         super().__init__(
             f"the process of rank {rank} {how}",
-            hint="the same command with --resume (resume=True) goes on from the last checkpoint",
+            hint="--resume (resume=True), which goes on from the last checkpoint",
         )
 
 
-def launch(function: Callable[..., T], processes: int, args: Sequence[Any] = ()) -> T:
+@checked
+def launch(
+    function: Callable[..., T],
+    processes: Annotated[int, Between(1, MOST)],
+    args: Sequence[Any] = (),
+) -> T:
     """Call a function in several new processes on this machine, which train together.
 
     In them :func:`pyroccam.inference.fit` is one fit of all: each takes its part of every batch.
@@ -66,8 +72,6 @@ def launch(function: Callable[..., T], processes: int, args: Sequence[Any] = ())
         RanksError: if this torch has no distributed package.
         Ended: if one of them ended before it was done; all the others are ended, too.
     """
-    if not 1 <= processes <= MOST:
-        raise PyroccamError(f"processes must be from 1 to {MOST}, got {processes}.")
     if not dist.is_available():
         raise RanksError("this build of torch has no torch.distributed", "one that has it")
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -117,7 +121,7 @@ def refuse_device(device: str, processes: int) -> None:
         raise RanksError(
             f"{processes} processes on {device}, which is one GPU",
             "a GPU for each process",
-            "device='cuda' (--device cuda), and CUDA_VISIBLE_DEVICES for which; or one process",
+            "device='cuda' (--device cuda)",
         )
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto" and not count:
@@ -126,19 +130,21 @@ def refuse_device(device: str, processes: int) -> None:
         raise RanksError(
             f"there are {count} GPUs on this machine for {processes} processes",
             "a GPU for each process",
-            f"at most {count} processes, or device='cpu' (--device cpu)",
         )
 
 
 def _on_rank(function: Callable[..., T], args: tuple[Any, ...]) -> T | None:
-    """Call the function; its result, of which the first process is asked alone.
+    """Join the others and call the function; its result, of which the first process is asked alone.
 
     Raises:
         SystemExit: after a Ctrl-C while the process began, which it hears now.
     """
-    first = os.environ["RANK"] == "0"
+    names = ("MASTER_PORT", "RANK", "WORLD_SIZE")  # as the launcher, which holds the store, says
+    port, rank, size = (int(os.environ[name]) for name in names)
+    first = rank == 0
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
+        join(dist.TCPStore(os.environ["MASTER_ADDR"], port, is_master=False), rank, size)
     except KeyboardInterrupt:
         if first:
             print("Stopped before anything was done.", file=sys.stderr)

@@ -54,10 +54,9 @@ def fit(
     from the training rows (without any, by the training loss); of random weights the last is taken
     (``checkpoint=``). The test rows are never looked at.
 
-    In processes that ``torchrun`` or :func:`pyroccam.inference.distributed.launch` has started, or
-    that are in a group of ``torch.distributed``, all of them call this with the same arguments, and
-    it is one fit: each process takes its part of every batch, with noise of its own, and gets the
-    same result; the first one writes the files.
+    In processes that :func:`pyroccam.inference.distributed.launch` has started, all of them call
+    this with the same arguments, and it is one fit: each process takes its part of every batch,
+    with noise of its own, and gets the same result; the first one writes the files.
 
     Arguments:
         model, guide: a pair; both are trained in place.

@@ -1,28 +1,30 @@
 """Evidence of a fit by every estimator, and the bits of its message: a fit in, nats out."""
 
-from .annealing import annealed
-from .closed_form import exact
-from .codes import blocks_of, prequential, switching
-from .estimating import bound, evidence
-from .importance_weights import importance
-from .laplace_method import laplace
+from .annealing import Annealed
+from .closed_form import Exact
+from .codes import ChainRule, Prequential, blocks_of, switching
+from .estimator import Estimator, LogEvidence
+from .estimators import Bound, evidence
+from .importance_weights import Importance
+from .laplace_method import Laplace
 from .message import DescriptionLength, description_length
-from .optimisers import descent, langevin
-from .result import LogEvidence
+from .optimisers import Descent, Langevin
 
 __all__ = [
+    "Annealed",
+    "Bound",
+    "ChainRule",
+    "Descent",
     "DescriptionLength",
+    "Estimator",
+    "Exact",
+    "Importance",
+    "Langevin",
+    "Laplace",
     "LogEvidence",
-    "annealed",
+    "Prequential",
     "blocks_of",
-    "bound",
-    "descent",
     "description_length",
     "evidence",
-    "exact",
-    "importance",
-    "langevin",
-    "laplace",
-    "prequential",
     "switching",
 ]

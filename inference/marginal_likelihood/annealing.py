@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Count
 from ...models.contexts import seeded
 from ...models.layers.bayesian_layer import convolves
 from ..compilation.graphs import graph_of, of_lists
 from ..compilation.passes import lean
-from ..fits.result import Fit
 from ..posterior.draws import at_once
-from .joint import Joint, joint
-from .result import LogEvidence, log_mean
+from .estimator import DensityEstimator, LogEvidence
+from .joint import Joint
 
-__all__ = ["annealed"]
+__all__ = ["Annealed"]
 
 KEPT = 0.8  # effective share of particles that a step of temperature leaves
 LEAPS = 8  # of a trajectory
@@ -31,9 +30,8 @@ WIDEST = 1.0  # standard deviation of log evidences of runs that is believed
 MOST_TEMPERATURES = 500
 
 
-def annealed(
-    fit: Fit, *, particles: int = 256, repeats: int = 8, moves: int = 3, seed: int = 0
-) -> LogEvidence:
+@dataclass(frozen=True, kw_only=True)
+class Annealed(DensityEstimator):
     r"""Sequential Monte Carlo from the prior to the posterior.
 
     .. math:: \hat Z = \prod_k \frac{1}{P} \sum_i p(y | θ_i^{k-1})^{β_k - β_{k-1}}, \qquad
@@ -50,46 +48,53 @@ def annealed(
     not looked at, but for what is held as a number.
 
     Arguments:
-        fit: of random weights with proper priors.
         particles: P.
         repeats: runs beside the first. Of four the error itself is known within a factor of two.
         moves: at each temperature, of 8 steps.
-        seed: of everything drawn; the state of the generator is left as it was.
-
-    Raises:
-        PyroccamError: for fewer than 16 particles, 2 runs or 1 move, an improper prior, or a
-            temperature that does not come to 1.
-        TypeError: for weights that are numbers.
 
     References:
         Del Moral, Doucet, Jasra 2006, Sequential Monte Carlo samplers; Neal 2001, Annealed
         importance sampling; Zhou, Johansen, Aston 2016, arXiv:1303.3123, for the temperatures.
     """
-    if particles < 16 or repeats < 2 or moves < 1:
-        raise PyroccamError(
-            f"annealed: got particles={particles}, repeats={repeats} and moves={moves}, expected "
-            "16, 2 and 1 or more.\nOne run shows no error, and few particles show no scale."
-        )
-    begun = time.perf_counter()
-    with joint(fit, "annealed") as density, seeded(seed, fit.data.device):
-        places = _Places(density, particles)
-        schedule = _pilot(places, moves)
-        runs = [_run(places, moves, schedule) for _ in range(repeats)]
-    values = [value for value, _ in runs]
-    accepted = min(rate for _, rate in runs)
-    value, error = log_mean(values)
-    spread = float(torch.tensor(values).std())
-    return LogEvidence(
-        "annealed",
-        value,
-        error,
-        "below",
-        density.rows,
-        density.passes,
-        time.perf_counter() - begun,
-        _doubt(spread, accepted),
-        {"temperatures": float(len(schedule)), "least accepted": accepted, "spread": spread},
-    )
+
+    name = "annealed"
+
+    particles: Annotated[int, Between(16)] = 256
+    repeats: Annotated[int, Between(2)] = 8
+    moves: Count = 3
+
+    def of_density(self, density: Joint) -> LogEvidence:
+        places = _Places(density, self.particles)
+        schedule = _pilot(places, self.moves)
+        runs = [_run(places, self.moves, schedule) for _ in range(self.repeats)]
+        values = [value for value, _ in runs]
+        accepted = min(rate for _, rate in runs)
+        value, error = log_mean(values)
+        spread = float(torch.tensor(values).std())
+        return LogEvidence(
+            value=value,
+            error=error,
+            doubt=_doubt(spread, accepted),
+            details={
+                "temperatures": float(len(schedule)), "least accepted": accepted, "spread": spread,
+            },
+        )  # fmt: skip
+
+
+def log_mean(values: list[float]) -> tuple[float, float]:
+    """``log mean exp`` of independent estimates of a logarithm, and its standard error by the delta
+    method, ``sd(w) / (mean(w) sqrt R)`` with ``w = exp(value)``.
+
+    Example:
+        >>> log_mean([0.0, 0.0])
+        (0.0, 0.0)
+    """
+    count = len(values)
+    top = max(values)
+    ratios = [math.exp(v - top) for v in values]
+    mean = sum(ratios) / count
+    variance = sum((r - mean) ** 2 for r in ratios) / (count - 1)
+    return top + math.log(mean), math.sqrt(variance / count) / mean
 
 
 def _doubt(spread: float, accepted: float) -> str | None:
@@ -214,9 +219,9 @@ def _pilot(places: _Places, moves: int) -> list[_Temperature]:
         found.append(_Temperature(power, step, at.theta.std(0).clamp_min(1e-8)))
         if len(found) == MOST_TEMPERATURES:
             raise PyroccamError(
-                f"After {MOST_TEMPERATURES} temperatures the power of the likelihood is "
-                f"{power:.2g}, expected 1.\nThe data say far more than the prior: take more "
-                "particles=, or a prior nearer to the weights."
+                f"a likelihood to the power of {power:.2g} after {MOST_TEMPERATURES} temperatures",
+                "1",
+                "more particles, or a prior nearer to the weights",
             )
     return found
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.func import jacrev
 
+from ...data.errors import PyroccamError
 from ...models.contexts import seeded
 from ..diagnostics.log_joint import is_discrete
 from ..elbo.full_data import summed_out
 from ..fits.result import Fit
 from ..posterior.family import random_network
+from .estimator import Estimator, LogEvidence
 from .joint import Joint, joint
-from .result import LogEvidence
 
-__all__ = ["MOST_STRUCTURES", "Conjugate", "exact"]
+__all__ = ["MOST_STRUCTURES", "Conjugate", "Exact"]
 
 MOST_STRUCTURES = 4096
 PLACES = 4  # and as many opposite ones, at which outputs have to be linear
@@ -43,7 +44,8 @@ class Conjugate:
         log_scale: ``Σ_t log σ_t``.
 
     Raises:
-        ValueError: for another likelihood or prior, or outputs that are not linear in the weights.
+        PyroccamError: for another likelihood or prior, or outputs that are not linear in the
+            weights.
     """
 
     def __init__(self, density: Joint) -> None:
@@ -115,31 +117,31 @@ class Conjugate:
         return self.log_scale * (len(self.residuals) if rows is None else rows)
 
 
-def exact(fit: Fit) -> LogEvidence:
+@dataclass(frozen=True, kw_only=True)
+class Exact(Estimator):
     """The evidence itself, where there is a closed form of it.
 
     Of weights that are numbers: with the depth summed out. Of random weights: where outputs are
     linear in them, with normal priors and normal errors (:class:`Conjugate`); discrete structure
     is summed out, structure by structure, up to 4,096 of them.
-
-    Raises:
-        ValueError: for other models, or too many structures.
     """
-    begun = time.perf_counter()
-    if random_network(fit.model) is None:
-        fit.data.refuse_weights("An evidence")
-        found = summed_out(fit.model, fit.data.parts("train"))
-        took = time.perf_counter() - begun
-        return LogEvidence("exact", found.elbo, 0.0, "exact", found.rows, 1.0, took)
-    values, passes = [], 0.0
-    for log_prior, structure in _structures(fit):
-        with joint(fit, "exact", structure) as density, seeded(0, fit.data.device):
-            values.append(log_prior + Conjugate(density).log_evidence())
-            passes += 2.0 + density.whole[1][0].numel()
-    value = float(torch.tensor(values, dtype=torch.float64).logsumexp(0))
-    took = time.perf_counter() - begun
-    details = {"structures": float(len(values))} if fit.model.structure else {}
-    return LogEvidence("exact", value, 0.0, "exact", fit.data.N, passes, took, None, details)
+
+    name = "exact"
+
+    def estimate(self, fit: Fit) -> LogEvidence:
+        if random_network(fit.model) is None:
+            found = summed_out(fit.model, fit.data.parts("train"))
+            return LogEvidence(value=found.elbo, error=0.0, direction="exact", passes=1.0)
+        values, passes = [], 0.0
+        for log_prior, structure in _structures(fit):
+            with joint(fit, self.name, structure) as density, seeded(0, fit.data.device):
+                values.append(log_prior + Conjugate(density).log_evidence())
+                passes += 2.0 + density.whole[1][0].numel()
+        value = float(torch.tensor(values, dtype=torch.float64).logsumexp(0))
+        details = {"structures": float(len(values))} if fit.model.structure else {}
+        return LogEvidence(
+            value=value, error=0.0, direction="exact", passes=passes, details=details
+        )
 
 
 def _structures(fit: Fit) -> list[tuple[float, dict[str, Tensor]]]:
@@ -163,8 +165,5 @@ def _structures(fit: Fit) -> list[tuple[float, dict[str, Tensor]]]:
     return found
 
 
-def _not_exact(why: str) -> ValueError:
-    return ValueError(
-        f"This model has no evidence in closed form: {why}.\n"
-        'Use by="annealed" for a small network, or by="laplace".'
-    )
+def _not_exact(why: str) -> PyroccamError:
+    return PyroccamError(f"no evidence in closed form: {why}")

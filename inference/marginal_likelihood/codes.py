@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...models.checks import one_of
+from ...data.ranges import Between, Whole
 from ...models.contexts import seeded
 from ..fits.fitting import fit as train
 from ..fits.result import Fit
 from .closed_form import Conjugate
+from .estimator import Direction, Estimator, LogEvidence
 from .joint import joint
-from .result import LogEvidence
 
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["SHARES", "Block", "Predictive", "block_ends", "blocks_of", "prequential", "switching"]
+__all__ = ["SHARES", "Block", "ChainRule", "Prequential", "block_ends", "blocks_of", "switching"]
 
 SHARES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Ends of the blocks as shares of the rows, doubling (Voita, Titov 2020)."""
-
-Predictive = Literal["refit", "exact"]
 
 
 class Block(NamedTuple):
@@ -46,24 +44,48 @@ class Block(NamedTuple):
     passes: float = 0.0
 
 
-def prequential(
-    fit: Fit,
-    *,
-    predictive: Predictive = "refit",
-    shares: Sequence[float] = SHARES,
-    orders: int = 2,
-    seed: int = 0,
-    **settings: Any,
-) -> LogEvidence:
+@dataclass(frozen=True, kw_only=True)
+class _InBlocks(Estimator):
+    """The chain rule over blocks of rows, in random orders."""
+
+    direction: ClassVar[Direction]
+
+    shares: Sequence[float] = SHARES
+    orders: Annotated[int, Between(2)] = 2
+    seed: Whole = 0
+
+    def estimate(self, fit: Fit) -> LogEvidence:
+        found = []
+        for seed in range(self.seed, self.seed + self.orders):
+            rows = torch.randperm(fit.data.N, generator=torch.Generator().manual_seed(seed))
+            found.append(self._blocks(fit, rows, seed))
+        totals = torch.tensor(
+            [math.fsum(b.nats for b in one) for one in found], dtype=torch.float64
+        )
+        first, last = (sum(one[k].nats for one in found) / self.orders for k in (0, -1))
+        return LogEvidence(
+            value=float(totals.mean()),
+            error=float(totals.std()) / math.sqrt(self.orders),
+            direction=self.direction,
+            passes=sum(block.passes for one in found for block in one),
+            details={"blocks": float(len(found[0])), "first": first, "last": last},
+        )
+
+    @abstractmethod
+    def _blocks(self, fit: Fit, order: Tensor, seed: int) -> list[Block]:
+        """Of the rows in one order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prequential(_InBlocks):
     r"""The chain rule as a code: ``Σ_s log p(y_s | x_s, D_{<s})`` over blocks of rows.
 
     The model is fitted afresh on all rows before a block, by the settings of the fit, and what it
-    predicts of the block is the code of that. The first block is sent without a model: classes are
-    equally likely, targets of a regression standard normal (they are standardised by all rows,
-    which a strict code would have to send first). Whatever the network, minus the value over
-    ``ln 2`` is a number of bits that does send the targets, weights included, for the receiver can
-    do the same fits; and with the predictive distribution of the model itself
-    (``predictive="exact"``) the sum is the evidence, for every order and all blocks.
+    predicts of the block (the mixture over draws or depths) is the code of that. The first block is
+    sent without a model: classes are equally likely, targets of a regression standard normal (they
+    are standardised by all rows, which a strict code would have to send first). Whatever the
+    network, minus the value over ``ln 2`` is a number of bits that does send the targets, weights
+    included, for the receiver can do the same fits.
 
     Of one order and one seed it is a number without error. The error is that of the mean over
     ``orders`` of the rows, each with a seed of its own.
@@ -72,57 +94,45 @@ def prequential(
     A network that was given trained weights begins every fit with them.
 
     Arguments:
-        fit: whose model, guide and settings are used again.
-        predictive: of a ``refit``, the mixture over its draws or depths; or ``exact``, of a model
-            whose evidence is exact.
-        shares: ends of the blocks, increasing to 1; blocks without a row are left out. In the
-            ``exact`` code the first block has a predictive like all others.
+        shares: ends of the blocks, increasing to 1; blocks without a row are left out.
         orders: of the rows, drawn at random.
         seed: of the orders and fits.
-        settings: in place of those of the fit, such as ``epochs=50``.
-
-    Raises:
-        PyroccamError: for shares that do not increase to 1, no two orders, counts as targets, or an
-            exact predictive that there is not.
+        settings: in place of those of the fit, such as ``{"epochs": 50}``.
 
     References:
         Dawid 1984, Present position and potential developments: the prequential approach; Blier,
         Ollivier 2018, The description length of deep learning models, arXiv:1802.07044.
     """
-    one_of("predictive", predictive, ("refit", "exact"))
-    if orders < 2:
-        raise PyroccamError(
-            f"prequential: got orders={orders}, expected 2 or more.\n"
-            "A single order of the rows shows no error."
-        )
-    if predictive == "exact" and settings:
-        raise PyroccamError(
-            f'prequential: settings ({", ".join(settings)}) are for predictive="refit", with '
-            '"exact" nothing is trained.\nLeave them out.'
-        )
-    begun = time.perf_counter()
-    fit.data.refuse_weights("A code length")
-    found = []
-    for order in range(orders):
-        rows = torch.randperm(fit.data.N, generator=torch.Generator().manual_seed(seed + order))
-        if predictive == "exact":
-            found.append(_exact_blocks(fit, rows, shares))
-        else:
-            found.append(blocks_of(fit, rows, shares, seed=seed + order, **settings))
-    totals = torch.tensor([math.fsum(b.nats for b in one) for one in found], dtype=torch.float64)
-    spread = float(totals.std())
-    first, last = (sum(one[k].nats for one in found) / orders for k in (0, -1))
-    return LogEvidence(
-        "prequential",
-        float(totals.mean()),
-        spread / math.sqrt(orders),
-        "exact" if predictive == "exact" else "code",
-        fit.data.N,
-        sum(block.passes for one in found for block in one),
-        time.perf_counter() - begun,
-        None,
-        {"blocks": float(len(found[0])), "first": first, "last": last},
-    )
+
+    name = "prequential"
+    direction = "code"
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def _blocks(self, fit: Fit, order: Tensor, seed: int) -> list[Block]:
+        return blocks_of(fit, order, self.shares, seed=seed, **self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainRule(_InBlocks):
+    """The sum of :class:`Prequential` by the exact predictive distribution of the model itself,
+    where :class:`Exact` is known: the evidence, for every order and all blocks.
+
+    Arguments:
+        shares, orders, seed: as for :class:`Prequential`. The first block has a predictive like all
+            others.
+    """
+
+    name = "chain-rule"
+    direction = "exact"
+
+    def _blocks(self, fit: Fit, order: Tensor, seed: int) -> list[Block]:
+        ends = [0, *block_ends(len(order), self.shares)]
+        where = fit.data.device
+        with joint(fit, self.name) as density, seeded(0, where):
+            blocks = [order[a:b].to(where) for a, b in itertools.pairwise(ends)]
+            nats = Conjugate(density).log_predictive(blocks)
+        return [Block(end, one) for end, one in zip(ends[1:], nats, strict=True)]
 
 
 def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[int]:
@@ -142,10 +152,7 @@ def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[in
     """
     increasing = all(a < b for a, b in itertools.pairwise(shares))
     if not shares or not increasing or shares[0] <= 0.0 or shares[-1] != 1.0:
-        raise PyroccamError(
-            f"shares={list(shares)}: expected positive numbers that increase to 1.\n"
-            "Take (0.1, 0.2, 0.4, 1.0), say."
-        )
+        raise PyroccamError(f"shares={list(shares)}", "positive numbers that increase to 1")
     return sorted({min(rows, max(least, round(share * rows))) for share in shares})
 
 
@@ -156,7 +163,7 @@ def blocks_of(
 
     Arguments:
         order: of the training rows, ``(N,)``.
-        fit, shares, seed, settings: as for :func:`prequential`.
+        fit, shares, seed, settings: as for :class:`Prequential`.
     """
     # The next block is predicted by a fit to these rows, of which batch normalisation needs two.
     ends = block_ends(len(order), shares, least=2)
@@ -202,10 +209,7 @@ def switching(blocks: Tensor) -> float:
         -4.08
     """
     if blocks.dim() != 2 or not blocks.shape[1]:
-        raise PyroccamError(
-            f"blocks has shape {tuple(blocks.shape)}, expected (models, blocks).\n"
-            "Stack what blocks_of gives of each model."
-        )
+        raise PyroccamError(f"blocks of shape {tuple(blocks.shape)}", "(models, blocks)")
     blocks = blocks.double()
     models = len(blocks)
     log_share = blocks.new_full((models,), -math.log(models)) + blocks[:, 0]
@@ -240,16 +244,4 @@ def _without_a_model(data: Dataset, chosen: Tensor) -> float:
         case "regression":
             return float(-0.5 * (y.double().square() + math.log(2 * math.pi)).sum())
         case _:
-            raise PyroccamError(
-                f"A first block of {data.task} has no code without a model, expected classes, "
-                'labels or a regression.\nUse by="importance" or "laplace".'
-            )
-
-
-def _exact_blocks(fit: Fit, order: Tensor, shares: Sequence[float]) -> list[Block]:
-    ends = [0, *block_ends(len(order), shares)]
-    where = fit.data.device
-    with joint(fit, "prequential") as density, seeded(0, where):
-        blocks = [order[a:b].to(where) for a, b in itertools.pairwise(ends)]
-        nats = Conjugate(density).log_predictive(blocks)
-    return [Block(end, one) for end, one in zip(ends[1:], nats, strict=True)]
+            raise PyroccamError(f"a first block of {data.task}", "classes, labels or a regression")

@@ -103,9 +103,9 @@ def kronecker(density: Joint, theta: Tensor) -> Precision:
         scales = scale[where]
         if float(scales.max() - scales.min()) > 1e-6 * float(scales.max()):
             raise PyroccamError(
-                f'curvature="kronecker" needs one scale of the prior for layer {name!r}, got from '
-                f"{float(scales.min()):.3g} to {float(scales.max()):.3g}.\n"
-                'Use curvature="diagonal".'
+                f"scales of {float(scales.min()):.3g} to {float(scales.max()):.3g} in the prior of "
+                f"layer {name!r}",
+                'one scale, for curvature="kronecker"',
             )
         inner, outer = factors[name]
         damping = 1.0 / float(scales.flatten()[0]) ** 2
@@ -124,24 +124,17 @@ CURVATURES: dict[str, Callable[[Joint, Tensor], Precision]] = {
 def _refuse_large(density: Joint) -> None:
     if density.size > MOST_DENSE:
         raise PyroccamError(
-            f"A dense curvature of {density.size:,} weights would have {density.size**2:,} numbers,"
-            f' expected at most {MOST_DENSE:,} weights.\nUse curvature="kronecker" or "diagonal".'
+            f"a dense curvature of {density.size:,} weights", f"at most {MOST_DENSE:,}"
         )
 
 
 def _normal_prior(density: Joint, word: str) -> tuple[Tensor, Tensor]:
     found = density.normal_prior()
     if found is None:
-        kinds = ", ".join(sorted({type(layer.prior).__name__ for layer in _layers(density)}))
-        raise PyroccamError(
-            f'curvature="{word}" needs normal priors of all weights, got {kinds}.\n'
-            'Use priors.Normal, or curvature="full", which takes any smooth prior.'
-        )
+        layers = density.model.layers.values()
+        kinds = ", ".join(sorted({type(layer.prior).__name__ for layer in layers}))
+        raise PyroccamError(f'priors of {kinds}, with curvature="{word}"', "normal ones")
     return found
-
-
-def _layers(density: Joint) -> list[nn.Module]:
-    return list(density.model.layers.values())
 
 
 def _hessian(
@@ -197,10 +190,7 @@ def _jacobians(density: Joint, theta: Tensor) -> Iterator[tuple[Tensor, Tensor]]
     first, _ = next(density.parts(1))
     outputs = density.outputs(theta, first)
     if outputs.dim() != 2:
-        raise PyroccamError(
-            f"Outputs of shape {tuple(outputs.shape)} have no one curvature for each row, expected "
-            "(rows, outputs).\nGive the network one row of outputs for each input."
-        )
+        raise PyroccamError(f"outputs of shape {tuple(outputs.shape)}", "(rows, outputs)")
     each = outputs.shape[1] * density.size
     rows = max(1, NUMBERS_AT_ONCE // max(each, 1))
     for x, y in density.parts(rows):
@@ -229,9 +219,9 @@ def _factors(density: Joint, theta: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     layers = {name: density.net.get_submodule(name) for name in density.model.layers}
     for name, layer in layers.items():
         if type(layer) is not nn.Linear:
+            kind = type(layer).__name__
             raise PyroccamError(
-                f'curvature="kronecker" is for linear layers, but {name!r} is of '
-                f'{type(layer).__name__}.\nUse curvature="diagonal".'
+                f'layer {name!r} of {kind}, with curvature="kronecker"', "linear layers"
             )
     weights = density.weights(theta[None])
     own = {name: value[0].detach() for name, value in weights.items()}
@@ -269,8 +259,8 @@ def _noting(name: str, seen: dict[str, tuple[Tensor, Tensor]]) -> Callable[..., 
     def hook(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> Tensor:
         if made.dim() != 2 or name in seen:
             raise PyroccamError(
-                f'curvature="kronecker": layer {name!r} is used for several places of an input, '
-                f'outputs {tuple(made.shape)}.\nUse curvature="diagonal".'
+                f'layer {name!r} at several places of an input, with curvature="kronecker"',
+                "one place",
             )
         kept = made if made.requires_grad else made.requires_grad_()
         seen[name] = (given[0].detach(), kept)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
+from typing import Annotated
 
-import pyro
 import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between
 from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import evaluating, seeded
 from ..diagnostics.leave_one_out import good_khat
 from ..diagnostics.pareto import khat_of
-from ..fits.result import Fit
 from ..posterior.draws import draw_sites
-from ..posterior.family import require
-from .joint import Joint, refuse_improper
-from .result import LogEvidence
+from .estimator import DensityEstimator, LogEvidence
+from .joint import Joint
 
-__all__ = ["doubtful_weights", "importance"]
+__all__ = ["Importance", "doubtful_weights"]
+
+FEWEST = 100  # draws whose tail tells whether the weights can be believed
 
 
-def importance(fit: Fit, *, draws: int = 1000, repeats: int = 10, seed: int = 0) -> LogEvidence:
-    r"""The importance-weighted bound, with q of the fit as the proposal.
+@dataclass(frozen=True, kw_only=True)
+class Importance(DensityEstimator):
+    r"""The importance-weighted bound, with q of the fit as the proposal: of random weights, and
+    perhaps structure, whose guide has a density.
 
     .. math:: E_{θ_1 \dots θ_K \sim q} \log \frac{1}{K} \sum_k \frac{p(y, θ_k)}{q(θ_k)}
         \le \log p(y)
@@ -34,45 +35,37 @@ def importance(fit: Fit, *, draws: int = 1000, repeats: int = 10, seed: int = 0)
     hide what is missing: their k̂ is in the details, and a doubt where it is too large.
 
     Arguments:
-        fit: of random weights, and perhaps structure, whose guide has a density.
         draws: K.
-        repeats: of the whole, whose mean is the value, and whose spread shows the error of that.
-        seed: of the draws; the state of the generator is left as it was.
-
-    Raises:
-        PyroccamError: for fewer than 2 draws or repeats, a guide of points, or an improper prior.
-        TypeError: for weights that are numbers.
+        repeats: of the whole, whose mean is the value, and whose spread shows the error of that;
+            with 100 draws in all of them, or more.
 
     References:
         Burda, Grosse, Salakhutdinov 2016, Importance weighted autoencoders, arXiv:1509.00519.
     """
-    if draws < 2 or repeats < 2 or draws * repeats < 100:
-        raise PyroccamError(
-            f"importance: got draws={draws} and repeats={repeats}, expected 2 or more of each, and "
-            "100 in all.\nDraw more: their tail tells whether the weights can be believed."
+
+    name = "importance"
+    structures = True
+
+    draws: Annotated[int, Between(2)] = 1000
+    repeats: Annotated[int, Between(2)] = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.draws * self.repeats < FEWEST:
+            given = f"draws={self.draws} and repeats={self.repeats}"
+            raise PyroccamError(given, f"{FEWEST} draws in all")
+
+    def of_density(self, density: Joint) -> LogEvidence:
+        _refuse_points(density.guide)
+        log_w = torch.stack([_log_weights(density, self.draws) for _ in range(self.repeats)])
+        each = log_w.logsumexp(1) - torch.tensor(float(self.draws), dtype=torch.float64).log()
+        khat, _, share = khat_of(log_w.flatten().cpu().numpy())
+        return LogEvidence(
+            value=float(each.mean()),
+            error=float(each.std()) / self.repeats**0.5,
+            doubt=doubtful_weights(khat, self.draws * self.repeats),
+            details={"khat": khat, "share of draws": share, "bound": float(log_w.mean())},
         )
-    begun = time.perf_counter()
-    model, guide = require(fit, BayesianNetwork, 'inference.evidence(by="importance")')
-    where = fit.data.device
-    quiet = pyro.validation_enabled(False)
-    with evaluating(model), evaluating(guide), seeded(seed, where), quiet:
-        _refuse_points(guide)
-        refuse_improper(model)
-        density = Joint(model, guide, fit.data)
-        log_w = torch.stack([_log_weights(density, draws) for _ in range(repeats)])
-    each = log_w.logsumexp(1) - torch.tensor(float(draws), dtype=torch.float64).log()
-    khat, _, share = khat_of(log_w.flatten().cpu().numpy())
-    return LogEvidence(
-        "importance",
-        float(each.mean()),
-        float(each.std()) / repeats**0.5,
-        "below",
-        density.rows,
-        density.passes,
-        time.perf_counter() - begun,
-        doubtful_weights(khat, draws * repeats),
-        {"khat": khat, "share of draws": share, "bound": float(log_w.mean())},
-    )
 
 
 def _log_weights(density: Joint, draws: int) -> Tensor:
@@ -89,10 +82,7 @@ def _log_weights(density: Joint, draws: int) -> Tensor:
 def _refuse_points(guide: NetworkGuide) -> None:
     for site in guide.latents():
         if (why := guide.factor_of(site).no_density) is not None:
-            raise PyroccamError(
-                f'by="importance" weighs draws by the density of q, but at site {site!r} {why}.\n'
-                'Fit guides.MeanField, or use by="laplace" or "annealed".'
-            )
+            raise PyroccamError(f"at site {site!r} {why}", "a guide with a density")
 
 
 def doubtful_weights(khat: float, draws: int) -> str | None:

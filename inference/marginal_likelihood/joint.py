@@ -51,9 +51,6 @@ class Joint:
         rows: N.
         numbers: weights of the network, random or not.
         passes: of one network through all rows, counted.
-
-    Raises:
-        DataError: for rows with weights.
     """
 
     def __init__(
@@ -63,7 +60,6 @@ class Joint:
         data: Dataset,
         structure: Mapping[str, Tensor] | None = None,
     ) -> None:
-        data.refuse_weights("An evidence")
         # Not only values: the logarithm of a float32 scale is wrong in the eighth digit, N times.
         self.model, self.guide = copy.deepcopy(model).double(), guide
         self.net = mean_network(model, guide).double()
@@ -116,12 +112,7 @@ class Joint:
         return self.theta(means)[0]
 
     def draw_prior(self, draws: int) -> Tensor:
-        """θ ``(S, n)`` from the prior.
-
-        Raises:
-            PyroccamError: for a prior that is improper.
-        """
-        refuse_improper(self.model)
+        """θ ``(S, n)`` from the prior, which is proper."""
         found = {}
         for site, prior in self.priors.items():
             drawn = prior.sample(() if prior.batch_shape else (draws,))
@@ -287,49 +278,35 @@ def _in_double(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def joint(fit: Fit, by: str, structure: Mapping[str, Tensor] | None = None) -> Iterator[Joint]:
+def joint(
+    fit: Fit, by: str, structure: Mapping[str, Tensor] | None = None, *, summed: bool = False
+) -> Iterator[Joint]:
     """The :class:`Joint` of a fit, with its pair in evaluation mode and Pyro's validation off.
 
     Arguments:
         by: name of the estimator, for the error.
+        structure: values of the sites of random structure.
+        summed: these may be missing.
 
     Raises:
-        PyroccamError: for a model whose weights are numbers.
-        ValueError: for random structure that is not given.
+        PyroccamError: for a model whose weights are numbers, or random structure that is missing.
     """
-    model, guide = require(
-        fit,
-        BayesianNetwork,
-        f'inference.evidence(by="{by}")',
-        'Use by="bound", "exact" or "prequential" where weights are numbers.',
-    )
+    model, guide = require(fit, BayesianNetwork, f'inference.evidence(by="{by}")')
     missing = [site for site in model.structure if structure is None or site not in structure]
-    if missing:
-        raise PyroccamError(
-            f'by="{by}" is of weights alone, but the structure of this {type(model).__name__} is '
-            f"random (site {missing[0]!r}).\n"
-            'Use by="bound" or "importance", or "exact" where the structure is discrete and small.'
-        )
+    if missing and not summed:
+        raise PyroccamError(f"random structure (site {missing[0]!r})", "weights alone to be random")
     with evaluating(model), evaluating(guide), pyro.validation_enabled(False):
         yield Joint(model, guide, fit.data, structure)
 
 
 def refuse_improper(model: Model, given: bool = False) -> None:
-    """Refuse a prior without a finite integral.
-
-    Arguments:
-        given: see :func:`improper_site`.
-
-    Raises:
-        PyroccamError: naming its site.
-    """
+    """Refuse a prior without a finite integral; for ``given`` see :func:`improper_site`."""
     if (site := improper_site(model, given)) is not None:
         layer, name = model.sites[site]
         prior = base(layer.latents()[name].prior)
         raise PyroccamError(
-            f"The prior of site {site!r}, {type(prior).__name__}, has no finite integral, or none "
-            "that is fixed, so that there is no evidence, and no code of the weights.\n"
-            "Swap it for a proper one, such as models.priors.GroupHorseshoe() or Normal(1.0)."
+            f"the prior of site {site!r}, {type(prior).__name__}, has no fixed finite integral",
+            "a proper prior",
         )
 
 

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...models.checks import one_of
-from ...models.contexts import seeded
+from ...data.ranges import Between, Whole
 from ..diagnostics.pareto import khat_of
-from ..fits.result import Fit
 from .curvature import CURVATURES
+from .estimator import DensityEstimator, LogEvidence
 from .importance_weights import doubtful_weights
-from .joint import Joint, joint, refuse_improper
+from .joint import Joint
 from .normals import NotPositive, Precision
-from .result import LogEvidence
 
-__all__ = ["laplace", "peak"]
+__all__ = ["Laplace", "peak"]
 
 FLAT = 1e-6  # nats that a step to the peak of the normal would still gain, for each row
 
 
-def laplace(
-    fit: Fit,
-    *,
-    curvature: str = "full",
-    climb: int = 200,
-    restarts: int = 0,
-    updates: int = 0,
-    draws: int = 1000,
-    seed: int = 0,
-) -> LogEvidence:
+@dataclass(frozen=True, kw_only=True)
+class Laplace(DensityEstimator):
     r"""Laplace's method at the peak nearest to the fit.
 
     .. math:: \log p(y) \approx \log p(y, \hat θ) + \tfrac12 g^T P^{-1} g + \tfrac n2 \log 2π
@@ -51,7 +41,6 @@ def laplace(
     weights double that; draws from one peak do not see the others.
 
     Arguments:
-        fit: of random weights; climbing begins at the posterior means.
         curvature: ``full`` (of the linearised network), ``hessian``, ``kronecker`` or ``diagonal``,
             see :mod:`~pyroccam.inference.marginal_likelihood.curvature`.
         climb: steps of L-BFGS to the peak, at most; 0 stays at the posterior means.
@@ -64,77 +53,79 @@ def laplace(
             than on the way. The fit keeps its own; scales that were found are among the
             ``details``.
         draws: from the normal, for the error.
-        seed: of the draws.
-
-    Raises:
-        PyroccamError: for an unknown curvature, one that is not positive, too large a network, or
-            an improper prior.
-        TypeError: for weights that are numbers.
 
     References:
         MacKay 1992, A practical Bayesian framework for backpropagation networks; Immer et al.
         2021, Scalable marginal likelihood estimation, arXiv:2104.04975.
     """
-    one_of("curvature", curvature, tuple(CURVATURES))
-    if min(climb, restarts, updates) < 0 or draws < 100:
-        raise PyroccamError(
-            f"laplace: got climb={climb}, restarts={restarts}, updates={updates} and draws={draws},"
-            " expected 0 or more of the first three and 100 draws or more.\n"
-            "Fewer draws would not show how wrong the normal is."
+
+    name = "laplace"
+
+    curvature: Literal["full", "hessian", "kronecker", "diagonal"] = "full"
+    climb: Whole = 200
+    restarts: Whole = 0
+    updates: Whole = 0
+    draws: Annotated[int, Between(100)] = 1000
+
+    def of_density(self, density: Joint) -> LogEvidence:
+        best, peaks = self._highest(density)
+        scales: dict[str, float] = {}
+        for _ in range(self.updates):
+            scales = density.update_priors(best.mean, best.precision.variance)
+            if not scales:
+                raise PyroccamError(f"updates={self.updates}", "priors that learn a scale")
+            best = self._normal(density, best.mean)
+        standard = torch.randn(self.draws, density.size, dtype=torch.float64, device=density.device)
+        drawn, log_q = best.precision.draw(standard)
+        log_w = density(best.mean + drawn) - log_q
+        shift = float(log_w.logsumexp(0)) - math.log(self.draws) - best.value
+        khat, _, share = khat_of(log_w.cpu().numpy())
+        spread = (log_w - log_w.max()).exp()
+        error = float(spread.std() / spread.mean()) / math.sqrt(self.draws)
+        doubt = _doubt(best.gain / density.rows, self.climb) or doubtful_weights(khat, self.draws)
+        return LogEvidence(
+            value=best.value,
+            error=abs(shift) + error,
+            direction="either",
+            doubt=doubt,
+            details={
+                "log joint": best.log_joint,
+                "gain": best.gain,
+                "log det": best.precision.log_det,
+                "by draws": best.value + shift,
+                "error of draws": error,
+                "khat": khat,
+                "share of draws": share,
+                "weights": float(density.size),
+                "peaks": float(peaks),
+                **{f"prior scale of {name}": scale for name, scale in scales.items()},
+            },
         )
-    begun = time.perf_counter()
-    with joint(fit, "laplace") as density, seeded(seed, fit.data.device):
-        refuse_improper(density.model)
+
+    def _highest(self, density: Joint) -> tuple[_Normal, int]:
+        """The normal of the largest value, of those at all peaks; and how many these are."""
         begin = [density.centre()[None]]
-        if restarts:
-            begin.append(density.draw_prior(restarts))
+        if self.restarts:
+            begin.append(density.draw_prior(self.restarts))
         peaks = []
         for place, start in enumerate(torch.cat(begin)):
             try:
-                peaks.append(_normal_at(density, peak(density, start, climb), curvature))
+                peaks.append(self._normal(density, start))
             except NotPositive:
-                if place == restarts and not peaks:
+                if place == self.restarts and not peaks:
                     raise
-        best = max(peaks, key=lambda one: one.value)
-        scales: dict[str, float] = {}
-        for _ in range(updates):
-            scales = density.update_priors(best.mean, best.precision.variance)
-            if not scales:
-                raise PyroccamError(
-                    f"laplace: got updates={updates}, expected priors that learn a scale.\n"
-                    'Use priors.Normal(learn="scale") or Normal(learn="layer"), or leave it out.'
-                )
-            best = _normal_at(density, peak(density, best.mean, climb), curvature)
-        standard = torch.randn(draws, density.size, dtype=torch.float64, device=density.device)
-        drawn, log_q = best.precision.draw(standard)
-        log_w = density(best.mean + drawn) - log_q
-    found, gain = best.value, best.gain
-    shift = float(log_w.logsumexp(0)) - math.log(draws) - found
-    khat, _, share = khat_of(log_w.cpu().numpy())
-    spread = (log_w - log_w.max()).exp()
-    error = float(spread.std() / spread.mean()) / math.sqrt(draws)
-    return LogEvidence(
-        "laplace",
-        found,
-        abs(shift) + error,
-        "either",
-        density.rows,
-        density.passes,
-        time.perf_counter() - begun,
-        _doubt(gain / density.rows, climb) or doubtful_weights(khat, draws),
-        {
-            "log joint": best.log_joint,
-            "gain": gain,
-            "log det": best.precision.log_det,
-            "by draws": found + shift,
-            "error of draws": error,
-            "khat": khat,
-            "share of draws": share,
-            "weights": float(density.size),
-            "peaks": float(len(peaks)),
-            **{f"prior scale of {name}": scale for name, scale in scales.items()},
-        },
-    )
+        return max(peaks, key=lambda one: one.value), len(peaks)
+
+    def _normal(self, density: Joint, start: Tensor) -> _Normal:
+        """That at the peak nearest to a place."""
+        theta = peak(density, start, self.climb)
+        log_joint, slope = (part[0] for part in density.gradient(theta[None]))
+        precision = CURVATURES[self.curvature](density, theta)
+        step = precision.solve(slope)
+        gain = 0.5 * float(slope @ step)
+        volume = 0.5 * (density.size * math.log(2 * math.pi) - precision.log_det)
+        value = float(log_joint) + gain + volume
+        return _Normal(value, theta + step, precision, float(log_joint), gain)
 
 
 @dataclass(frozen=True)
@@ -152,16 +143,6 @@ class _Normal:
     precision: Precision
     log_joint: float
     gain: float
-
-
-def _normal_at(density: Joint, theta: Tensor, curvature: str) -> _Normal:
-    log_joint, slope = (part[0] for part in density.gradient(theta[None]))
-    precision = CURVATURES[curvature](density, theta)
-    step = precision.solve(slope)
-    gain = 0.5 * float(slope @ step)
-    volume = 0.5 * (density.size * math.log(2 * math.pi) - precision.log_det)
-    value = float(log_joint) + gain + volume
-    return _Normal(value, theta + step, precision, float(log_joint), gain)
 
 
 def _doubt(gain: float, climb: int) -> str | None:

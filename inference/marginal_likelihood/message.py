@@ -84,7 +84,7 @@ def description_length(fit: Fit, *, passes: int = 20, seed: int = 0) -> Descript
     """
     refuse_undecided(fit)
     fit.data.refuse_weights("A description length")
-    refuse_points(fit, "A description length", "Fit guides.MeanField, or pack it to a file.")
+    refuse_points(fit, "a description length")
     refuse_improper(fit.model, given=True)
     if getattr(fit.guide, "sums_out", False):
         return _summed_out(fit)
@@ -132,22 +132,14 @@ def _message(
     )
 
 
-def refuse_points(fit: Fit, what: str, instead: str) -> None:
-    """Refuse a guide with a site of no density.
-
-    Arguments:
-        what: is asked for.
-        instead: what to do, a sentence.
-
-    Raises:
-        PyroccamError: naming the site.
-    """
+def refuse_points(fit: Fit, what: str) -> None:
+    """Refuse a guide with a site of no density, of which ``what`` is asked for."""
     if not fit.model.random_weights:
         return
     for site in fit.guide.latents():
-        factor = fit.guide.factor_of(site)
-        if factor.is_point:
+        if fit.guide.factor_of(site).is_point:
+            kind = type(fit.guide).__name__
             raise PyroccamError(
-                f"{what} needs a posterior with a width, but at site {site!r} of "
-                f"guides.{type(fit.guide).__name__} q is a point.\n{instead}"
+                f"guides.{kind}, in which q of site {site!r} is a point",
+                f"a posterior with a width, for {what}",
             )

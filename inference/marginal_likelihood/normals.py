@@ -11,10 +11,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
+
 __all__ = ["Blocks", "Dense", "Diagonal", "Kronecker", "NotPositive", "Precision"]
 
 
-class NotPositive(ValueError):
+class NotPositive(PyroccamError):
     """A matrix that is to be a precision has a direction of no, or of negative, curvature."""
 
 
@@ -66,9 +68,7 @@ class Dense:
         root, info = torch.linalg.cholesky_ex(self.matrix)
         if int(info) or not bool(root.isfinite().all()):
             raise NotPositive(
-                f"The curvature of {len(self.matrix)} weights is not positive in every direction: "
-                "there is no peak here, to which a normal could be fitted.\n"
-                'Take curvature="full" (that of the linearised network), or climb= further.'
+                f"the curvature of {len(self.matrix)} weights", "positive in every direction"
             )
         return root
 
@@ -103,11 +103,8 @@ class Diagonal:
 
     def __post_init__(self) -> None:
         if not bool((self.precision > 0).all()):
-            raise NotPositive(
-                f"{int((self.precision <= 0).sum())} of {len(self.precision)} weights have no "
-                "positive curvature, so that a normal has no width there.\n"
-                "Give them a prior with a larger precision."
-            )
+            flat = int((self.precision <= 0).sum())
+            raise NotPositive(f"the curvature of {flat} weights", "positive")
 
     @property
     def log_det(self) -> float:

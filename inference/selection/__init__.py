@@ -3,13 +3,12 @@
 from .bilevel import IndefiniteCurvature, Selection, select
 from .hypergradient import NonFiniteGradient
 from .levels import Against, InverseGamma, Level
-from .methods import Drmad, Greedy, Implicit, OneLevel, Random, Unrolled
+from .methods import Greedy, Implicit, OneLevel, Random, Unrolled
 from .self_tuning import SelfTuning
 from .weight_path import Path, PathPoint, path, within
 
 __all__ = [
     "Against",
-    "Drmad",
     "Greedy",
     "Implicit",
     "IndefiniteCurvature",

@@ -8,11 +8,14 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, Positive, Whole, checked
 from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import positive, shown, whole
 from ...models.contexts import seeded
+from ...models.likelihoods.choosing import precision
 from ..fits.fitting import Fit, pick_device
 from ..posterior.family import family
 from ..training.settings import Settings
@@ -21,7 +24,7 @@ from ..training.trainer import Interrupted
 from .folds import Folds, fold_rows
 from .hypergradient import NonFiniteGradient
 from .levels import Level, Objectives
-from .methods import Drmad, Greedy, Implicit, Method, OneLevel, Random, Unrolled
+from .methods import Greedy, Method
 from .search import Rows, Search
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ class Selection:
         return self.history[self.best]["Q"]
 
 
+@checked
 def select(
     model: BayesianNetwork,
     guide: Guide,
@@ -71,15 +75,15 @@ def select(
     L: Level | None = None,
     Q: Level | None = None,
     *,
-    method: Method | str = Greedy(),  # noqa: B008 (it is frozen)
-    outer_steps: int = 50,
-    inner_steps: int = 50,
-    lr: float = 1e-2,
-    outer_lr: float = 1e-2,
-    batch_size: int = 512,
-    particles: int = 1,
-    draws: int = 20,
-    seed: int = 0,
+    method: Method = Greedy(),  # noqa: B008 (it is frozen)
+    outer_steps: Count = 50,
+    inner_steps: Count = 50,
+    lr: Positive = 1e-2,
+    outer_lr: Positive = 1e-2,
+    batch_size: Count = 512,
+    particles: Count = 1,
+    draws: Count = 20,
+    seed: Whole = 0,
     device: str = "auto",
     progress: bool | None = None,
 ) -> Selection:
@@ -111,7 +115,7 @@ def select(
         model, guide: a pair, changed in place.
         data: its training rows (and, for ``split="val"``, validation rows).
         L, Q: the objectives.
-        method: ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Drmad()``, ``Random()``,
+        method: ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Random()``,
             ``SelfTuning()`` or ``OneLevel()`` of :mod:`pyroccam.inference.selection`; each says
             when it is right.
         outer_steps, inner_steps: moves of h, and of θ in each of those.
@@ -134,59 +138,20 @@ def select(
         Bakhteev, Strijov, Bayesian selection of deep learning model structure.
     """
     L, Q = L or Level(), Q or Level()
-    if not isinstance(method, Method):
-        method = _named(method)
     pair = family(model, guide)
-    if not L.likelihood:
-        raise PyroccamError("L needs a likelihood: give Level(likelihood=...) above 0.")
-    if L.structure or L.hyperprior is not None:
-        raise PyroccamError(
-            "structure= and hyperprior= do not depend on θ, so they change nothing in L: give them "
-            "to Q."
-        )
-    if L.folds is not None:
-        raise PyroccamError(
-            "Level(folds) holds rows out from L, and is an option of Q.\nGive it to Q alone."
-        )
-    if Q.by_layer or (L.by_layer and (Q.kl_weight or (Q.split, Q.folds) == (L.split, None))):
-        raise PyroccamError(
-            "Weights of the KL by layer, L=Level(prior='layer'), are learnt by the likelihood of "
-            f"rows that L does not see; got Q={Q}.\nGive Q=Level(prior=0.0, split='val'), or "
-            "folds=4."
-        )
-    if L.by_layer and guide.undecided is not None:
-        raise PyroccamError(
-            f"{guide.undecided.partition(chr(10))[0]} It has no further weights, of layers.\nGive "
-            "the guide that is inside."
-        )
-    if Q.folds is not None and (L.split != "train" or data.streamed):
-        given = "the training rows are streamed" if data.streamed else f"L has split={L.split!r}"
-        instead = "Level(split='val')" if data.streamed else "L the training rows"
-        raise PyroccamError(
-            f"Level(folds={Q.folds}) are parts of training rows in memory, and both levels are of "
-            f"them, but {given}.\nGive {instead}."
-        )
-    counts = {"outer_steps": outer_steps, "inner_steps": inner_steps, "draws": draws}
-    for name, count in {**counts, "batch_size": batch_size, "particles": particles}.items():
-        whole(name, count, 1)
+    _refuse_levels(L, Q, guide, data)
+    if not isinstance(method, Method):
+        raise PyroccamError(f"method={method!r}", "one of inference.selection, such as Greedy()")
     if outer_steps * inner_steps < method.least:
-        raise PyroccamError(
-            f"{method} moves h after {method.least} inner steps, and outer_steps={outer_steps} of "
-            f"inner_steps={inner_steps} are {outer_steps * inner_steps}.\nGive more steps, or a "
-            "method that waits for fewer."
-        )
-    positive("lr", lr)
-    positive("outer_lr", outer_lr)
+        given = f"{outer_steps} outer steps of {inner_steps}"
+        raise PyroccamError(f"{given}, with {method}", f"{method.least} inner steps or more")
+    if model.size != data.N:
+        raise PyroccamError(f"a model for {model.size} rows, and data of {data.N}", "the same")
+    data.refuse_weights("Two levels")
     where = pick_device(device)
-    data = data.to(where)
+    data = data.to(where, torch.float64 if precision(model) is torch.float64 else None)
     model.to(where)
     guide.to(where)
-    if model.size != data.N:
-        raise PyroccamError(
-            f"The model was made for {model.size} training rows, the data has {data.N}: build it "
-            "with data=<this data>."
-        )
-    data.refuse_weights("Two levels")
     start = time.perf_counter()
     kind = Objectives if Q.folds is None else Folds
     objectives = kind(model, guide, (L, Q), particles)
@@ -199,7 +164,7 @@ def select(
             if Q.folds is None
             else fold_rows(data, Q.folds, batch_size)
         )
-        search = Search(objectives, rows, inner_steps, lr, outer_lr, method.optimizer)
+        search = Search(objectives, rows, inner_steps, lr, outer_lr)
         watch = [[objectives.key(*part.batch()) for _ in range(draws)] for part in rows]
         history: list[dict[str, float]] = []
         first = search.theta
@@ -215,45 +180,37 @@ def select(
                 history.append(row)
                 sound = math.isfinite(row["Q"]) and math.isfinite(row["L"])
                 if not sound and not method.draws:
-                    raise NonFiniteGradient(
-                        f"Q is {row['Q']:g} and L {row['L']:g} after outer step {outer}: take "
-                        "a smaller lr or outer_lr."
-                    )
+                    said = f"Q of {row['Q']:g} and L of {row['L']:g} after outer step {outer}"
+                    raise NonFiniteGradient(said, hint="a smaller lr or outer_lr")
                 if sound and row["Q"] > largest:
                     best, largest, kept = outer, row["Q"], (search.theta, search.h)
                 bar.bar.update(bar.task, completed=outer, loss=f"Q {row['Q']:.2f}")
             if not best:
-                raise NonFiniteGradient(
-                    "Q is finite for none of the h that were drawn: take a smaller lr, or ranges=."
-                )
+                raise NonFiniteGradient("no finite Q of all h that were drawn", hint="ranges")
             objectives.put(*kept)
             steps = inner_steps if method.restart else best * inner_steps
             least = history[best - 1]["L"] / model.size
-            objectives.finish(data, batch_size, steps, lr, method.optimizer, least)
+            objectives.finish(data, batch_size, steps, lr, least)
             kept = objectives.theta, objectives.h
         except KeyboardInterrupt:
-            where_left = f"at the best, step {best}" if best else "before"
-            raise Interrupted(
-                f"Stopped after outer step {len(history)} of {outer_steps}; "
-                f"{objectives.left.format(where_left)}."
-            ) from None
+            done = f"Stopped after outer step {len(history)} of {outer_steps}"
+            raise Interrupted(f"{done}; what is left is of step {best}.") from None
         finally:
             objectives.put(*kept)
             model.eval()
     if search.indefinite:
         warnings.warn(
             f"In {search.indefinite} of {outer_steps} outer steps L was not concave where the "
-            "inner steps ended, and conjugate gradients stopped early: those hypergradients are "
-            "not through a maximum. Do more inner steps, or give a larger Implicit(damping=...).",
+            "inner steps ended: those hypergradients are not through a maximum.",
             IndefiniteCurvature,
-            stacklevel=2,
+            stacklevel=3,
         )
     found = Fit(
         model=model,
         guide=guide,
         data=data,
         settings=Settings(
-            lr=lr, optimizer=method.optimizer, batch_size=batch_size, particles=particles,
+            lr=lr, optimizer="adam", batch_size=batch_size, particles=particles,
             seed=seed, epochs=outer_steps, weight_decay=0.0, schedule="constant",
         ),
         history=history,
@@ -267,19 +224,17 @@ def select(
     return Selection(found, method, history, best - 1, objectives.kl_weights())
 
 
-def _named(name: str) -> Method:
-    """The method that had this name, with a warning; for one release."""
-    methods = (OneLevel(), Greedy(), Unrolled(), Implicit(), Drmad(), Random())
-    known = {"one-level": OneLevel(), **{type(m).__name__.lower(): m for m in methods[1:]}}
-    if name not in known:
+def _refuse_levels(L: Level, Q: Level, guide: Guide, data: Dataset) -> None:
+    """Refuse objectives that are none for their level, or this guide, or this data."""
+    if not L.likelihood:
+        raise PyroccamError("L without a likelihood", "one above 0")
+    if L.structure or L.hyperprior is not None or L.folds is not None:
+        raise PyroccamError(f"L={L}", "structure, hyperprior and folds in Q alone")
+    if Q.by_layer or (L.by_layer and (Q.kl_weight or (Q.split, Q.folds) == (L.split, None))):
         raise PyroccamError(
-            "method must be an object of inference.selection, such as Greedy() or "
-            f"Implicit(damping=0.1), got {shown(name)}."
+            f"prior='layer' with Q={Q}", "it in L, and Q=Level(prior=0.0) of rows that L has not"
         )
-    instead = f"inference.selection.{type(known[name]).__name__}()"
-    warnings.warn(
-        f"method={name!r} is deprecated: give method={instead}, which takes its options.",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return known[name]
+    if L.by_layer and guide.undecided is not None:
+        raise PyroccamError(f"prior='layer' of guides.{type(guide).__name__}", "the guide inside")
+    if Q.folds is not None and (L.split != "train" or data.streamed):
+        raise PyroccamError(f"folds={Q.folds}", "both levels of training rows in memory")

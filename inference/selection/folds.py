@@ -43,17 +43,10 @@ class FoldRows(Rows):
 
 
 def fold_rows(data: Dataset, folds: int, size: int) -> list[Rows]:
-    """Rows for L, all but a fold, and for Q, that fold, in random folds of the training rows.
-
-    Raises:
-        PyroccamError: for more folds than rows.
-    """
+    """Rows for L, all but a fold, and for Q, that fold, in random folds of the training rows."""
     x, y = data.split("train")
     if folds > len(x):
-        raise PyroccamError(
-            f"Level(folds={folds}): the data has {len(x)} training rows.\n"
-            "Give no more folds than rows."
-        )
+        raise PyroccamError(f"folds={folds} of {len(x)} rows", "no more folds than rows")
     own = list(torch.randperm(len(x), device=x.device).tensor_split(folds))
     others = [torch.cat(own[:k] + own[k + 1 :]) for k in range(folds)]
     return [FoldRows(x, y, parts, size) for parts in (others, own)]
@@ -69,7 +62,6 @@ class Folds(Objectives):
     with, K - 1 of K parts of those of the model.
     """
 
-    left = "h is as it was {}, and the guide as it began"
     stacked = 1
 
     @property
@@ -107,15 +99,12 @@ class Folds(Objectives):
         log_likelihood, kl = each.mean(0)
         return torch.stack([log_likelihood, kl / self.seen])
 
-    def finish(
-        self, data: Dataset, size: int, steps: int, lr: float, optimizer: str, least: float
-    ) -> None:
+    def finish(self, data: Dataset, size: int, steps: int, lr: float, least: float) -> None:
         """Train θ by L on all training rows, from where it began, with h as it is now.
 
         Arguments:
             size, steps: rows of a step, and how many.
-            lr, optimizer: of the folds. L is a mean over them, so a plain gradient step moved that
-                of each by 1/K of its own gradient; Adam knows no unit.
+            lr: of the folds.
             least: L of the folds, per observation.
 
         Raises:
@@ -126,8 +115,7 @@ class Folds(Objectives):
         whole = Objectives(self.model, self.guide, (L, L), self.particles)
         whole.put({}, self.h)
         rows = Rows(data, "train", size)
-        lr = lr / self.folds if optimizer == "sgd" else lr
-        search = Search(whole, [rows, rows], steps, lr, lr, optimizer)
+        search = Search(whole, [rows, rows], steps, lr, lr)
         first = search.theta
         search.ascend()
         keys = search.keys(0, CHECKS)
@@ -138,7 +126,8 @@ class Folds(Objectives):
             )
         if not math.isfinite(now) or now < min(before, least) - 1.0:
             raise NonFiniteGradient(
-                f"With the best h, L is {now:g} per observation after {steps} steps on all rows; "
-                f"it began at {before:g}, and folds had {least:g}.\nTake a smaller lr."
+                f"L of {now:g} per observation after {steps} steps on all rows",
+                f"about {least:g}, as folds had",
+                "a smaller lr",
             )
         whole.put(search.theta, search.h)

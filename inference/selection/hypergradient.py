@@ -6,19 +6,20 @@ Parameters θ and hyperparameters h are dicts of tensors, of any shapes. ``inner
 (Q) are called as ``f(theta, h, key)`` and return a scalar; they are random only through ``key``:
 the same key has to give the same noise. What an objective does not use has a zero gradient.
 
-Nothing returned carries a graph. What is not finite raises :class:`NonFiniteGradient`, which names
-the quantity; ``check=False`` leaves that out, as a traced function needs.
+Nothing returned carries a graph.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import grad, vjp
+
+from ...data.errors import PyroccamError
 
 __all__ = [
     "NonFiniteGradient",
@@ -29,7 +30,6 @@ __all__ = [
     "adam",
     "ascend",
     "conjugate_gradient",
-    "drmad",
     "gradient_ascent",
     "implicit",
     "unrolled",
@@ -41,9 +41,8 @@ Objective = Callable[[dict[str, Tensor], dict[str, Tensor], Any], Tensor]
 Update = Callable[[Tensors, Tensors, Any], tuple[dict[str, Tensor], Any]]
 
 
-class NonFiniteGradient(RuntimeError):
-    """A gradient, or a product with second derivatives, became NaN or infinite, or a training
-    diverged."""
+class NonFiniteGradient(PyroccamError, RuntimeError):
+    """A gradient became NaN or infinite, or a training diverged."""
 
 
 class Solution(NamedTuple):
@@ -97,7 +96,6 @@ def ascend(
     keys: Sequence[Any],
     update: Update,
     state: Any = None,
-    check: bool = True,
 ) -> tuple[dict[str, Tensor], Any]:
     """The inner optimisation by itself: θ after it, and the state of the optimiser.
 
@@ -106,10 +104,7 @@ def ascend(
         update: :func:`gradient_ascent`, :func:`adam`, or another pure function like them.
         state: of the optimiser, from an earlier call.
     """
-    _, end, late = deque(_path(inner, theta, h, keys, update, state), maxlen=1).pop()
-    if check and not _finite(end):
-        _explain(_path(inner, theta, h, keys, update, state), len(keys))
-    return end, late
+    return deque(_path(inner, theta, h, keys, update, state), maxlen=1).pop()
 
 
 @torch.no_grad()
@@ -123,7 +118,6 @@ def unrolled(
     key: Any,
     update: Update,
     state: Any = None,
-    check: bool = True,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Any]:
     r"""The hypergradient through T steps of an optimiser, exact; θ and the state at their start
     count as constants. One step of :math:`θ^+ = θ + η ∇_θ L` is the greedy way:
@@ -144,74 +138,11 @@ def unrolled(
     """
 
     def run(g: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        _, end, late = deque(_path(inner, theta, g, keys, update, state), maxlen=1).pop()
+        end, late = deque(_path(inner, theta, g, keys, update, state), maxlen=1).pop()
         return outer(end, g, key), (end, late)
 
     gradient, (end, late) = grad(run, has_aux=True)(dict(h))
-    if check and not _finite(end, gradient):
-        parts = grad(outer, argnums=(0, 1))(end, dict(h), key)
-        _explain(_path(inner, theta, h, keys, update, state), len(keys), parts)
     return gradient, end, late
-
-
-@torch.no_grad()
-def drmad(
-    inner: Objective,
-    outer: Objective,
-    start: Tensors,
-    theta: Tensors,
-    h: Tensors,
-    *,
-    keys: Sequence[Any],
-    key: Any,
-    lr: float,
-    skip: float = 0.0,
-    every: int = 1,
-) -> dict[str, Tensor]:
-    r"""The hypergradient through T gradient steps, on a straight line instead of their path.
-
-    From :math:`v = ∇_θ Q(θ_T, h)`, :math:`g = ∇_h Q(θ_T, h)`, for t = T - 1, ..., 0:
-
-    .. math:: g \leftarrow g + η \, (∇^2_{θh} L)^T v, \qquad v \leftarrow v + η \, ∇^2_θ L \, v
-        \qquad \text{at } θ_0 + \tfrac{t}{T} (θ_T - θ_0),
-
-    in place of θ_t, where step t + 1 took its gradient. So it is exact for one step, and where the
-    second derivatives of L do not depend on θ. A line stays near the start for longer than most
-    paths do, and the result can be many times too large where L is not concave there.
-
-    With ``every=k``, k steps share the derivatives at the middle of them. The product
-    :math:`(I + η ∇^2_θ L)^k v` is taken to second order: what it lacks begins with
-    :math:`\tbinom{k}{3} (η ∇^2_θ L)^3 v`. v grows where a curvature λ has :math:`k η λ > 2`.
-
-    Arguments:
-        start, theta: θ before and after the inner optimisation.
-        keys, lr: of its T steps, and η.
-        key: of Q.
-        skip: share of the steps, the first ones, whose dependence on h is left out.
-        every: k.
-
-    References:
-        Fu et al. 2016, arXiv:1601.00917; Bakhteev and Strijov 2020, Annals of Operations Research
-        289, for ``skip`` and ``every``.
-    """
-    theta, h, steps = dict(theta), dict(h), len(keys)
-    v, direct = grad(outer, argnums=(0, 1))(theta, h, key)
-    gradient, adjoint = direct, v  # g and v
-    first, stop = min(round(skip * steps), steps - 1), steps
-    while stop > first:
-        size = min(every, stop - first)
-        middle = stop - size + (size - 1) / 2
-        at = {n: torch.lerp(start[n], t, middle / steps) for n, t in theta.items()}
-        product = _second(inner, at, h, keys[int(middle)])
-        # The mean of v over these steps, to first order; its products are right to second order.
-        mean = _plus(adjoint, lr * (size - 1) / 2, product(adjoint)[0]) if size > 1 else adjoint
-        along, mixed = product(mean)
-        gradient = _plus(gradient, lr * size, mixed)
-        adjoint = _plus(adjoint, lr * size, along)
-        stop -= size
-    if not _finite(gradient):
-        _explain(iter(()), 0, (v, direct))
-    return gradient
 
 
 @torch.no_grad()
@@ -250,18 +181,16 @@ def implicit(
     # Reverse over reverse: all products share one graph, which makes them 3 to 9 times faster than
     # forward over reverse (on small networks, one core); and the Hessian is symmetric.
     linear: Any = vjp(lambda t: grad(inner)(t, h, inner_key), theta)
-    slope, product = linear
-    _require(slope, "The inner gradient", "take a smaller lr in the inner optimisation")
+    _, product = linear
     v, direct = grad(outer, argnums=(0, 1))(theta, h, key)
-    for part in (v, direct):
-        _require(part, "The outer gradient", "look at the outer objective at this theta")
 
     def system(p: dict[str, Tensor]) -> dict[str, Tensor]:
         return {n: damping * p[n] - along for n, along in product(p)[0].items()}
 
     found = conjugate_gradient(system, v, tol=tol, max_iter=max_iter)
     gradient = _plus(direct, 1.0, _second(inner, theta, h, inner_key)(found.x)[1])
-    _require(gradient, "The product with mixed derivatives", "raise damping")
+    if not all(bool(t.isfinite().all()) for t in (*v.values(), *gradient.values())):
+        raise NonFiniteGradient("a gradient through the maximum of L that is not finite")
     return gradient, found
 
 
@@ -275,28 +204,13 @@ def _second(
 
 def _path(
     inner: Objective, theta: Tensors, h: Tensors, keys: Sequence[Any], update: Update, state: Any
-) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor], Any]]:
-    """The gradient of each step, and θ and the state of the optimiser after it."""
+) -> Iterator[tuple[dict[str, Tensor], Any]]:
+    """θ and the state of the optimiser after each step."""
     theta, h = dict(theta), dict(h)
     for key in keys:
         slope = grad(inner)(theta, h, key)
         theta, state = update(theta, slope, state)
-        yield slope, theta, state
-
-
-def _explain(
-    path: Iterator[tuple[Tensors, Tensors, Any]], steps: int, outer: Sequence[Tensors] = ()
-) -> NoReturn:
-    """Raise for what was the first to be not finite on the way to a result that is not."""
-    for step, (slope, theta, _) in enumerate(path, 1):
-        for what, values in (("The inner gradient", slope), ("The new theta", theta)):
-            _require(values, f"{what} of step {step} of {steps}", "take a smaller lr")
-    for part in outer:
-        _require(part, "The outer gradient", "look at the outer objective at the new theta")
-    raise NonFiniteGradient(
-        "A Hessian product is not finite although the gradients are: take a smaller lr, or fewer "
-        "steps at a time."
-    )
+        yield theta, state
 
 
 @torch.no_grad()
@@ -314,13 +228,11 @@ def conjugate_gradient(
         tol: of ``|b - A x| / |b|``; rounding keeps it above about ε times the condition number.
         max_iter: products at most. In exact arithmetic as many as there are unknowns are enough.
     """
-    _require(b, "The right side of the linear system", "look at b")
     x, r, p = {n: torch.zeros_like(t) for n, t in b.items()}, dict(b), dict(b)
     left = size = _dot(b, b)
     iterations = 0
     while iterations < max_iter and left > tol**2 * size:
         along = product(p)
-        _require(along, f"The Hessian product of iteration {iterations + 1}", "raise damping")
         curvature = _dot(p, along)
         if curvature <= 0:
             return Solution(x, iterations, True)
@@ -344,10 +256,3 @@ def _dot(x: Tensors, y: Tensors) -> float:
 def _finite(*parts: Tensors) -> bool:
     """True if no number is NaN or infinite."""
     return all(bool(t.isfinite().all()) for part in parts for t in part.values())
-
-
-def _require(values: Tensors, what: str, advice: str) -> None:
-    """Refuse values that are not finite, by name, with what to do."""
-    for name, value in values.items():
-        if not _finite({name: value}):
-            raise NonFiniteGradient(f"{what} is not finite in {name!r}: {advice}.")

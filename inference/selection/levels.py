@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,9 @@ from torch.distributions import InverseGamma as TorchInverseGamma
 from torch.distributions import kl_divergence
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Finite, NotNegative, Options, Positive
 from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import one_of, positive, whole
 from ...models.priors.structure import EdgePrior, StructurePrior
 from ..compilation.fusion import differentiable
 from ..compilation.graphs import graph_of
@@ -29,14 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Against", "InverseGamma", "Level", "Objectives", "structure_kl"]
 
-LAYER = "layer"
-"""A λ_prior of each layer."""
-
 DRAWS_OF_STRUCTURE = 100  # for a KL that is not known in closed form
 
 
 @dataclass(frozen=True)
-class Against:
+class Against(Options):
     r"""A term :math:`-weight \cdot KL(p(Γ \mid h) \,\|\, p')` of Q.
 
     Arguments:
@@ -51,11 +48,11 @@ class Against:
     """
 
     prior: StructurePrior
-    weight: float
+    weight: Finite
 
 
 @dataclass(frozen=True)
-class InverseGamma:
+class InverseGamma(Options):
     """``p(h)``: every variance of a normal prior is inverse Gamma (the variance itself, as the
     source has it: for the logarithm of a scale there is no Jacobian).
 
@@ -63,21 +60,14 @@ class InverseGamma:
         shape, rate: positive. Both towards 0 is no hyperprior.
     """
 
-    shape: float
-    rate: float
-
-    def __post_init__(self) -> None:
-        positive("InverseGamma(shape)", self.shape)
-        positive("InverseGamma(rate)", self.rate)
+    shape: Positive
+    rate: Positive
 
     def log_density(self, h: Tensors) -> Tensor:
         """Sum over all variances of weights in ``h``: those of priors' ``log_scale``."""
         logs = [t for name, t in h.items() if ".log_scale" in name and not of_likelihood(name)]
         if not logs:
-            raise PyroccamError(
-                "hyperprior= is for the variances of priors that are learnt, but the model has "
-                "none: use priors.Normal(learn='weight') or learn='layer'."
-            )
+            raise PyroccamError("hyperprior of a model without variances that are learnt")
         total = torch.zeros((), dtype=logs[0].dtype, device=logs[0].device)
         law = TorchInverseGamma(total + self.shape, total + self.rate, validate_args=False)
         for t in logs:
@@ -86,7 +76,7 @@ class InverseGamma:
 
 
 @dataclass(frozen=True)
-class Level:
+class Level(Options):
     r"""An objective, per observation and maximised:
 
     .. math:: λ_{lik} E_q[\log p(y \mid x, w, Γ)] - λ_{prior} KL(q \| p(w, Γ \mid h))
@@ -108,32 +98,22 @@ class Level:
         first author.
     """
 
-    likelihood: float = 1.0
-    prior: float | Literal["layer"] = 1.0
+    likelihood: NotNegative = 1.0
+    prior: NotNegative | Literal["layer"] = 1.0
     structure: Sequence[Against] = ()
     hyperprior: InverseGamma | None = None
     split: Literal["train", "val"] = "train"
-    folds: int | None = None
+    folds: Annotated[int, Between(2)] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.prior, str):
-            one_of("Level(prior), if it is no number,", self.prior, (LAYER,))
-        for name, value in (("likelihood", self.likelihood), ("prior", self.kl_weight)):
-            if not 0.0 <= value < float("inf"):
-                raise PyroccamError(f"Level({name}) must be at least 0 and finite, got {value}.")
-        if self.split not in ("train", "val"):
-            raise PyroccamError(f"Level(split) must be 'train' or 'val', got {self.split!r}.")
-        if self.folds is not None:
-            whole("Level(folds)", self.folds, 2)
-            if self.split != "train":
-                raise PyroccamError(
-                    "Level(folds) are of the training rows, got split='val'.\nLeave split out."
-                )
+        super().__post_init__()
+        if self.folds is not None and self.split != "train":
+            raise PyroccamError(f"folds={self.folds} of split={self.split!r}", "training rows")
 
     @property
     def by_layer(self) -> bool:
         """λ_prior is one of each layer."""
-        return self.prior == LAYER
+        return self.prior == "layer"
 
     @property
     def kl_weight(self) -> float:
@@ -167,7 +147,6 @@ class Objectives:
         particles: draws of the latents in an evaluation.
 
     Attributes:
-        left: what a selection leaves that is stopped, for a message.
         stacked: leading dimensions of θ, beside those of the parameters.
         kl_weights: gives the weights of the KL by layer, where they are learnt.
 
@@ -181,7 +160,6 @@ class Objectives:
     levels: tuple[Level, Level]
     particles: int = 1
 
-    left: ClassVar[str] = "model and guide are as they were {}"
     stacked: ClassVar[int] = 0
 
     @property
@@ -202,12 +180,10 @@ class Objectives:
         self.h_names = [n for n, p in wanted.items() if id(p) in outer]
         self.theta_names = [n for n, p in wanted.items() if id(p) not in outer]
         if not self.theta_names:
-            raise PyroccamError("Nothing to learn at the inner level: the guide has no parameters.")
+            raise PyroccamError("a guide without parameters", "some to learn")
         if not self.h_names:
             raise PyroccamError(
-                "Nothing to learn at the outer level: give the model a prior that learns, such as "
-                "priors.Normal(learn='weight') or priors.GumbelSoftmax(learn=True), or L a weight "
-                "of the KL for each layer, Level(prior='layer')."
+                "priors that learn nothing", "one that learns, or L=Level(prior='layer')"
             )
         self._graphs: dict[Any, tuple[Any, Any]] = {}
         self._others = [self._other(term) for term in self.levels[1].structure]
@@ -228,9 +204,7 @@ class Objectives:
         for name, value in (*theta.items(), *h.items()):
             self._parameters[name].copy_(value)
 
-    def finish(
-        self, data: Dataset, size: int, steps: int, lr: float, optimizer: str, least: float
-    ) -> None:
+    def finish(self, data: Dataset, size: int, steps: int, lr: float, least: float) -> None:
         """What is to be trained once h is found: nothing, where θ was trained with all rows."""
 
     def key(self, x: Tensor, y: Tensor) -> Key:
@@ -275,10 +249,8 @@ class Objectives:
         """The weight of a term, and its KL as a graph of h and of noise."""
         ours = {prior.edge: prior for prior in self.model.structure.values()}
         if not ours:
-            raise PyroccamError(
-                f"Level(structure) is for the prior of a models.StructuredNetwork, got "
-                f"{type(self.model).__name__}."
-            )
+            kind = type(self.model).__name__
+            raise PyroccamError(f"Level(structure) of {kind}", "a models.StructuredNetwork")
         made = term.prior.for_edges({edge: prior.primitives for edge, prior in ours.items()})
         for edge, other in made.items():
             other.to(ours[edge].logits).requires_grad_(False)
@@ -298,9 +270,7 @@ class Objectives:
                 graph = graph_of(call, *present)
             return term.weight, *lift_noise(graph, *present)
         except Untraceable as error:
-            raise PyroccamError(
-                f"Level(structure): {error}. Take a p' of the prior's kind."
-            ) from error
+            raise PyroccamError(f"Level(structure): {error}", "a p' of the prior's kind") from error
 
     def _graph(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
         """The terms as a graph of θ, h, a batch and noise, and what draws the noise."""
@@ -312,17 +282,14 @@ class Objectives:
             traced = TracedBound(self.bound, self.model.size, x, y, names, in_terms=True)
             traced.check(self.bound, x, y)
             if traced.changed:
-                raise Untraceable(
-                    "a pass changes its buffers, as batch normalisation does: use nn.GroupNorm or "
-                    "nn.LayerNorm"
-                )
+                raise Untraceable("a pass changes its buffers, as batch normalisation does")
             tensors = {**self._parameters, **dict(self.bound.named_buffers())}
             self._state = [tensors[n.removeprefix("bound.")].detach() for n in traced.state_names]
             params = [self._parameters[n].detach() for n in names]
             graph = differentiable(traced.graph, True)
             found = lift_noise(graph, params, self._state, x, y)
         except Untraceable as error:
-            raise PyroccamError(f"select cannot take {kind}: {error}.") from error
+            raise PyroccamError(f"select of {kind}: {error}", "a pair that is traced") from error
         self._graphs[x.shape, y.shape] = found
         return found
 
@@ -356,8 +323,8 @@ def structure_kl(ours: dict[str, EdgePrior], theirs: dict[str, EdgePrior]) -> Te
     for edge, own in ours.items():
         if own.restriction != theirs[edge].restriction:
             raise PyroccamError(
-                f"No KL of the prior of edge {edge!r} to p': it is on the {own.restriction}, p' on "
-                f"the {theirs[edge].restriction}. Take a p' of the prior's kind."
+                f"p' of edge {edge!r} on the {theirs[edge].restriction}",
+                f"one on the {own.restriction}, as its prior is",
             )
         p, other = own(), theirs[edge]().expand(own().batch_shape)
         try:

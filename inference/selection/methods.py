@@ -5,29 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from ...data.errors import PyroccamError
-from ...models.checks import unknown_name, whole
-from .hypergradient import Tensors, ascend, drmad, implicit, unrolled
+from ...data.ranges import Count, NotNegative, Options, nearest
+from .hypergradient import Tensors, implicit, unrolled
 from .levels import Key, Objectives, of_likelihood
 from .search import Search
 
-__all__ = ["Drmad", "Greedy", "Implicit", "Method", "OneLevel", "Random", "Unrolled"]
+__all__ = ["Greedy", "Implicit", "Method", "OneLevel", "Random", "Unrolled"]
 
 
-class Method:
+class Method(Options):
     """A way to a better h.
 
     Attributes:
-        optimizer: of θ.
         restart: every outer step begins at the first θ.
         draws: every outer step has another h, whatever became of the last.
     """
 
-    optimizer: Literal["adam", "sgd"] = "adam"
     restart: bool = False
     draws: bool = False
 
@@ -54,9 +52,7 @@ class OneLevel(Method):
         same = Q.likelihood > 0 and abs(theirs / Q.likelihood - ours / L.likelihood) < 1e-12
         if not same or Q.split != L.split or Q.folds is not None:
             raise PyroccamError(
-                "OneLevel() takes rows and prior / likelihood that are equal in both levels: L has "
-                f"{ours:g} / {L.likelihood:g} on {L.split!r}, Q {theirs:g} / {Q.likelihood:g} "
-                f"on {Q.split!r}{'' if Q.folds is None else ' in folds'}. Use Greedy()."
+                f"OneLevel() with L={L} and Q={Q}", "the same rows and prior / likelihood in both"
             )
 
     def step(self, search: Search) -> None:
@@ -86,9 +82,8 @@ class Greedy(Method):
 
         def both(theta: Tensors, s: Any, h: Tensors, s_h: Any, key: Key, key_q: Key) -> Any:
             gradient, moved, s = unrolled(
-                made.inner, made.outer, theta, h, keys=[key], key=key_q, update=move, state=s,
-                check=False,
-            )  # fmt: skip
+                made.inner, made.outer, theta, h, keys=[key], key=key_q, update=move, state=s
+            )
             return moved, s, *move_h(h, gradient, s_h)
 
         search.both(both, search.keys(0, search.steps), search.keys(1, search.steps))
@@ -129,16 +124,9 @@ class Implicit(Method):
         Pedregosa 2016, arXiv:1602.02355.
     """
 
-    damping: float = 0.0
-    max_iter: int = 50
+    damping: NotNegative = 0.0
+    max_iter: Count = 50
     restart: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.damping < math.inf:
-            raise PyroccamError(
-                f"Implicit(damping) must be at least 0 and finite, got {self.damping}."
-            )
-        whole("Implicit(max_iter)", self.max_iter, 1)
 
     def step(self, search: Search) -> None:
         search.ascend()
@@ -148,40 +136,6 @@ class Implicit(Method):
             damping=self.damping, max_iter=self.max_iter,
         )  # fmt: skip
         search.indefinite += solution.indefinite
-        search.climb(gradient)
-
-
-@dataclass(frozen=True)
-class Drmad(Method):
-    """The hypergradient through all inner steps, plain gradient steps, on a straight line:
-    it saves the memory of them, not time.
-
-    Arguments:
-        skip: share of the inner steps, the first ones, that count as forgotten.
-        every: inner steps that share the derivatives at the middle of them.
-        restart: begin every outer step at the first θ.
-
-    References:
-        Fu et al. 2016, arXiv:1601.00917.
-    """
-
-    optimizer = "sgd"
-    skip: float = 0.05
-    every: int = 1
-    restart: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.skip < 1.0:
-            raise PyroccamError(f"Drmad(skip) must be in [0, 1), got {self.skip}.")
-        whole("Drmad(every)", self.every, 1)
-
-    def step(self, search: Search) -> None:
-        made, before, keys = search.objectives, search.theta, search.keys(0, search.steps)
-        search.theta, _ = ascend(made.inner, before, search.h, keys=keys, update=search.move)
-        gradient = drmad(
-            made.inner, made.outer, before, search.theta, search.h, keys=keys,
-            key=search.keys(1, 1)[0], lr=search.lr, skip=self.skip, every=self.every,
-        )  # fmt: skip
         search.climb(gradient)
 
 
@@ -210,20 +164,18 @@ class Random(Method):
     def __post_init__(self) -> None:
         for word, (low, high) in self.ranges.items():
             if not -math.inf < low <= high < math.inf:
-                raise PyroccamError(
-                    f"Random(ranges) needs low <= high for {word!r}, got {low}, {high}."
-                )
+                raise PyroccamError(f"ranges with {word!r} from {low} to {high}", "low <= high")
 
     def check(self, objectives: Objectives) -> None:
         words = {_word(name): name for name in objectives.h_names}
         for word in self.ranges:
             if word not in words:
-                raise PyroccamError(unknown_name("hyperparameter in ranges=", word, words))
+                raise PyroccamError(
+                    f"ranges with {word!r}", f"one of {', '.join(words)}", nearest(word, words)
+                )
         for word, name in words.items():
             if word not in {*RANGES, *self.ranges}:
-                raise PyroccamError(
-                    f"Random() has no range for {name!r}: give ranges={{{word!r}: (low, high)}}."
-                )
+                raise PyroccamError(f"no range for {name!r}", f"one of {word!r} in ranges")
 
     def step(self, search: Search) -> None:
         ranges = {**RANGES, **self.ranges}

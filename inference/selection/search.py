@@ -12,7 +12,7 @@ from torch import Tensor
 from ...data.errors import PyroccamError
 from ..compilation.graphs import graph_of
 from ..compilation.passes import lean
-from .hypergradient import Tensors, Update, adam, ascend, gradient_ascent
+from .hypergradient import Tensors, adam, ascend
 from .levels import Key, Objectives
 
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ class Rows:
     def __init__(self, data: Dataset, split: str, size: int, seed: int = 0) -> None:
         count = data.counts[split] if split in data.counts else len(data.split(split)[0])
         if not count:
-            raise PyroccamError(
-                f"Level(split={split!r}): the data has no such rows. Make it with "
-                "val_fraction=, or use the training rows."
-            )
+            raise PyroccamError(f"split={split!r} of data without such rows", "some of them")
         self.size = min(size, count)
         streamed = data.streamed and split == "train"
         self.left = (
@@ -75,7 +72,6 @@ class Search:
         rows: of the two.
         steps: inner steps in an outer one.
         lr, outer_lr: of θ and of h.
-        optimizer: of θ, ``adam`` or ``sgd``; that of h is Adam.
 
     Attributes:
         theta, h: now.
@@ -91,12 +87,10 @@ class Search:
         steps: int,
         lr: float,
         outer_lr: float,
-        optimizer: str,
     ) -> None:
-        self.objectives, self.rows, self.steps, self.lr = objectives, rows, steps, lr
+        self.objectives, self.rows, self.steps = objectives, rows, steps
         self.theta, self.h = objectives.theta, objectives.h
-        self.move: Update = adam(lr) if optimizer == "adam" else gradient_ascent(lr)
-        self.move_h = adam(outer_lr)
+        self.move, self.move_h = adam(lr), adam(outer_lr)
         self.state: Any = None
         self.state_h: Any = None
         self.indefinite = 0
@@ -142,9 +136,8 @@ class Search:
 
         def step(theta: Tensors, h: Tensors, state: Any, key: Key) -> Any:
             return ascend(
-                self.objectives.inner, theta, h, keys=[key], update=self.move, state=state,
-                check=False,
-            )  # fmt: skip
+                self.objectives.inner, theta, h, keys=[key], update=self.move, state=state
+            )
 
         for _ in range(self.steps):  # a key at a time: the batches of many steps are large
             (key,) = self.keys(0, 1)

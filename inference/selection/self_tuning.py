@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad
 
 from ...data.errors import PyroccamError
-from ...models.checks import positive, whole
+from ...data.ranges import Count, NotNegative, Positive, Whole
 from .hypergradient import Tensors
 from .levels import Key, Objectives
 from .methods import Method
@@ -83,20 +83,10 @@ class SelfTuning(Method):
         learnt; Bae, Grosse 2020, Delta-STN, arXiv:2010.13514, for functions that are centred at h.
     """
 
-    steps: int = 2
-    spread: float = 0.5
-    entropy: float | None = 1e-3
-    warmup: int = 100
-
-    def __post_init__(self) -> None:
-        whole("SelfTuning(steps)", self.steps, 1)
-        whole("SelfTuning(warmup)", self.warmup, 0)
-        positive("SelfTuning(spread)", self.spread)
-        if self.entropy is not None and not 0.0 <= self.entropy < math.inf:
-            raise PyroccamError(
-                f"SelfTuning(entropy) must be at least 0 and finite, got {self.entropy}.\n"
-                "Give None for a spread that stays."
-            )
+    steps: Count = 2
+    spread: Positive = 0.5
+    entropy: NotNegative | None = 1e-3
+    warmup: Whole = 100
 
     @property
     def least(self) -> int:
@@ -107,9 +97,8 @@ class SelfTuning(Method):
         for name, value in objectives.h.items():
             if name not in found:
                 raise PyroccamError(
-                    f"SelfTuning() has no response to {name!r}, of {value.numel()} numbers: no "
-                    f"parameter of the guide has its shape, {tuple(value.shape)}.\nTake a prior "
-                    "that learns fewer, such as priors.Normal(learn='scale'), or Greedy()."
+                    f"SelfTuning() of {name!r} with {value.numel()} numbers",
+                    f"at most {FEW}, or a parameter of the guide of its shape",
                 )
 
     def step(self, search: Search) -> None:

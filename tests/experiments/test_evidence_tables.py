@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+from pyroccam.inference.marginal_likelihood import Bound, Exact
+
 from experiments.published.evidence import estimators
 from experiments.published.evidence.tables import evidence
 
 
 def test_the_script_goes_on_and_the_table_is_of_its_file(monkeypatch, tmp_path: Path) -> None:
-    own = {"exact": ("exact", {}), "bound": ("bound", {"passes": 2})}
+    own = {"exact": (Exact, {}), "bound": (Bound, {"passes": 2})}
     monkeypatch.setattr(estimators, "ESTIMATORS", own)
     monkeypatch.setattr(estimators, "SETTINGS", {"steps": 20, "compile": False})
     monkeypatch.setattr(estimators, "LADDERS", {"degree": estimators.LADDERS["degree"]})

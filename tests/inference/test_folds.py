@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.selection import (
-    Drmad,
     Greedy,
     Implicit,
     Level,
@@ -161,33 +161,21 @@ def test_every_method_takes_folds(method):
     assert 0.5 * 0.03 * outer < largest < 1.1 * 0.03 * outer
 
 
-def test_plain_steps_on_all_rows_are_as_long_as_those_of_a_fold():
-    """L is a mean over folds: by its gradient each moves 1/K as far as by its own."""
-    rows = table()
-    found = inference.select(
-        *pair(rows), rows, Q=CROSS, method=Drmad(), draws=1, outer_steps=3, inner_steps=20, lr=1.5,
-        **QUIET,
-    )  # fmt: skip
-    scale = float(found.fit.model.net.prior.log_scale.detach())
-    weights = found.fit.guide.factors["/weight"].value.detach()[0]
-    torch.testing.assert_close(weights, ridge(rows.x_train, rows.y_train, scale), atol=0.02, rtol=0)
-
-
 def test_a_last_training_that_diverges_is_an_error():
     """The pair stays as it was."""
     rows = table()
     model, guide = pair(rows)
     made = folds.Folds(model, guide, (Level(), CROSS))
     before = guide.state_dict()["factors./weight.value"].clone()
-    with pytest.raises(NonFiniteGradient, match=r"after 30 steps on all rows.*\nTake a smaller lr"):
-        made.finish(rows, COUNT, 30, 20.0, "sgd", -2.0)
+    with pytest.raises(NonFiniteGradient):
+        made.finish(rows, COUNT, 30, 2000.0, -2.0)
     assert torch.equal(guide.state_dict()["factors./weight.value"], before)
 
 
 def test_a_key_is_drawn_when_its_step_comes(monkeypatch):
     made = Objectives(*pair(table()), (Level(), Level()))
     rows = search.Rows(table(), "train", COUNT)
-    one, events = search.Search(made, [rows, rows], 3, 0.01, 0.01, "adam"), []
+    one, events = search.Search(made, [rows, rows], 3, 0.01, 0.01), []
     key, traced = made.key, one.traced
     made.key = lambda *batch: events.append("key") or key(*batch)
     one.traced = lambda *args: events.append("step") or traced(*args)
@@ -201,7 +189,7 @@ def test_the_kl_of_the_history_is_that_of_a_posterior():
     model, guide = pair(rows, guides.MeanField)
     made = folds.Folds(model, guide, (Level(), CROSS))
     others, own = folds.fold_rows(rows, K, COUNT)
-    one = search.Search(made, [others, own], 1, 0.01, 0.01, "adam")
+    one = search.Search(made, [others, own], 1, 0.01, 0.01)
     found = one.look([[made.key(*part.batch())] for part in (others, own)])
     whole = Objectives(model, guide, (Level(), Level()))
     x, y = rows.split("train")
@@ -223,19 +211,18 @@ def test_one_fold_more_than_rows_divide_into():
 
 def test_folds_that_cannot_be():
     for wrong in (1, 2.5, True):
-        with pytest.raises(ValueError, match=r"Level\(folds\)"):
+        with pytest.raises(PyroccamError):
             Level(folds=wrong)
-    with pytest.raises(ValueError, match=r"folds\) are of the training rows.*\nLeave split out"):
+    with pytest.raises(PyroccamError):
         Level(folds=4, split="val")
-    with pytest.raises(ValueError, match=r"option of Q\.\nGive it to Q alone"):
-        run(Greedy(), L=Level(folds=4))
-    with pytest.raises(ValueError, match=r"folds=4\).*L has split='val'\.\nGive L the training"):
-        run(Greedy(), L=Level(split="val"), Q=Level(folds=4))
     streamed = copy.copy(POLYNOMIAL)
     object.__setattr__(streamed, "streamed", True)
-    with pytest.raises(ValueError, match=r"folds=4\).*are streamed\.\nGive Level\(split='val'\)"):
-        run(Greedy(), polynomial(), rows=streamed, Q=Level(folds=4))
-    with pytest.raises(ValueError, match=r"OneLevel\(\) takes.*in folds"):
-        run(OneLevel(), Q=Level(folds=4))
-    with pytest.raises(ValueError, match=r"folds=1000\): the data has 40 training rows\.\nGive no"):
-        run(Greedy(), polynomial(), Q=Level(folds=1000))
+    for method, options in (
+        (Greedy(), {"L": Level(folds=4)}),
+        (Greedy(), {"L": Level(split="val"), "Q": Level(folds=4)}),
+        (Greedy(), {"rows": streamed, "Q": Level(folds=4)}),
+        (OneLevel(), {"Q": Level(folds=4)}),
+        (Greedy(), {"Q": Level(folds=1000)}),
+    ):
+        with pytest.raises(PyroccamError):
+            run(method, polynomial(), **options)

@@ -2,11 +2,11 @@
 a sum by hand, and the ridge regression whose best weights are known."""
 
 import dataclasses
-import re
 
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.selection import Greedy, Level, OneLevel, Random, SelfTuning
 from pyroccam.inference.selection.hypergradient import implicit
 from pyroccam.models import priors
@@ -165,17 +165,17 @@ def test_random_draws_weights():
 )
 def test_rows_that_were_seen_say_nothing_of_the_weights(Q, method):
     held = table()
-    with pytest.raises(ValueError, match=r"by the likelihood of rows that L does not see; got Q="):
+    with pytest.raises(PyroccamError):
         inference.select(*point(held), held, LEVELS[0], Q, method=method, **QUIET)
 
 
 def test_what_cannot_be_weighed():
-    with pytest.raises(ValueError, match=re.escape("Level(prior), if it is no number, must be")):
+    with pytest.raises(PyroccamError):
         Level(prior="layers")
     held = table()
     model, guide = point(held)
     every = guides.Conditional(guide, low=0.1, high=2.0)
-    with pytest.raises(ValueError, match="no further weights, of layers"):
+    with pytest.raises(PyroccamError):
         inference.select(model, every, held, *LEVELS, **QUIET)
     assert inference.select(
         *point(held, priors.Normal(learn="scale")), held, Q=LEVELS[1], outer_steps=1,

@@ -199,21 +199,3 @@ def test_another_number_of_processes_cannot_go_on(tmp_path):
     assert all(one.startswith("Interrupted") for one in stopped)
     with pytest.raises(inference.CheckpointError, match="begun by 2 processes"):
         run(out=tmp_path, resume=True)
-
-
-def test_an_address_that_cannot_be_reached_is_named(monkeypatch):
-    def one():
-        joining = sys.modules["pyroccam.inference.distributed.joining"]
-        monkeypatch.setattr(joining, "REACHED_WITHIN", 0.5)
-        for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"),
-                            ("MASTER_PORT", "9")):  # fmt: skip
-            monkeypatch.setenv(name, value)
-        return run()
-
-    (found,) = together(one, 1, group=False)
-    assert found.startswith("RanksError: rank 1 cannot reach the others by 127.0.0.1:9 in 0 s")
-    monkeypatch.setenv("RANK", "two")
-    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "3")
-    with pytest.raises(inference.distributed.RanksError, match="RANK is 'two'; expected a whole"):
-        run()

@@ -9,6 +9,7 @@ import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference import diagnostics
 from pyroccam.inference.elbo.full_data import evidence
+from pyroccam.inference.marginal_likelihood import Importance, Laplace
 from pyroccam.inference.marginal_likelihood.curvature import CURVATURES
 from pyroccam.inference.marginal_likelihood.joint import joint
 from pyroccam.inference.posterior import exact_depth_posterior
@@ -198,9 +199,9 @@ def test_laplaces_method_adds_up_the_parts_of_a_stream(tmp_path, curvature, monk
     monkeypatch.setattr("pyroccam.data.streaming.streamed.PART", 90)
     rows = streamed(tmp_path, "regression")
     fit = inference.fit(*random_pair(rows), rows, **SHORT)
-    asked = {"by": "laplace", "curvature": curvature, "climb": 3, "draws": 100}
-    found = inference.evidence(fit, **asked)
-    expected = inference.evidence(replace(fit, data=rows.sample(rows.N)), **asked)
+    by = Laplace(curvature=curvature, climb=3, draws=100)
+    found = inference.evidence(fit, by=by)
+    expected = inference.evidence(replace(fit, data=rows.sample(rows.N)), by=by)
     assert found.rows == expected.rows == rows.N
     assert found.passes == pytest.approx(expected.passes, rel=1e-2)
     assert found.value == pytest.approx(expected.value, rel=1e-6)
@@ -226,9 +227,7 @@ def test_densities_of_draws_pass_over_a_stream_in_parts(tmp_path, monkeypatch):
         ):
             assert one.khat == pytest.approx(other.khat, rel=1e-4, abs=1e-4)
             assert one.noise == pytest.approx(other.noise, rel=1e-3)
-    found, expected = (
-        inference.evidence(each, by="importance", draws=200) for each in (fit, memory)
-    )
+    found, expected = (inference.evidence(each, by=Importance(draws=200)) for each in (fit, memory))
     assert found.value == pytest.approx(expected.value, rel=1e-6)
 
 

@@ -75,7 +75,7 @@ def converged(made, theta, h, key, steps=0):
         theta, state = hg.ascend(made.inner, theta, h, keys=[key], update=update)
 
         def step(theta, state):
-            options = {"keys": [key], "update": update, "state": state, "check": False}
+            options = {"keys": [key], "update": update, "state": state}
             return hg.ascend(made.inner, theta, h, **options)
 
         graph = make_fx(step)(theta, state)

@@ -4,19 +4,17 @@
 import multiprocessing
 import os
 import pickle
-import socket
 import sys
 import tempfile
 import traceback
 import warnings
-from datetime import timedelta
 from multiprocessing import forkserver
 from pathlib import Path
 
 import cloudpickle
 import torch
 import torch.distributed as dist
-from pyroccam.inference.distributed.joining import joined, leave
+from pyroccam.inference.distributed.joining import join, joined, leave
 
 
 def failing():
@@ -27,17 +25,9 @@ def failing():
     joined().meet()
 
 
-def together(work, size, *args, group=True, wait=120):
+def together(work, size, *args, wait=120):
     """What ``work(*args)`` gives in each of ``size`` processes, by rank; what it raised, as
-    text, where it raised; the exit code of one that was killed.
-
-    Arguments:
-        group: they are joined in a group of torch by a file; else they join themselves, by the
-            variables that a launcher sets.
-    """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    text, where it raised; the exit code of one that was killed. They are joined by a file."""
     context = _server()
     cloudpickle.register_pickle_by_value(sys.modules[work.__module__])
     work = cloudpickle.dumps((work, args))
@@ -48,7 +38,7 @@ def together(work, size, *args, group=True, wait=120):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(
                 target=_run,
-                args=(work, rank, size, Path(folder) / "store", theirs, group, port),
+                args=(work, rank, size, Path(folder) / "store", theirs),
             )
             process.start()
             theirs.close()
@@ -88,20 +78,13 @@ def _received(end, wait):
         return None
 
 
-def _run(work, rank, size, store, end, group, port):
+def _run(work, rank, size, store, end):
     torch.set_num_threads(1)
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
     work, args = pickle.loads(work)
     try:
-        if group:
-            dist.init_process_group(
-                "gloo", init_method=f"file://{store}", rank=rank, world_size=size,
-                timeout=timedelta(seconds=60),
-            )  # fmt: skip
-        else:
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
-                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+        join(dist.FileStore(str(store), size), rank, size)
         found = work(*args)
     except BaseException as error:
         if os.environ.get("TRACES"):

@@ -17,9 +17,10 @@ from typing import Annotated, Any
 import torch
 import typer
 from pyroccam.guides import MeanField
+from pyroccam.inference import marginal_likelihood as ml
 from pyroccam.inference.fits.fitting import fit
 from pyroccam.inference.fits.result import Fit
-from pyroccam.inference.marginal_likelihood import LogEvidence, evidence
+from pyroccam.inference.marginal_likelihood import Estimator
 
 from .. import options
 from ..runner import ResultFile, Row
@@ -29,21 +30,21 @@ __all__ = ["ESTIMATORS"]
 
 SETTINGS: dict[str, Any] = {"steps": 1500, "lr": 0.02, "compile": "graph"}
 
-# Name: by, and its options.
-ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
-    "exact": ("exact", {}),
-    "annealed": ("annealed", {"particles": 256, "repeats": 4}),
-    "bound": ("bound", {"passes": 50}),
-    "importance": ("importance", {"draws": 1000, "repeats": 10}),
-    "laplace, hessian": ("laplace", {"curvature": "hessian", "restarts": 5}),
-    "laplace, full": ("laplace", {"curvature": "full", "restarts": 5}),
-    "laplace, kronecker": ("laplace", {"curvature": "kronecker", "restarts": 5}),
-    "laplace, diagonal": ("laplace", {"curvature": "diagonal", "restarts": 5}),
-    "descent": ("descent", {"steps": 400, "starts": 20}),
-    "langevin": ("langevin", {"steps": 600, "starts": 20}),
+# Name: the estimator, and its options.
+ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
+    "exact": (ml.Exact, {}),
+    "annealed": (ml.Annealed, {"particles": 256, "repeats": 4}),
+    "bound": (ml.Bound, {"passes": 50}),
+    "importance": (ml.Importance, {"draws": 1000, "repeats": 10}),
+    "laplace, hessian": (ml.Laplace, {"curvature": "hessian", "restarts": 5}),
+    "laplace, full": (ml.Laplace, {"curvature": "full", "restarts": 5}),
+    "laplace, kronecker": (ml.Laplace, {"curvature": "kronecker", "restarts": 5}),
+    "laplace, diagonal": (ml.Laplace, {"curvature": "diagonal", "restarts": 5}),
+    "descent": (ml.Descent, {"steps": 400, "starts": 20}),
+    "langevin": (ml.Langevin, {"steps": 600, "starts": 20}),
     "prequential": (
-        "prequential",
-        {"shares": (0.1, 0.2, 0.4, 0.7, 1.0), "orders": 2, "steps": 400},
+        ml.Prequential,
+        {"shares": (0.1, 0.2, 0.4, 0.7, 1.0), "orders": 2, "settings": {"steps": 400}},
     ),
 }
 
@@ -57,7 +58,7 @@ def main(
     """Run what is missing, and write one JSON file for each ladder."""
     torch.set_num_threads(threads)
     for name in options.listed("ladder", ladders, LADDERS):
-        own = {key: {"by": by, **given} for key, (by, given) in ESTIMATORS.items()}
+        own = {key: _said(*one) for key, one in ESTIMATORS.items()}
         says = LADDERS[name].says
         file = ResultFile(out / f"{name}.json", settings=SETTINGS, estimators=own, says=says)
         for seed in range(seeds):
@@ -68,6 +69,12 @@ def main(
                 file.runs.append(row)
                 file.write()
                 print(_line(name, row), flush=True)
+
+
+def _said(kind: type[Estimator], given: dict[str, Any]) -> Row:
+    """The options of an estimator, and the settings of its fits beside them."""
+    own = {name: value for name, value in given.items() if name != "settings"}
+    return {"by": kind.name, **own, **given.get("settings", {})}
 
 
 def _row(ladder: str, member: str, seed: int) -> Row:
@@ -87,17 +94,17 @@ def _row(ladder: str, member: str, seed: int) -> Row:
 
 def _estimate(found: Fit[Any, Any], name: str) -> Row:
     """An estimate, or why there is none."""
-    by, given = ESTIMATORS[name]
-    if by != "exact":  # which draws nothing
+    kind, given = ESTIMATORS[name]
+    if kind is not ml.Exact:  # which draws nothing
         given = {**given, "seed": found.settings.seed}
     try:
-        made: Any = evidence(found, by=by, **given)
+        made = ml.evidence(found, by=kind(**given))
     except ValueError as error:
         return {"refused": str(error)}
     return _kept(made)
 
 
-def _kept(made: LogEvidence) -> Row:
+def _kept(made: ml.LogEvidence) -> Row:
     return {
         "value": made.value,
         "error": made.error,

@@ -9,7 +9,7 @@ from typing import Any
 from pyroccam.inference.posterior.metrics import mean_spread
 
 from ..markdown import header, plus_minus, read_all, row
-from .hyperparameters import CRITERIA, METHODS, NOISES, PROBLEMS
+from .hyperparameters import COMPARED, CRITERIA, NOISES, PROBLEMS
 from .kinds_of_noise import KINDS
 
 __all__ = ["by_price", "hyperparameters", "kinds_of_noise", "regimes", "structures"]
@@ -44,7 +44,7 @@ def hyperparameters(folder: Path) -> Iterable[str]:
     for problem in PROBLEMS:
         for criterion in CRITERIA:
             stem = f"{problem}-{criterion}-"
-            every = read_all(folder, [f"{stem}{method}" for method in METHODS])
+            every = read_all(folder, [f"{stem}{method}" for method in COMPARED])
             files = {n.removeprefix(stem): found for n, found in every.items() if found["spread"]}
             if files:
                 yield from _criterion(problem, criterion, files)

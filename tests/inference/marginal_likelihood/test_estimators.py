@@ -8,22 +8,37 @@ import pytest
 import torch
 from evidences import fitted, hidden, linear, logistic
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.marginal_likelihood import annealing, importance_weights
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.marginal_likelihood import (
+    Annealed,
+    Bound,
+    Descent,
+    Exact,
+    Importance,
+    Langevin,
+    Laplace,
+    Prequential,
+    annealing,
+    importance_weights,
+)
+from pyroccam.inference.marginal_likelihood.annealing import log_mean
 from pyroccam.inference.marginal_likelihood.closed_form import Conjugate
 from pyroccam.inference.marginal_likelihood.joint import Joint, joint
-from pyroccam.inference.marginal_likelihood.result import log_mean
 from pyroccam.models import priors
 from random_weights import FourScales, limit, normal_log_density
 from torch import nn
 
 QUICK = {
-    "bound": {},
-    "importance": {"draws": 300},
-    "laplace": {},
-    "annealed": {"particles": 64},
-    "exact": {},
-    "descent": {"steps": 60, "starts": 60},
-    "langevin": {"steps": 200, "starts": 20},
+    one.name: one
+    for one in (
+        Bound(),
+        Importance(draws=300),
+        Laplace(),
+        Annealed(particles=64),
+        Exact(),
+        Descent(steps=60, starts=60),
+        Langevin(steps=200, starts=20),
+    )
 }
 
 
@@ -31,7 +46,7 @@ QUICK = {
 def test_of_a_linear_regression(by):
     """Within its error of the closed form, or below it, where it is a bound."""
     fit, known = linear()
-    found = inference.evidence(fit, by=by, **QUICK[by])
+    found = inference.evidence(fit, by=QUICK[by])
     assert found.by == by
     assert found.rows == 30
     assert found.passes > 0
@@ -49,11 +64,11 @@ def test_of_a_linear_regression(by):
 def test_laplace_is_exact_for_a_normal_posterior_from_anywhere(curvature):
     fit, known = linear()
     for climb in (0, 50):
-        found = inference.evidence(fit, by="laplace", curvature=curvature, climb=climb)
+        found = inference.evidence(fit, by=Laplace(curvature=curvature, climb=climb))
         assert found.value == pytest.approx(known, abs=1e-8)
         assert found.error < 1e-8
     moved = dataclasses.replace(fit, guide=guides.MeanField(fit.model))
-    found = inference.evidence(moved, by="laplace", curvature=curvature, climb=0)
+    found = inference.evidence(moved, by=Laplace(curvature=curvature, climb=0))
     assert found.details["gain"] > 1.0
     assert found.value == pytest.approx(known, abs=1e-8)
     assert "not reached" in found.doubt
@@ -63,11 +78,11 @@ def test_laplace_is_exact_for_a_normal_posterior_from_anywhere(curvature):
 def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
     """By the same draws, so with the same value."""
     fit, _ = made()
-    few = {"by": "annealed", "particles": 32, "repeats": 2, "moves": 1}
+    few = Annealed(particles=32, repeats=2, moves=1)
     usual = {name: getattr(annealing, name) for name in ("graph_of", "of_lists")}
     graphs = []
     monkeypatch.setattr(annealing, "of_lists", lambda *a: graphs.append(1) or usual["of_lists"](*a))
-    one = inference.evidence(fit, **few)
+    one = inference.evidence(fit, by=few)
     assert graphs
 
     def fails(*_):
@@ -80,7 +95,7 @@ def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
     for name, broken in (("graph_of", fails), ("of_lists", differs)):
         with monkeypatch.context() as patch:
             patch.setattr(annealing, name, broken)
-            other = inference.evidence(fit, **few)
+            other = inference.evidence(fit, by=few)
         assert other.value == pytest.approx(one.value, rel=1e-9)
         assert other.passes == one.passes
 
@@ -89,7 +104,7 @@ def test_importance_is_a_mean_over_repeats(monkeypatch):
     weights = torch.randn(4, 25, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     left = iter(weights)
     monkeypatch.setattr(importance_weights, "_log_weights", lambda *_: next(left))
-    found = inference.evidence(linear()[0], by="importance", draws=25, repeats=4)
+    found = inference.evidence(linear()[0], by=Importance(draws=25, repeats=4))
     each = weights.exp().mean(1).log().tolist()
     assert found.value == pytest.approx(statistics.mean(each))
     assert found.error == pytest.approx(statistics.stdev(each) / 2)
@@ -99,7 +114,7 @@ def test_importance_is_a_mean_over_repeats(monkeypatch):
 def test_a_diagonal_leaves_dependence_out():
     """By Hadamard's inequality it finds the posterior narrower than it is."""
     fit, known = linear()
-    found = inference.evidence(fit, by="laplace", curvature="diagonal", draws=20_000)
+    found = inference.evidence(fit, by=Laplace(curvature="diagonal", draws=20_000))
     assert found.value < known - 0.1
     assert abs(found.details["by draws"] - known) < limit(1) * found.details["error of draws"]
     assert known - found.value < 1.5 * found.error
@@ -109,7 +124,7 @@ def test_a_diagonal_leaves_dependence_out():
 def test_of_a_logistic_regression(by):
     """A posterior that is not normal, of which the integral is known by a grid."""
     fit, known = logistic()
-    found = inference.evidence(fit, by=by, **QUICK[by])
+    found = inference.evidence(fit, by=QUICK[by])
     assert found.value < known + limit(5) * found.error
     if by in ("importance", "annealed"):
         assert known - found.value < limit(5) * found.error + 1e-3
@@ -122,20 +137,18 @@ def test_of_a_logistic_regression(by):
 def test_a_network_has_one_evidence():
     """The referee sees all peaks; of Laplace's they are 2! 2^2 equal ones, beside flat regions."""
     fit = hidden()
-    referee = inference.evidence(fit, by="annealed", particles=64, repeats=2, moves=2)
+    referee = inference.evidence(fit, by=Annealed(particles=64, repeats=2, moves=2))
     assert referee.error < 0.5
     assert referee.details["least accepted"] > 0.4
     peaks = math.log(math.factorial(2) * 2**2)
-    found = [
-        inference.evidence(fit, by="laplace", curvature="hessian", restarts=n, climb=100)
-        for n in (0, 6)
-    ]
+    by = [Laplace(curvature="hessian", restarts=n, climb=100) for n in (0, 6)]
+    found = [inference.evidence(fit, by=one) for one in by]
     assert found[0].value <= found[1].value
     assert abs(found[1].value + peaks - referee.value) < 3.0
     assert found[1].details["peaks"] > 2
     below = limit(4) * referee.error + referee.value
     for by in ("bound", "importance", "descent"):
-        found = inference.evidence(fit, by=by, **QUICK[by])
+        found = inference.evidence(fit, by=QUICK[by])
         assert found.value < below + limit(4) * found.error
 
 
@@ -161,7 +174,7 @@ def test_positive_scales_against_draws_from_the_prior():
     known = float(each.logsumexp(0)) - math.log(draws)
     spread = float((each - each.max()).exp().std() / (each - each.max()).exp().mean())
     error = spread / math.sqrt(draws)
-    found = inference.evidence(fit, by="annealed", particles=256, repeats=6)
+    found = inference.evidence(fit, by=Annealed(particles=256, repeats=6))
     assert abs(found.value - known) < limit(1) * math.hypot(found.error, error)
     with joint(fit, "annealed") as density:
         theta = torch.randn(5, density.size, dtype=torch.float64)
@@ -183,7 +196,7 @@ def test_weights_that_are_numbers():
     whole = inference.elbo.evidence(model, guides.Marginal(model), rows)
     assert exact.value == whole.elbo
     assert bound.value <= exact.value + 1e-4  # single precision
-    with pytest.raises(ValueError, match='by="annealed"'):
+    with pytest.raises(PyroccamError):
         inference.evidence(fit, by="annealed")
     alone = model.at_depth(2)
     fixed = inference.fit(alone, guides.Deterministic(alone), rows, steps=1, progress=False)
@@ -211,51 +224,49 @@ def test_structures_one_by_one():
     found = inference.evidence(fit, by="exact")
     assert found.details["structures"] == 2
     assert found.value == pytest.approx(float(known), abs=1e-5)
-    with pytest.raises(ValueError, match="is random"):
+    with pytest.raises(PyroccamError):
         inference.evidence(fit, by="annealed")
     bound = inference.evidence(fit, by="bound")
     assert bound.value < found.value
 
 
 @pytest.mark.parametrize(
-    ("by", "options", "message"),
+    ("kind", "options"),
     [
-        ("importance", {"draws": 1}, "expected 2 or more"),
-        ("annealed", {"repeats": 1}, "expected 16, 2 and 1"),
-        ("laplace", {"draws": 3}, "100 draws"),
-        ("laplace", {"curvature": "round"}, "curvature"),
-        ("descent", {"starts": 3}, "4 starts"),
-        ("descent", {"lr": 5.0}, "Jacobian is no bound"),
-        ("prequential", {"orders": 1}, "expected 2 or more"),
-        ("bond", {}, "bound"),
+        (Importance, {"draws": 1}),
+        (Importance, {"draws": 9, "repeats": 9}),
+        (Annealed, {"repeats": 1}),
+        (Laplace, {"draws": 3}),
+        (Laplace, {"curvature": "round"}),
+        (Descent, {"starts": 3}),
+        (Prequential, {"orders": 1}),
     ],
 )
-def test_numbers_out_of_range(by, options, message):
-    fit, _ = linear()
-    with pytest.raises(ValueError, match=message):
-        inference.evidence(fit, by=by, **options)
+def test_numbers_out_of_range(kind, options):
+    with pytest.raises(PyroccamError):
+        kind(**options)
 
 
 def test_what_an_estimator_is_not_for():
     fit, _ = linear()
-    with pytest.raises(ValueError, match="'particles'"):
-        inference.evidence(fit, by="annealed", particle=3)
+    with pytest.raises(PyroccamError):
+        inference.evidence(fit, by="bond")
     model, rows = fit.model, fit.data
     points = inference.fit(model, guides.Delta(model), rows, steps=1, progress=False)
     for by in ("bound", "importance"):
-        with pytest.raises(ValueError, match="point"):
+        with pytest.raises(PyroccamError):
             inference.evidence(points, by=by)
     assert inference.evidence(points, by="laplace").value == pytest.approx(linear()[1], abs=1e-2)
-    with pytest.raises(ValueError, match="not linear in its weights"):
+    with pytest.raises(PyroccamError):
         inference.evidence(hidden(), by="exact")
-    with pytest.raises(ValueError, match="likelihood is Classification"):
+    with pytest.raises(PyroccamError):
         inference.evidence(logistic()[0], by="exact")
     improper = models.BayesianNetwork(
         nn.Linear(3, 1), rows, prior=priors.LogUniform(), likelihood=model.likelihood
     )
     other = inference.fit(improper, guides.MeanField(improper), rows, steps=1, progress=False)
     for by in ("importance", "annealed", "laplace", "descent"):
-        with pytest.raises(ValueError, match="no finite integral"):
+        with pytest.raises(PyroccamError):
             inference.evidence(other, by=by)
     assert "no finite integral" in inference.evidence(other).doubt
     assert inference.evidence(fit).doubt is None
@@ -274,7 +285,7 @@ def test_a_network_that_is_silent_somewhere_is_not_taken_for_linear():
     density = Joint(model, guides.MeanField(model), table)
     for seed in range(20):
         torch.manual_seed(seed)
-        with pytest.raises(ValueError, match="not linear in its weights"):
+        with pytest.raises(PyroccamError):
             Conjugate(density)
 
 
@@ -284,5 +295,3 @@ def test_the_mean_of_logarithms():
     weights = torch.tensor(values, dtype=torch.float64).exp()
     assert found == pytest.approx(float(weights.mean().log()))
     assert error == pytest.approx(float(weights.std() / weights.mean()) / math.sqrt(3))
-    with pytest.raises(ValueError, match="2 or more"):
-        log_mean([1.0])

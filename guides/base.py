@@ -349,7 +349,7 @@ class NetworkGuide(Guide):
         edges = [type(self.edge(site)).__name__ for site in self.edges]
         found |= {"hold": self.hold} if self.closed else {}
         reach = self.structure_family.reach
-        found |= {"reach": reach} if edges and reach < float("inf") else {}
+        found |= {"reach": reach} if edges and reach is not None else {}
         return found | ({"edges": edges} if edges else {})
 
     def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:

@@ -6,13 +6,14 @@ import copy
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import pyro
 import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Between, Positive, checked
 from ..models.base import Model
 from ..models.checks import as_number, kinds, unknown_name
 from ..models.contexts import Weighing
@@ -21,7 +22,7 @@ from ..models.numbers import Number, Numbering
 from .base import Guide, KLSettings, NetworkGuide, Words, key, made_from_another
 from .edges import EdgeFactor
 from .factors import Evidence, Factor
-from .forms import Form, make_form
+from .forms import Form, Piecewise
 
 __all__ = ["KL_WEIGHT", "Conditional", "ConditionalEdge", "ConditionalFactor"]
 
@@ -162,15 +163,12 @@ class Conditional(NetworkGuide):
         over: what λ is, ``kl_weight`` or a number of the model by path.
         model: of the guide, where λ is a number of it.
         low, high: a and b.
-        form: of the functions. ``piecewise``: a broken line through equally spaced pivots.
-            ``linear``: a line, which cannot follow a path over decades. ``low-rank``: a matrix and
-            one of rank one (:class:`~pyroccam.guides.forms.LowRank`). ``film``: one parameter for
-            all λ, whose rows are multiplied (:class:`~pyroccam.guides.forms.FiLM`), which takes the
-            memory of one guide.
-        pivots: of ``piecewise`` and ``film``, 6 by default; more of them are trained by fewer steps
-            each.
+        pivots: of the functions, which are broken lines through equally spaced pivots; more of
+            them are trained by fewer steps each, and a line, through two, cannot follow a path over
+            decades.
 
     Attributes:
+        form: of the functions; another one is a class below this one's.
         usual: the λ of the evaluation mode.
         handler: that weighs, or sets the number, with the local reparameterisation of the guide
             inside. With ``pyro.infer.SVI`` train by ``with guide.handler: svi.step(x, y)``: without
@@ -178,8 +176,8 @@ class Conditional(NetworkGuide):
 
     Raises:
         PyroccamError: for what is not a guide whose parameters may be functions, a model say.
-        ValueError: for structure whose temperature is learnt; for an empty range, another form,
-            pivots that it cannot have, or a number that the model has not.
+        ValueError: for structure whose temperature is learnt; for an empty range, or a number that
+            the model has not.
 
     References:
         Lorraine, Duvenaud 2018, Stochastic hyperparameter optimization through hypernetworks,
@@ -199,20 +197,22 @@ class Conditional(NetworkGuide):
     """
 
     words: ClassVar[Words] = {}
+    form: ClassVar[type[Form]] = Piecewise
 
+    @checked
     def __init__(
         self,
         guide: NetworkGuide,
         *,
         over: str = KL_WEIGHT,
         model: Model | None = None,
-        low: float = 1e-3,
-        high: float = 1e1,
-        form: str = "piecewise",
-        pivots: int | None = None,
+        low: Positive = 1e-3,
+        high: Positive = 1e1,
+        pivots: Annotated[int, Between(2)] = 6,
     ) -> None:
-        _check(low, high)
-        made = make_form(form, pivots)
+        if not low < high:
+            raise PyroccamError(f"low={low:g}, high={high:g}", "low < high")
+        made = self.form(pivots)
         if not isinstance(guide, NetworkGuide):
             if isinstance(guide, Model):
                 self.refuse(guide)
@@ -240,7 +240,7 @@ class Conditional(NetworkGuide):
         self._shell, self._options = (_without_factors(guide),), guide.options()
         object.__setattr__(self, "_mark_of_model", vars(guide).get("_mark_of_model"))
         self.low, self.high = float(low), float(high)
-        self.form, self.pivots = form, pivots
+        self.pivots = pivots
         self._over = over
         within: Any = copy.deepcopy(guide.handler)
         own: float | None = 1.0
@@ -291,7 +291,7 @@ class Conditional(NetworkGuide):
         return super().options() | {**self.arguments({}), "of": self._options}
 
     def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        names_of = ("over", "low", "high", "form", "pivots")
+        names_of = ("over", "low", "high", "pivots")
         return {name: getattr(self, name) for name in names_of}
 
     def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
@@ -385,14 +385,6 @@ class Conditional(NetworkGuide):
             u = factor.usual.new_tensor(self._of(given))
             found.factors[key(site)] = factor.settled(u)
         return found
-
-
-def _check(low: float, high: float) -> None:
-    if not 0.0 < as_number(low) < as_number(high) < math.inf:
-        raise PyroccamError(
-            f"guides.Conditional got low={low!r} and high={high!r}.\n"
-            "Give the least and the largest λ (the weight of the KL, say), 0 < low < high."
-        )
 
 
 def _number(guide: NetworkGuide, over: str, model: Model | None) -> Number:

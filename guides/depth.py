@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyro
 import pyro.distributions as dist
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Between, checked
 from ..models.base import Model
 from ..models.learnt_depth import FixedDepth, LearntDepth
 from .base import Guide, KLSettings, remember
+from .edges import Start
 
 __all__ = ["CategoricalDepth", "DepthGuide", "Deterministic", "Marginal"]
 
@@ -79,21 +81,16 @@ class CategoricalDepth(DepthGuide):
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 
+    @checked
     def __init__(
         self,
         model: LearntDepth,
         *,
         update: Update = "closed",
-        hold: float = 0.5,
-        rate: float | None = None,
+        hold: Start = 0.5,
+        rate: Annotated[float, Between(0.0, 1.0, "(]")] | None = None,
     ) -> None:
         super().__init__(model)
-        if update not in ("closed", "gradient"):
-            raise PyroccamError(f"update must be 'closed' or 'gradient', got {update!r}.")
-        if not 0.0 <= hold < 1.0 or (rate is not None and not 0.0 < rate <= 1.0):
-            raise PyroccamError(
-                f"hold must be in [0, 1) and rate in (0, 1], got hold={hold}, rate={rate}."
-            )
         if update == "gradient" and rate is not None:
             raise PyroccamError(
                 "rate is the step of the closed-form update; with update='gradient' q(d) moves at "

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Positive, checked
 from ..models.bayesian import BayesianNetwork
-from ..models.checks import one_of, unknown_name
+from ..models.checks import unknown_name
 from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
@@ -108,21 +109,19 @@ class ZeroMean(NetworkGuide):
         "zero-mean-rademacher": {"noise": "rademacher"},
     }
 
+    @checked
     def __init__(
         self,
         model: BayesianNetwork,
         *,
         layers: Iterable[str] | None = None,
         noise: Noise = "normal",
-        scale: float | None = None,
+        scale: Positive | None = None,
         begin: NetworkGuide | None = None,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
         structure: StructureFamily | None = None,
     ) -> None:
-        one_of("ZeroMean(noise)", noise, tuple(_NOISES))
-        if scale is not None and not scale > 0.0:
-            raise PyroccamError(f"scale must be positive, got {scale}.")
         super().__init__(model, local=local, scales=scales, structure=structure)
         layers = [layers] if isinstance(layers, str) else layers
         self.layers = tuple(model.layers) if layers is None else tuple(layers)

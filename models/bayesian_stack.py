@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import NotNegative, checked
 from .bayesian import BayesianNetwork
-from .checks import between
 from .contexts import Counting
 from .feeding import refuse_several
 from .layers.choice import Chosen, layers_called
@@ -138,6 +138,7 @@ class BayesianStack(BayesianNetwork):
         ['depth']
     """
 
+    @checked
     def __init__(
         self,
         stack: nn.Module,
@@ -148,7 +149,7 @@ class BayesianStack(BayesianNetwork):
         layers: Chosen = None,
         likelihood: Likelihood | str | None = None,
         random_biases: bool = True,
-        number_bits: float = 0.0,
+        number_bits: NotNegative = 0.0,
     ) -> None:
         refuse_several(data, type(self).__name__)
         stack = unwrapped(stack)
@@ -164,7 +165,6 @@ class BayesianStack(BayesianNetwork):
                 f"depth={type(depth).__name__} is no prior over depth, such as "
                 "models.priors.Geometric(0.85)."
             )
-        between("BayesianStack(number_bits)", number_bits, 0, math.inf, "[)")
         super().__init__(
             Exits(stack),
             data,

@@ -109,8 +109,7 @@ class FromNumbers(OverWeights):
         return model, guides.parse(self.guide, model, structure=family, scale=self.scale)
 
     def _family(self, hold: float) -> guides.StructureFamily:
-        reach = math.inf if self.reach is None else self.reach
-        return guides.StructureFamily(hold=hold, reach=reach)
+        return guides.StructureFamily(hold=hold, reach=self.reach)
 
     def _points(self, net: nn.Module, data: Dataset) -> Pair:
         model = self._model(net, data, _POINTS)

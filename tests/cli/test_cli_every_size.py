@@ -153,8 +153,6 @@ def test_a_stack_has_a_depth_for_each_weight(tmp_path):
     ("sets", "says"),
     [
         (("high=0.01", "low=0.02"), "0 < low < high"),
-        (("form=cubic",), "form='cubic': give piecewise, linear, low-rank, film"),
-        (("form=linear", "pivots=4"), "has none. Leave pivots out"),
         (("pivots=1",), "pivots=1: give a whole number of at least 2"),
         (("bytes=0",), "bytes=0: give a positive"),
         (("kl_weight=0.5",), "is one weight of the KL, and all from low= to high= are learnt"),

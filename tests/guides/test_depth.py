@@ -6,6 +6,7 @@ import pytest
 import torch
 from pyro.infer import TraceEnum_ELBO, config_enumerate
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -138,19 +139,19 @@ def test_a_fresh_guide_is_uniform():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"update": "newton"}, "'closed' or 'gradient', got 'newton'"),
-        ({"hold": 1.0}, r"hold must be in \[0, 1\).*got hold=1.0"),
-        ({"hold": -0.1}, "got hold=-0.1"),
-        ({"rate": 0.0}, r"rate in \(0, 1\].*rate=0.0"),
-        ({"rate": 1.5}, "rate=1.5"),
-        ({"update": "gradient", "rate": 0.1}, "guide_lr"),
+        {"update": "newton"},
+        {"hold": 1.0},
+        {"hold": -0.1},
+        {"rate": 0.0},
+        {"rate": 1.5},
+        {"update": "gradient", "rate": 0.1},
     ],
 )
-def test_guide_options_are_checked(options, message):
+def test_guide_options_are_checked(options):
     model, _, _, _ = pair()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         guides.CategoricalDepth(model, **options)
 
 
@@ -222,10 +223,10 @@ def test_marginal_loss_is_the_evidence(task):
 def test_marginal_refuses_minibatches_and_a_weight_of_the_kl():
     model, _, x, y = pair()
     bound = inference.elbo.bound(model, guides.Marginal(model))
-    with pytest.raises(ValueError, match="'depth' by 1, 'y' by 2.4.*full batch"):
+    with pytest.raises(PyroccamError):
         bound(x[:5], y[:5])
     bound.kl_weight.fill_(0.5)
-    with pytest.raises(ValueError, match="kl_weight is 0.5, but the model sums out 'depth'"):
+    with pytest.raises(PyroccamError):
         bound(x, y)
 
 

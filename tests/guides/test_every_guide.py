@@ -12,6 +12,7 @@ from guide_case import CASES, depth, fixed, network
 from pyro import poutine
 from pyro.infer import SVI, config_enumerate
 from pyroccam import guides, inference
+from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.base import Guide, NetworkGuide
 from pyroccam.inference.posterior.family import family
 from random_weights import assert_same_means
@@ -82,7 +83,7 @@ def test_of_gives_the_same_kind_for_another_model(case):
     assert repr(new.arguments({})) == repr(guide.arguments({}))
     new.check(other, inference.Settings(), 1)
     if guide.latents():
-        with pytest.raises(ValueError, match="made from another"):
+        with pytest.raises(PyroccamError):
             new.check(model, inference.Settings(), 1)
 
 
@@ -98,11 +99,10 @@ def test_it_refuses_a_model_that_it_is_not_for(case):
     for other in (make(rows) for make in (depth, fixed, network)):
         if isinstance(other, guide.covers):
             continue
-        words = rf"guides\.\w+ and models\.{type(other).__name__} do not .*{other.usual_guide}\("
         for refuse in (type(guide), guide.of, lambda m: family(m, guide)):
-            with pytest.raises(ValueError, match=words):
+            with pytest.raises(PyroccamError):
                 refuse(other, *(({},) if refuse is guides.Codebook else ()))
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(PyroccamError):
             inference.fit(other, guide, rows, **QUICK)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from fitting import assert_same, blobs, stopped
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.packing import Multiples, write
 from pyroccam.models import priors
@@ -234,17 +235,15 @@ def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
 
 def test_what_does_not_go_together(result):
     other = models.BayesianNetwork(nn.Linear(2, 3), result.data, prior=priors.Normal())
-    with pytest.raises(
-        ValueError, match=r"'\.weight', Normal, does not have: use priors\.Integers"
-    ):
+    with pytest.raises(PyroccamError):
         guides.Rounded(other)
-    with pytest.raises(ValueError, match=r"begin= is a guides\.MeanField of another network"):
+    with pytest.raises(PyroccamError):
         guides.Rounded(result.model, begin=guides.MeanField(other))
-    with pytest.raises(ValueError, match="whole numbers of a step"):
+    with pytest.raises(PyroccamError):
         inference.compress(result, retrain_epochs=1)
-    with pytest.raises(ValueError, match="significand='deviation' changes nothing"):
+    with pytest.raises(PyroccamError):
         inference.compress(result, significand="deviation")
-    with pytest.raises(ValueError, match="takes no threshold"):
+    with pytest.raises(PyroccamError):
         inference.compress(result, threshold=1.0)
 
 

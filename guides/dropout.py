@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import pyro.distributions as dist
@@ -107,7 +106,7 @@ class VariationalDropout(NetworkGuide):
         self._rate = (rate, log_alpha, limit, learn)
         self.build(model)
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         rate, log_alpha, limit, learn = self._rate
         options = {"rate": rate, "log_alpha": log_alpha, "limit": limit, "learn": learn}
         return {**options, "local": False}

@@ -63,11 +63,8 @@ class MeanField(NetworkGuide):
             )
         self.build(model)
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        limit = self._max_scale
-        if isinstance(limit, Mapping):
-            limit = {names.get(name, name): value for name, value in limit.items()}
-        return {"scale": self._scale, "max_scale": limit, "local": False}
+    def arguments(self) -> dict[str, Any]:
+        return {"scale": self._scale, "max_scale": self._max_scale, "local": False}
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if name not in ("weight", "bias"):

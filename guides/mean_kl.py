@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
@@ -268,7 +268,7 @@ class MeanKL(NetworkGuide):
         self._taken = 0
         self.build(model)
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         nats, blocks = self._given
         return {"nats": nats, "blocks": blocks, "local": False}
 

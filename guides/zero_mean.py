@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,7 +18,7 @@ from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rade
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
 from ..models.priors.base import Latent
-from .base import NetworkGuide, Words
+from .base import NetworkGuide, Traits, Words
 from .edges import StructureFamily
 from .factors import Evidence, Factor, GaussianFactor
 from .mean_field import suited
@@ -109,6 +110,8 @@ class ZeroMean(NetworkGuide):
         "zero-mean-rademacher": {"noise": "rademacher"},
     }
 
+    layers: tuple[str, ...] = ()
+
     @checked
     def __init__(
         self,
@@ -141,12 +144,16 @@ class ZeroMean(NetworkGuide):
         self._begin = (None,)
 
     @property
-    def zero_mean(self) -> tuple[str, ...]:
-        return self.layers
+    def traits(self) -> Traits:
+        return replace(super().traits, zero_mean=self.layers)
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        layers = [names.get(name, name) for name in self.layers]
-        return {"layers": layers, "noise": self._noise, "scale": self._scale, "local": False}
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "layers": [*self.layers],
+            "noise": self._noise,
+            "scale": self._scale,
+            "local": False,
+        }
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         site, (begin,) = f"{layer.name}.{name}", self._begin

@@ -121,7 +121,7 @@ class Bayes(OverWeights):
                 f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
                 "Set finish=0."
             )
-        if guide.is_point and self.threshold is not None:
+        if guide.traits.point and self.threshold is not None:
             raise PyroccamError(
                 f"threshold={self.threshold!r}: under guide={self.guide!r} weights are points, "
                 "which do not say what they do not need.\nLeave threshold out."
@@ -138,7 +138,7 @@ class Bayes(OverWeights):
                     "This method cuts the network while it trains, which cannot be done: "
                     f"{error} --set narrow=[] trains the whole network to the end."
                 ) from error
-        elif not guide.zero_mean:  # of which nothing is cut
+        elif not guide.traits.zero_mean:  # of which nothing is cut
             tell_uncuttable(model, data)
         return model, guide
 

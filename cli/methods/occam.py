@@ -73,7 +73,7 @@ class FromNumbers(OverWeights):
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model, guide = self._posterior(net, data)
-        if guide.zero_mean:
+        if guide.traits.zero_mean:
             raise PyroccamError(
                 f"guide={self.guide!r} has weights without a mean, which leave no smaller network."
                 "\nTake guide=mean-field, or the method bayes."
@@ -202,7 +202,7 @@ class Occam(FromNumbers):
     def stages(self, settings: Settings) -> list[Stage]:
         def rest(before: Fit) -> Pair:
             one = settled(before)
-            if one.guide.is_point:
+            if one.guide.traits.point:
                 return one.model, one.guide
             allowed = self.tolerance if by_validation(self.narrow_at, before.data) else None
             return narrow(one, threshold=self.narrow_at, tolerance=allowed)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...data.errors import PyroccamError
+from ...guides.base import sums_out
 from ...models.checks import unknown_name
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
@@ -41,7 +42,7 @@ def bound(fit: Fit, *, passes: int = 20, seed: int = 0) -> LogEvidence:
     begun = time.perf_counter()
     found = lower_bound(fit.model, fit.guide, fit.data, passes=passes, seed=seed)
     took = time.perf_counter() - begun
-    direction: Direction = "exact" if getattr(fit.guide, "sums_out", False) else "below"
+    direction: Direction = "exact" if sums_out(fit.guide) else "below"
     details = {"log likelihood": found.log_likelihood, "kl": found.kl}
     return LogEvidence(
         "bound",

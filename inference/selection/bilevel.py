@@ -154,11 +154,8 @@ def select(
             f"rows that L does not see; got Q={Q}.\nGive Q=Level(prior=0.0, split='val'), or "
             "folds=4."
         )
-    if L.by_layer and guide.undecided is not None:
-        raise PyroccamError(
-            f"{guide.undecided.partition(chr(10))[0]} It has no further weights, of layers.\nGive "
-            "the guide that is inside."
-        )
+    if L.by_layer and guide.traits.variable is not None:
+        raise PyroccamError("L=Level(prior='layer') of a guides.Conditional", "the guide inside")
     if Q.folds is not None and (L.split != "train" or data.streamed):
         given = "the training rows are streamed" if data.streamed else f"L has split={L.split!r}"
         instead = "Level(split='val')" if data.streamed else "L the training rows"

@@ -128,7 +128,7 @@ class Trainer:
                 first.check_like(one)
         self.ranks = joined()
         self._begin_together()
-        self.hold = first.guide.hold
+        self.hold = first.guide.schedule.held
         checkpoint = settings.checkpoint
         self.latest = checkpoint == "last" or (checkpoint is None and first.model.random_weights)
         self.selectable = settings.selectable_from(first.guide)
@@ -194,10 +194,10 @@ class Trainer:
                 except RuntimeError:  # a network may view what it computes as it lies in memory
                     self._lay_out(torch.contiguous_format)
             self.step.prepare(*self._first_batch())
-        if first.guide.closed:
-            logits = self.step.state(f"guide.{first.guide.moving}")
+        if first.guide.traits.moves:
+            logits = self.step.state(f"guide.{first.guide.traits.moves}")
             prior = torch.stack([one.log_prior for one in self.replicates])
-            rate, edges = first.guide.closed_rate(self.total_steps), first.data.edges
+            rate, edges = first.guide.schedule.step(self.total_steps), first.data.edges
             if edges is None:
                 self.closed = IncrementalPosterior(logits, prior, self.rows, rate)
             else:
@@ -301,7 +301,7 @@ class Trainer:
     def _temperature(self, progress: float) -> float:
         """The temperature of the closed-form update where weights are random: it falls from N,
         at which depths are compared by nats of a row, to 1, where q(d) has to be settled."""
-        length = self.replicates[0].guide.settled - self.hold
+        length = self.replicates[0].guide.schedule.settled - self.hold
         done = (progress - self.hold) / length if length > 0 else 1.0
         return float(self.rows ** max(0.0, 1.0 - done))
 
@@ -428,7 +428,7 @@ class Trainer:
     @contextmanager
     def _still(self) -> Iterator[None]:
         """No gradient for logits that move in closed form; all put back however the run ends."""
-        logits = [one.logits for one in self.replicates if one.guide.closed]
+        logits = [one.logits for one in self.replicates if one.guide.traits.moves]
         before = [bool(p.requires_grad) for p in logits]
         for p in logits:
             p.requires_grad_(False)

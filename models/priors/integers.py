@@ -25,7 +25,7 @@ class Integers(WeightPrior):
 
     with the logistic distribution function F, and π and s learnt by each layer. What a posterior
     pays, :math:`-\log P(k)`, is the length of an ideal code for the whole numbers. Made for
-    ``guides.Rounded``, which has the weights rounded; to other guides it is a prior of real
+    ``guides.WholeSteps``, which has the weights rounded; to other guides it is a prior of real
     numbers, P at k and between, of which no KL to a normal is known (``MeanField(local=False)``).
 
     Biases are whole multiples of the step where a layer's groups are its outputs (convolutions), of

@@ -77,7 +77,7 @@ def test_every_weight_begins_with_the_guide(kind):
     inner = guides.MeanField(model)
     guide = kind(inner, low=0.01, high=10.0)
     for weight in (0.01, 0.3, 10.0):
-        one = guide.at(weight)
+        one = guide.condition(weight)
         for site in one.sites:
             for name, p in one.factor_of(site).named_parameters():
                 torch.testing.assert_close(p, inner.factor_of(site).get_parameter(name))
@@ -135,10 +135,10 @@ def test_a_guide_at_a_pivot_has_its_parameters_and_between_two_their_mean():
     _, guide = conditional()
     rows = guide.factor_of("0.weight").within
     for k, weight in enumerate([0.01, 0.1, 1.0, 10.0]):
-        own = guide.at(weight).factor_of("0.weight")
+        own = guide.condition(weight).factor_of("0.weight")
         torch.testing.assert_close(own.loc, rows.loc[k], atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(own.log_scale, rows.log_scale[k], atol=1e-6, rtol=1e-6)
-    own = guide.at(10**-1.5).factor_of("0.weight")
+    own = guide.condition(10**-1.5).factor_of("0.weight")
     torch.testing.assert_close(own.log_scale, rows.log_scale[:2].mean(0), atol=1e-6, rtol=1e-6)
 
 
@@ -154,7 +154,7 @@ def same_bound(model, guide, seed):
     ours = bound(model, guide).terms(*batch)
     guide.zero_grad()
     ours.loss().backward()
-    ordinary = guide.at(weight)
+    ordinary = guide.condition(weight)
     torch.manual_seed(seed)
     torch.rand(())
     theirs = bound(model, ordinary).terms(*batch)
@@ -207,7 +207,7 @@ def test_the_bound_with_random_structure_is_that_of_an_ordinary_guide(make):
         expected[where.left] = (1 - where.share) * gradient
         expected[where.left + 1] = where.share * gradient
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5 * float(gradient.norm()))
-    usual = guide.at(1.0).edge(site)
+    usual = guide.condition(1.0).edge(site)
     assert guide.edge(site).probs().equal(usual.probs())
     assert guide.edge(site).entropy() == usual.entropy()
     vertex = usual.vertex()
@@ -221,11 +221,11 @@ def test_a_stack_has_a_depth_for_each_weight():
     model = stacked_blocks(rows)
     held = guides.MeanField(model, structure=guides.StructureFamily(hold=0.99))
     guide = guides.Conditional(held, pivots=3)
-    assert guide.hold == 0.99
+    assert guide.schedule.held == 0.99
     inference.fit(model, guide, rows, **SHORT)
     assert guide.edge("depth").within.logits.detach().equal(torch.zeros(3, 3))
     guide = guides.Conditional(guides.MeanField(model), low=0.01, high=10.0, pivots=3)
-    assert (guide.hold, guide.settled, guide.closed) == (0.5, 0.75, False)
+    assert (guide.schedule.held, guide.schedule.settled, guide.traits.moves) == (0.5, 0.75, None)
     logits = guide.edge("depth").within.logits
     fit = inference.fit(
         model, guide, rows, epochs=150, lr=0.03, weight_decay=0.0, particles=2, progress=False,
@@ -274,7 +274,7 @@ def test_the_bound_is_that_of_pyro(local):
 def test_nothing_is_weighed_in_evaluation_mode_or_without_the_handler():
     model, guide = conditional()
     batch = blobs().split("train")
-    usual = guide.at(1.0)
+    usual = guide.condition(1.0)
     assert guide.usual == 1.0
     assert guides.Conditional(usual, low=2.0, high=50.0).usual == pytest.approx(10.0)
     torch.manual_seed(0)
@@ -595,14 +595,14 @@ def test_what_cannot_be_conditioned_is_refused():
     rows = blobs()
     model = network(rows)
     for points in (
-        guides.Spliced(model, c=0.5, gamma=0.01),
-        guides.Pruned(model, {"0": model.layers["0"].start["weight"].abs() > 0.3}),
-        guides.Codebook(model, {"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)}),
+        guides.Points(model, by=guides.Switch(c=0.5, gamma=0.01)),
+        guides.Points(model, by=guides.Mask({"0": model.layers["0"].start["weight"].abs() > 0.3})),
+        guides.Points(model, by=guides.Book({"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)})),
     ):
         with pytest.raises(PyroccamError):
             guides.Conditional(points)
     with pytest.raises(PyroccamError):
-        guides.Conditional(guides.Rounded(of_integers(rows)))
+        guides.Conditional(guides.Points(of_integers(rows), by=guides.WholeSteps()))
     _, guide = conditional()
     with pytest.raises(PyroccamError):
         guides.Conditional(guide)
@@ -633,7 +633,7 @@ def test_the_guide_that_is_wrapped_is_left_alone():
     for name, value in own.state_dict().items():
         assert torch.equal(value, before[name])
     guide.check(model, inference.Settings(), 1)
-    assert guide.at(1.0).options() == own.options()
+    assert guide.condition(1.0).options() == own.options()
 
 
 # -- copies, files, and going on --------------------------------------------------------------
@@ -650,7 +650,7 @@ def test_copies_and_states_are_the_guide_again():
         torch.manual_seed(1)
         found.append(bound(*pair).terms(*batch).loss())
         assert torch.equal(pair[1].at(0.3).posterior("0.weight").mean,
-                           guide.at(0.3).posterior("0.weight").mean)  # fmt: skip
+                           guide.condition(0.3).posterior("0.weight").mean)  # fmt: skip
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     assert copied[1].handler is not guide.handler

@@ -70,6 +70,13 @@ def conditional(make, over, **more):
     return model, spread(guides.Conditional(inner, over=over, model=model, **options))
 
 
+def pair_of(guide, model, value):
+    """A copy of the model that has the number, and its ordinary guide."""
+    other, ordinary = copy.deepcopy((model, guide.condition(value)))
+    other.numbers()[guide.traits.variable].set(value)
+    return other, ordinary
+
+
 @pytest.mark.parametrize(("make", "over"), CASES, ids=IDS)
 def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_of_a_model_with_this_number(make, over):
     """With the same noise; so are the gradients, of what both train."""
@@ -81,7 +88,7 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_of_a_model_with_this_n
         torch.manual_seed(seed)
         ours = bound(model, guide).terms(*batch)
         assert model.prior_numbers() == before  # the model has its own number again
-        other, ordinary = guide.pair_at(model, value)
+        other, ordinary = pair_of(guide, model, value)
         assert type(ordinary) is guides.MeanField
         assert other.prior_numbers() != before
         ordinary.check(other, inference.Settings(), 1)
@@ -93,7 +100,7 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_of_a_model_with_this_n
         torch.manual_seed(seed)
         torch.rand(())
         with torch.no_grad():
-            apart = bound(model, guide.at(value))(*batch) - theirs.loss()
+            apart = bound(model, guide.condition(value))(*batch) - theirs.loss()
         found.append(abs(float(apart)))
     assert max(found) > 1e-3  # the number matters
 
@@ -101,7 +108,7 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_of_a_model_with_this_n
 @pytest.mark.parametrize(("make", "over"), CASES, ids=IDS)
 def test_a_model_that_is_made_anew_has_the_number(make, over):
     model, guide = conditional(make, over)
-    other, _ = guide.pair_at(model, 0.7)
+    other, _ = pair_of(guide, model, 0.7)
     anew = other.anew(blobs())
     for ours, theirs in zip(anew.priors(), other.priors(), strict=True):
         for name, t in theirs.named_buffers():
@@ -123,7 +130,7 @@ def test_the_kl_is_that_of_the_scale_by_hand():
         ours = bound(model, guide).terms(*batch)
         expected = 0.0
         for site in guide.sites:
-            q = guide.at(value).posterior(site).base_dist
+            q = guide.condition(value).posterior(site).base_dist
             expected += kl_divergence(Normal(q.loc, q.scale), Normal(0.0, value)).sum()
         assert ours.kl.item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -245,7 +252,7 @@ def test_it_is_trained_by_pyro():
     batch = blobs().split("train")
     svi = SVI(model, guide, pyro.optim.SGD({"lr": 1e-4}), TraceMeanField_ELBO())
     value, _ = weight_drawn(guide, 3)
-    other, ordinary = guide.pair_at(model, value)
+    other, ordinary = pair_of(guide, model, value)
     torch.manual_seed(3)
     torch.rand(())
     expected = bound(other, ordinary)(*batch).item()
@@ -359,7 +366,7 @@ def test_copies_and_guides_of_other_models():
     with pytest.raises(PyroccamError):
         inference.fit(model, copy.deepcopy(guide), blobs(), **SHORT)
     other = normal(blobs())
-    made = guide.of(other)
+    made = guide.rebuild(other)
     assert (made.over, made.low, made.high) == ("prior.scale", LOW, HIGH)
     made.check(other, inference.Settings(), 1)
     assert guide.usual == 1.0

@@ -265,13 +265,13 @@ def test_q_settles_half_way_from_its_release_to_the_end(hold, settled):
     model, _, _, _ = pair()
     for options in ({"rate": 0.3}, {"rate": 1.0}, {"update": "gradient"}):
         guide = guides.CategoricalDepth(model, hold=hold, **options)
-        assert guide.settled == pytest.approx(settled)
+        assert guide.schedule.settled == pytest.approx(settled)
 
 
 def test_the_running_estimate_has_ten_time_constants_before_the_depth_is_settled():
     """exp(-10) of where it began is left; no step is beyond half the way."""
     guide = pair(hold=0.4)[1]
-    assert guide.settled == pytest.approx(0.7)
-    assert guide.closed_rate(1000) == pytest.approx(10 / 300)
-    assert guide.closed_rate(10) == 0.5
-    assert pair(rate=0.2)[1].closed_rate(1000) == 0.2
+    assert guide.schedule.settled == pytest.approx(0.7)
+    assert guide.schedule.step(1000) == pytest.approx(10 / 300)
+    assert guide.schedule.step(10) == 0.5
+    assert pair(rate=0.2)[1].schedule.step(1000) == 0.2

@@ -29,6 +29,9 @@ from random_weights import (
 )
 from torch import nn
 
+LOWER = torch.ones(2, 3).tril().bool()
+BOOKS = {"0": (torch.tensor([-0.2, 0.3]), torch.tensor([[0, 1, -1], [1, 1, 0]]))}
+
 GUIDES = {
     "mean-field": guides.MeanField,
     "mean-field-drawn": lambda model: guides.MeanField(model, local=False),
@@ -39,10 +42,13 @@ GUIDES = {
     "zero-mean-uniform": lambda model: guides.ZeroMean(model, scale=2.0, noise="uniform"),
     "zero-mean-rademacher": lambda model: guides.ZeroMean(model, scale=1.5, noise="rademacher"),
     "delta": guides.Delta,
-    "pruned": lambda model: guides.Pruned(model, {"0": torch.ones(2, 3).tril().bool()}),
-    "spliced": lambda model: guides.Spliced(model, c=-0.5),
-    "codebook": lambda model: guides.Codebook(
-        model, {"0": (torch.tensor([-0.2, 0.3]), torch.tensor([[0, 1, -1], [1, 1, 0]]))}
+    "pruned": lambda model: guides.Points(
+        model, by=guides.Mask({"0": torch.ones(2, 3).tril().bool()})
+    ),
+    "spliced": lambda model: guides.Points(model, by=guides.Switch(c=-0.5)),
+    "codebook": lambda model: guides.Points(
+        model,
+        by=guides.Book(BOOKS),
     ),
 }
 POINTS = ("delta", "pruned", "spliced", "codebook")

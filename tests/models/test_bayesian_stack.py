@@ -235,4 +235,4 @@ def test_what_a_stack_refuses():
     model, _ = pair()
     with pytest.raises(PyroccamError):
         guides.StructureFamily(hold=1.0)
-    assert guides.MeanField(model, structure=guides.StructureFamily("table")).moving is None
+    assert guides.MeanField(model, structure=guides.StructureFamily("table")).traits.moves is None

@@ -133,7 +133,7 @@ def code_posterior(
         scales = deviations(model, guide)
         net = unfed(mean_network(model, guide))
         likelihood = copy.deepcopy(model.likelihood)
-        made = _model(net, fit.data, likelihood, scales, random_biases=model.random_biases)
+        made = _model(net, fit.data, likelihood, scales, random_biases=model.spec["random_biases"])
         if {n: v.shape for n, v in _names(made).items()} != {
             n: v.shape for n, v in _names(model).items()
         }:

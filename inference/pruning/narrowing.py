@@ -85,7 +85,7 @@ def narrow(
         fit.data if data is None else data,
         prior={names[name]: layer.weight_prior for name, layer in model.layers.items()},
         likelihood=copy.deepcopy(model.likelihood),
-        random_biases=model.random_biases,
+        random_biases=model.spec["random_biases"],
     )
     smaller.count_from(model)
     smaller.names = {first: names[now] for first, now in model.names.items()}

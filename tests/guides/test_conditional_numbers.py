@@ -326,7 +326,7 @@ def test_the_fit_of_a_number_is_an_ordinary_one():
     assert one.model is not fit.model
     assert [p.scale for p in one.model.priors()] == pytest.approx([0.3, 0.3])
     assert {layer.weight_prior for layer in one.model.layers.values()} == {priors.Normal(0.3)}
-    assert one.model.prior_given == priors.Normal(0.3)
+    assert one.model.spec["prior"] == priors.Normal(0.3)
     narrowed, _ = inference.narrow(one)
     assert [float(p.scale) for p in narrowed.priors()] == pytest.approx([0.3] * 2)
     assert (
@@ -340,7 +340,7 @@ def test_the_fit_of_a_number_is_an_ordinary_one():
         fit.at(9.0)
     with pytest.raises(PyroccamError):
         fit.at(0.0)
-    assert fit.at(9.0, extrapolate=True).model.prior_given == priors.Normal(9.0)
+    assert fit.at(9.0, extrapolate=True).model.spec["prior"] == priors.Normal(9.0)
 
 
 def test_the_depth_of_a_fit_by_what_a_block_costs():
@@ -367,7 +367,7 @@ def test_copies_and_guides_of_other_models():
         inference.fit(model, copy.deepcopy(guide), blobs(), **SHORT)
     other = normal(blobs())
     made = guide.rebuild(other)
-    assert (made.over, made.low, made.high) == ("prior.scale", LOW, HIGH)
+    assert (made.traits.variable, made.low, made.high) == ("prior.scale", LOW, HIGH)
     made.check(other, inference.Settings(), 1)
     assert guide.usual == 1.0
     assert conditional(normal, "prior.scale", low=2.0, high=8.0)[1].usual == 4.0
@@ -400,7 +400,7 @@ def test_numbers_that_are_none():
     part = network(rows, prior={"0": priors.Normal(0.5), "2": learns})
     assert part.numbers()["prior.scale"].own == 0.5
     part.numbers()["prior.scale"].set(0.1)  # of the layer that does not learn it
-    assert part.prior_given == {"0": priors.Normal(0.1), "2": learns}
+    assert part.spec["prior"] == {"0": priors.Normal(0.1), "2": learns}
     assert part.layers["2"].weight_prior == learns
     assert part.anew(rows).prior_numbers() == part.prior_numbers()
     two = guides.Conditional(

@@ -433,8 +433,8 @@ def test_limits_go_with_the_layers_that_have_other_names():
     moved = BayesianNetwork(
         nn.Sequential(nn.Identity(), *small_net()), Rows(3), prior=priors.Normal()
     )
-    guide = guides.MeanField(model, max_scale={"2": 0.2}).of(moved, {"0": "1", "2": "3"})
+    guide = guides.MeanField(model, max_scale={"2": 0.2}).rebuild(moved, {"0": "1", "2": "3"})
     limited = {name for name, f in guide.factors.items() if math.isfinite(f.max_log_scale)}
     assert limited == {"3/weight", "3/bias"}
-    again = guides.MeanField(model, max_scale={"2": 0.2}).of(copy.deepcopy(model))
+    again = guides.MeanField(model, max_scale={"2": 0.2}).rebuild(copy.deepcopy(model))
     assert math.isfinite(again.factors["2/weight"].max_log_scale)

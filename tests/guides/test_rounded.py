@@ -130,7 +130,7 @@ def pair(net=None, **options):
     rows = blobs()
     net = net or nn.Sequential(nn.Linear(2, 40), nn.ReLU(), nn.Linear(40, 3))
     model = models.BayesianNetwork(net, rows, prior=priors.Integers(step=0.1))
-    return model, guides.Points(model, by=guides.WholeSteps(), **options), rows
+    return model, guides.Points(model, by=guides.WholeSteps(**options)), rows
 
 
 def test_weights_begin_where_those_of_the_network_are():
@@ -252,7 +252,7 @@ def test_it_begins_at_another(result):
     for site in exact.sites:
         one, two = exact.posterior(site), result.guide.posterior(site)
         assert torch.equal(one.sample(), two.sample())
-    assert exact.arguments() == {"noise": False}
+    assert exact.arguments() == {"by": guides.WholeSteps(noise=False)}
 
 
 def test_a_run_that_is_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):

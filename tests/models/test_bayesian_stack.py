@@ -209,7 +209,7 @@ def test_biases_that_are_numbers_have_a_price_and_what_priors_learn_has_none():
     assert learnt > 0
     always = 4 + 2  # biases of stem and head
     assert [model.count_numbers(d) for d in range(3)] == [always + 12, always + 12, always + 24]
-    assert model.number_bits == 0.0
+    assert model.spec["number_bits"] == 0.0
     torch.testing.assert_close(model.log_prior.exp(), torch.full((3,), 1 / 3))
 
 

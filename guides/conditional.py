@@ -19,7 +19,7 @@ from ..models.base import Model
 from ..models.checks import unknown_name
 from ..models.contexts import Weighing
 from ..models.distributions.temperature import lend
-from ..models.numbers import Number, Numbering
+from ..models.hyperparameters import Number, Numbering
 from .base import (
     Guide,
     KLSettings,

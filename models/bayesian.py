@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..data.errors import NetworkError, PyroccamError
 from .base import Model
 from .feeding import feed, feed_like
+from .hyperparameters import Number, numbers_of_weights
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import (
     Chosen,
@@ -27,10 +28,9 @@ from .layers.choice import (
 )
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
 from .networks.normalisation import hold_statistics
-from .numbers import Number, numbers_of_weights
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
-from .turns import turn
+from .threads import turn
 from .unpacked.unpacking import copied, folded, unpacked
 
 __all__ = ["BayesianNetwork"]

@@ -16,11 +16,11 @@ from ..data.ranges import NotNegative, checked
 from .bayesian import BayesianNetwork
 from .contexts import Counting
 from .feeding import refuse_several
+from .hyperparameters import Number, power
 from .layers.choice import Chosen, layers_called
 from .likelihoods import Likelihood, TargetSpec
 from .networks.stack import DepthStack, at_depth
 from .networks.structure_graph import Gammas
-from .numbers import Number, power
 from .priors.base import WeightPrior
 from .priors.depth import DepthPrior, Powered, Uniform
 from .priors.structure import DepthEdge, EdgePrior

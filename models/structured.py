@@ -15,13 +15,13 @@ from ..data.errors import PyroccamError
 from .bayesian import BayesianNetwork
 from .distributions.temperature import Temperature
 from .feeding import refuse_several
+from .hyperparameters import Number, Slot, power, raised
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import Chosen
 from .likelihoods import Likelihood, TargetSpec
 from .networks.discrete import structures
 from .networks.identifiers import distinct
 from .networks.structure_graph import StructureGraph
-from .numbers import Number, Slot, power, raised
 from .priors.base import WeightPrior
 from .priors.scaling import Scaling, Share
 from .priors.structure import EdgePrior, StructurePrior

@@ -23,7 +23,7 @@ from ...models.distributions.wrapped import base
 from ...models.feeding import unfed
 from ...models.layers.affine import AFFINE
 from ...models.priors.normal import Normal
-from ...models.turns import fitting
+from ...models.threads import fitting
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from ..relative_entropy import CODES

@@ -14,7 +14,7 @@ import torch
 
 from ...data.errors import PyroccamError
 from ...models.likelihoods import precision
-from ...models.turns import fitting
+from ...models.threads import fitting
 from ..distributed.joining import joined
 from ..posterior.depth import check_share
 from ..storage import checkpoint

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...models.turns import give_way
+from ...models.threads import give_way
 from ..distributed.joining import joined
 from ..distributed.ranks import Part
 from ..elbo.non_finite import first_non_finite

@@ -191,7 +191,7 @@ def resnet(
     Raises:
         PyroccamError: if torchvision has no such variant.
     """
-    net = torchvision_resnet(input_shape, outputs, variant=variant, small=small)
+    net = torchvision_resnet(tuple(input_shape), outputs, variant=variant, small=small)
     stack = take_apart(net, torch.zeros(2, *input_shape))
     description = {"network": "resnet", "variant": variant, "small": small}
     stack.description = _full({**description, "max_depth": stack.max_depth}, input_shape, outputs)

@@ -89,8 +89,8 @@ class MultiSpike(WeightPrior):
         kl: Any = [word for word in rest if word != "first-free"]  # its check decides which
         if len(free) > 1 or len(kl) > 1:
             raise PyroccamError("one word is there twice.")
-        options = {"kl": kl[0]} if kl else {}
-        return cls(int(levels), first="free" if free else "levels", **options)
+        options: dict[str, Any] = {"levels": int(levels), **({"kl": kl[0]} if kl else {})}
+        return cls(first="free" if free else "levels", **options)
 
     def for_network(self) -> WeightPrior:
         return _FirstFree(self) if self.first == "free" else self

@@ -1,37 +1,36 @@
 """Posterior families: one file for each."""
 
-from .base import Guide, NetworkGuide
-from .codebook import Codebook
+from .base import Guide, NetworkGuide, Schedule, Traits
 from .conditional import Conditional
-from .delta import Delta
 from .depth import CategoricalDepth, DepthGuide, Deterministic, Marginal
 from .dropout import VariationalDropout
 from .edges import StructureFamily
 from .mean_field import MeanField
 from .mean_kl import MeanKL
 from .parsing import parse
-from .pruned import Pruned
-from .rounded import Rounded
-from .spliced import Spliced
+from .points import Book, Delta, Mask, Points, Switch, WholeSteps
 from .zero_mean import ZeroMean
 
 __all__ = [
+    "Book",
     "CategoricalDepth",
-    "Codebook",
     "Conditional",
     "Delta",
     "DepthGuide",
     "Deterministic",
     "Guide",
     "Marginal",
+    "Mask",
     "MeanField",
     "MeanKL",
     "NetworkGuide",
-    "Pruned",
-    "Rounded",
-    "Spliced",
+    "Points",
+    "Schedule",
     "StructureFamily",
+    "Switch",
+    "Traits",
     "VariationalDropout",
+    "WholeSteps",
     "ZeroMean",
     "parse",
 ]

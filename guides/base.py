@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import uuid
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
 
@@ -30,10 +30,13 @@ __all__ = [
     "Guide",
     "KLSettings",
     "NetworkGuide",
+    "Schedule",
+    "Traits",
     "Words",
     "key",
     "made_from_another",
     "remember",
+    "sums_out",
 ]
 
 Words = Mapping[str, Mapping[str, Any]]
@@ -51,6 +54,56 @@ class KLSettings(Protocol):
     def batch_size(self) -> int: ...
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What a guide says of itself.
+
+    Attributes:
+        point: each latent has one value.
+        sums_out: the model sums its latents out itself.
+        zero_mean: layers whose weights have no mean by construction: the mean network says nothing.
+        moves: name of the logits that move in closed form, and not by a gradient, if some do.
+        variable: what it has a posterior for each of: ``kl_weight``, or a number of the model by
+            path. Before anything but predictions is read off it, one is to be chosen.
+    """
+
+    point: bool = False
+    sums_out: bool = False
+    zero_mean: tuple[str, ...] = ()
+    moves: str | None = None
+    variable: str | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a posterior that is held at first moves.
+
+    Attributes:
+        start: share of the steps during which it keeps its start; ``None`` where nothing is held.
+        rate: step of an update in closed form, in (0, 1]; by default the one that forgets the start
+            by a factor e^-10 until it is settled.
+    """
+
+    start: float | None = None
+    rate: float | None = None
+
+    @property
+    def held(self) -> float:
+        """Share of the steps during which it keeps its start."""
+        return self.start or 0.0
+
+    @property
+    def settled(self) -> float:
+        """Share of the steps after which it has had time to arrive where it belongs, and a
+        checkpoint may be chosen."""
+        return 0.0 if self.start is None else self.start + (1.0 - self.start) / 2
+
+    def step(self, steps: int) -> float:
+        """Step of an update in closed form, where ``steps`` are made in all."""
+        usual = min(0.5, 10.0 / max((self.settled - self.held) * steps, 1.0))
+        return usual if self.rate is None else self.rate
+
+
 class Guide(LocalModule):
     """A posterior over the latents of a model.
 
@@ -63,10 +116,9 @@ class Guide(LocalModule):
     Attributes:
         covers: the kind of model that it is for.
         words: names for the command line, and what is given to the class with each.
-        hold: share of the steps during which it keeps its start.
-        sums_out: the model sums its latents out itself.
+        traits: what code needs to know of it.
+        schedule: when it moves, and how fast, where something moves in closed form.
         free_values: it has one value for each weight, with no mask over them and none shared.
-        zero_mean: layers whose weights have no mean by construction: the mean network says nothing.
         handler: around guide and model, where the bound is evaluated, if any.
 
     Raises:
@@ -75,9 +127,8 @@ class Guide(LocalModule):
 
     covers: ClassVar[type[Model]] = Model
     words: ClassVar[Words] = {}
-    sums_out: ClassVar[bool] = False
     free_values: ClassVar[bool] = False
-    hold: float = 0.0
+    schedule: Schedule = Schedule()
     handler: LocalReparameterization | Weighing | None = None
 
     def __init__(self, model: Model) -> None:
@@ -102,63 +153,18 @@ class Guide(LocalModule):
             )
 
     @property
-    def zero_mean(self) -> tuple[str, ...]:
-        return ()
+    def traits(self) -> Traits:
+        return Traits()
 
-    @property
-    def settled(self) -> float:
-        """Share of the steps after which a checkpoint may be chosen."""
-        return 0.0
-
-    @property
-    def moving(self) -> str | None:
-        """Name of the logits that move in closed form, and not by a gradient, where there are
-        some."""
-        return None
-
-    @property
-    def closed(self) -> bool:
-        """True if something moves in closed form."""
-        return self.moving is not None
-
-    @property
-    def is_point(self) -> bool:
-        """True if each latent has one value."""
-        return False
-
-    @property
-    def without_kl(self) -> str | None:
-        """Why the bound has no KL that could be weighed, where it has none."""
-        return None
-
-    @property
-    def undecided(self) -> str | None:
-        """What to do before anything but predictions is read off it, where it has a posterior for
-        each weight of the KL."""
-        return None
-
-    @property
-    def over(self) -> str | None:
-        """What it has a posterior for each of: ``kl_weight``, or a number of the model by path."""
-        return None
-
-    def pair_at(
-        self, model: Model, weight: float, *, extrapolate: bool = False
-    ) -> tuple[Model, Guide]:
-        """Model and guide of one weight of the KL, or of another number; see :meth:`at`."""
-        return model, self.at(weight, extrapolate=extrapolate)
-
-    def at(self, weight: float, *, extrapolate: bool = False) -> Guide:
-        """The guide of one weight of the KL, where it has one for each; see
+    def condition(self, value: float, *, extrapolate: bool = False) -> Guide:
+        """The guide of one weight of the KL, or of another number, where it has one for each; see
         :class:`~pyroccam.guides.Conditional`.
 
         Raises:
             PyroccamError: where it has a single posterior.
         """
-        name = f"guides.{type(self).__name__}"
         raise PyroccamError(
-            f"{name} has one posterior, of the kl_weight with which it was trained.\n"
-            "For a choice among many train guides.Conditional(guides.MeanField(model))."
+            f"guides.{type(self).__name__} has one posterior", "a guides.Conditional of it"
         )
 
     def latents(self) -> list[str]:
@@ -173,11 +179,6 @@ class Guide(LocalModule):
         """``P(v < value)`` of each number of a site, or ``None`` where only draws can say it."""
         return None
 
-    def closed_rate(self, steps: int) -> float:
-        """Step of a closed-form update, in (0, 1], where ``steps`` are made in all: by default the
-        one that forgets the start by a factor e^-10 until it is settled."""
-        return min(0.5, 10.0 / max((self.settled - self.hold) * steps, 1.0))
-
     def structure_parameters(self) -> list[nn.Parameter]:
         """Parameters of the posterior of random structure, each parameter once."""
         return []
@@ -186,18 +187,19 @@ class Guide(LocalModule):
         """Options that tell guides of one class apart, plain values: a checkpoint holds them."""
         return {"kind": type(self).__name__, "update": None, "hold": None, "rate": None}
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Arguments it was made with beside its model, where layers have the names ``names``."""
+    def arguments(self) -> dict[str, Any]:
+        """Arguments to make it again with, beside a model; what is by layer is a mapping, or a
+        list of names."""
         return {}
 
-    def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
+    def rebuild(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
         """A new guide of the same kind for another model.
 
         Arguments:
             model: of the new guide.
             names: of its layers, by those of this one where they differ.
         """
-        return self._again(model, self.arguments({} if names is None else names))
+        return self._again(model, self.arguments())
 
     def _again(self, model: Model, arguments: dict[str, Any]) -> Self:
         """A guide of this class, of which one of a person's own may take fewer arguments."""
@@ -226,8 +228,13 @@ class Guide(LocalModule):
             )
         usual = {"kl_warmup": 0.0, "kl_weight": 1.0}
         changed = [name for name, value in usual.items() if getattr(settings, name) != value]
-        if changed and self.without_kl is not None:
-            raise PyroccamError(f"{changed[0]}: {self.without_kl}")
+        # Without latents it has no KL, and none has a gradient where a single q moves by itself.
+        alone = self.traits.moves is not None and not model.random_weights
+        if changed and (alone or not self.latents()):
+            raise PyroccamError(
+                f"{changed[0]}={getattr(settings, changed[0])!r} of {name}, without a KL to weigh",
+                repr(usual[changed[0]]),
+            )
 
 
 class NetworkGuide(Guide):
@@ -285,30 +292,23 @@ class NetworkGuide(Guide):
         self.counting = model.counting
         for site, factor in edges.items():
             self.factors[key(site)] = factor
-        if self.closed:
-            self.hold = self.structure_family.hold
+        if self.traits.moves is not None:
+            self.schedule = Schedule(self.structure_family.hold)
 
     # -- what it says of itself -------------------------------------------------------------------
 
     @property
-    def is_point(self) -> bool:
-        """True if each weight has one value, and the structure is known."""
-        return not self.edges and all(self.factor_of(site).is_point for site in self.sites)
+    def traits(self) -> Traits:
+        point = not self.edges and all(self.factor_of(site).is_point for site in self.sites)
+        closed = (site for site in self.edges if self.edge(site).closed)
+        moves = next((f"factors.{key(site)}.logits" for site in closed), None)
+        return Traits(point=point, moves=moves)
 
     @property
     def scales(self) -> Scales | None:
         """How scales of groups are drawn by local reparameterisation; ``None`` without it."""
         found: Scales | None = None if self.handler is None else self.handler.scales
         return found
-
-    @property
-    def moving(self) -> str | None:
-        closed = (site for site in self.edges if self.edge(site).closed)
-        return next((f"factors.{key(site)}.logits" for site in closed), None)
-
-    @property
-    def settled(self) -> float:
-        return self.hold + (1.0 - self.hold) / 2 if self.closed else 0.0
 
     def latents(self) -> list[str]:
         return [*self.edges, *self.sites]
@@ -332,35 +332,23 @@ class NetworkGuide(Guide):
     def posterior(self, site: str) -> Any:
         return self.factor_of(site)()
 
-    def distribution(self, site: str) -> Any:
-        """The former name of :meth:`posterior`."""
-        warnings.warn(
-            "distribution was renamed, and will go: use posterior.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.posterior(site)
-
     def cdf(self, site: str, value: Tensor) -> Tensor | None:
         return self.factor_of(site).cdf(value)
 
     def options(self) -> dict[str, Any]:
         found = super().options() | {"scales": self.scales}
         edges = [type(self.edge(site)).__name__ for site in self.edges]
-        found |= {"hold": self.hold} if self.closed else {}
+        found |= {"hold": self.schedule.start} if self.traits.moves else {}
         reach = self.structure_family.reach
-        found |= {"reach": reach} if edges and reach < float("inf") else {}
+        found |= {"reach": reach} if edges and reach is not None else {}
         return found | ({"edges": edges} if edges else {})
 
-    def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
+    def rebuild(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
         self.refuse(model)
-        options = self.arguments({} if names is None else names)
-        # Of a network that has fewer layers, arguments by layer are of those that it has.
-        for name, value in options.items():
-            if isinstance(value, dict):
-                options[name] = {n: one for n, one in value.items() if n in model.layers}
-            elif name == "layers" and value is not None:
-                options[name] = [n for n in value if n in model.layers]
+        options = {
+            name: _of_layers(value, names or {}, model.layers)
+            for name, value in self.arguments().items()
+        }
         if self.scales is not None:
             options["local"] = LocalReparameterization(model, self.scales)
         if self.edges:
@@ -376,11 +364,11 @@ class NetworkGuide(Guide):
                 f"this model, guides.{type(self).__name__}(model)."
             )
         super().check(model, settings, batches)
-        if self.closed and settings.kl_warmup > self.hold:
+        held = self.schedule.held
+        if self.traits.moves and settings.kl_warmup > held:
             raise PyroccamError(
-                f"kl_warmup={settings.kl_warmup:g}: q(depth) moves from hold={self.hold:g} of the "
-                "steps on, by what blocks cost at the full weight of the KL.\nSet kl_warmup to no "
-                "more, or hold= of guides.StructureFamily to more."
+                f"kl_warmup={settings.kl_warmup:g}",
+                f"at most hold={held:g} of guides.StructureFamily, where q(depth) begins to move",
             )
         tied = [vars(self.edge(site)).get("temperature") for site in self.edges]
         own = [prior.temperature for prior in model.structure.values()]
@@ -450,6 +438,11 @@ class NetworkGuide(Guide):
             yield site, factors[key(site)]()
 
 
+def sums_out(guide: object) -> bool:
+    """True if a guide, which may be one of Pyro's, leaves latents to be summed out in the model."""
+    return getattr(guide, "traits", Traits()).sums_out
+
+
 def remember(guide: Any, model: Any) -> None:
     """Note in a guide the model that it is made from, without holding it: a guide that is copied
     does not copy its model."""
@@ -462,6 +455,20 @@ def made_from_another(guide: Any, model: Any) -> bool:
     """True if a guide says that it was made from another model than this one, or a copy of it."""
     found = vars(guide).get("_mark_of_model")
     return found is not None and found != vars(model).get("_mark")
+
+
+def _of_layers(value: Any, names: Mapping[str, str], layers: Collection[str]) -> Any:
+    """An argument for another network: of layers that it has, by the names that they have there."""
+    if isinstance(value, Mapping):
+        renamed = {names.get(name, name): one for name, one in value.items()}
+        return {name: one for name, one in renamed.items() if name in layers}
+    if isinstance(value, list):
+        return [name for name in (names.get(one, one) for one in value) if name in layers]
+    if is_dataclass(value) and not isinstance(value, type):
+        each = {one.name: getattr(value, one.name) for one in fields(value)}
+        by_layer = {n: one for n, one in each.items() if isinstance(one, Mapping)}
+        return replace(value, **{n: _of_layers(one, names, layers) for n, one in by_layer.items()})
+    return value
 
 
 def key(site: str) -> str:

@@ -6,22 +6,33 @@ import copy
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, Self, cast
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import pyro
 import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Between, Positive, checked
 from ..models.base import Model
-from ..models.checks import as_number, kinds, unknown_name
+from ..models.checks import unknown_name
 from ..models.contexts import Weighing
 from ..models.distributions.temperature import lend
-from ..models.numbers import Number, Numbering
-from .base import Guide, KLSettings, NetworkGuide, Words, key, made_from_another
+from ..models.hyperparameters import Number, Numbering
+from .base import (
+    Guide,
+    KLSettings,
+    NetworkGuide,
+    Schedule,
+    Traits,
+    Words,
+    key,
+    made_from_another,
+)
 from .edges import EdgeFactor
 from .factors import Evidence, Factor
-from .forms import Form, make_form
+from .forms import Form, Piecewise
 
 __all__ = ["KL_WEIGHT", "Conditional", "ConditionalEdge", "ConditionalFactor"]
 
@@ -162,15 +173,12 @@ class Conditional(NetworkGuide):
         over: what λ is, ``kl_weight`` or a number of the model by path.
         model: of the guide, where λ is a number of it.
         low, high: a and b.
-        form: of the functions. ``piecewise``: a broken line through equally spaced pivots.
-            ``linear``: a line, which cannot follow a path over decades. ``low-rank``: a matrix and
-            one of rank one (:class:`~pyroccam.guides.forms.LowRank`). ``film``: one parameter for
-            all λ, whose rows are multiplied (:class:`~pyroccam.guides.forms.FiLM`), which takes the
-            memory of one guide.
-        pivots: of ``piecewise`` and ``film``, 6 by default; more of them are trained by fewer steps
-            each.
+        pivots: of the functions, which are broken lines through equally spaced pivots; more of
+            them are trained by fewer steps each, and a line, through two, cannot follow a path over
+            decades.
 
     Attributes:
+        form: of the functions; another one is a class below this one's.
         usual: the λ of the evaluation mode.
         handler: that weighs, or sets the number, with the local reparameterisation of the guide
             inside. With ``pyro.infer.SVI`` train by ``with guide.handler: svi.step(x, y)``: without
@@ -178,8 +186,8 @@ class Conditional(NetworkGuide):
 
     Raises:
         PyroccamError: for what is not a guide whose parameters may be functions, a model say.
-        ValueError: for structure whose temperature is learnt; for an empty range, another form,
-            pivots that it cannot have, or a number that the model has not.
+        ValueError: for structure whose temperature is learnt; for an empty range, or a number that
+            the model has not.
 
     References:
         Lorraine, Duvenaud 2018, Stochastic hyperparameter optimization through hypernetworks,
@@ -199,48 +207,45 @@ class Conditional(NetworkGuide):
     """
 
     words: ClassVar[Words] = {}
+    form: ClassVar[type[Form]] = Piecewise
 
+    @checked
     def __init__(
         self,
         guide: NetworkGuide,
         *,
         over: str = KL_WEIGHT,
         model: Model | None = None,
-        low: float = 1e-3,
-        high: float = 1e1,
-        form: str = "piecewise",
-        pivots: int | None = None,
+        low: Positive = 1e-3,
+        high: Positive = 1e1,
+        pivots: Annotated[int, Between(2)] = 6,
     ) -> None:
-        _check(low, high)
-        made = make_form(form, pivots)
+        if not low < high:
+            raise PyroccamError(f"low={low:g}, high={high:g}", "low < high")
+        made = self.form(pivots)
         if not isinstance(guide, NetworkGuide):
             if isinstance(guide, Model):
                 self.refuse(guide)
             raise PyroccamError(
-                f"guides.Conditional wraps a guide, got a {type(guide).__name__}.\n"
-                "Give guides.Conditional(guides.MeanField(model))."
+                f"guides.Conditional got a {type(guide).__name__}", "guides.MeanField(model)"
             )
         name = f"guides.{type(guide).__name__}"
         if not guide.varies:
-            ours = (one for one in kinds(NetworkGuide) if vars(one).get("varies"))
-            known = sorted(f"guides.{one.__name__}" for one in ours)
             raise PyroccamError(
-                f"The parameters of {name} cannot be functions of the weight of the KL, or of "
-                "another number.\n"
-                f"Give guides.Conditional one of {', '.join(known)}."
+                f"{name}, whose parameters cannot be functions of a number",
+                "a guides.Delta, MeanField or VariationalDropout",
             )
         if guide.edges and guide.structure_family.temperature == "learnt":
             raise PyroccamError(
-                f"{name} has a posterior of structure (site {guide.edges[0]!r}) whose temperature "
-                "is learnt, which no function of the weight of the KL can be.\n"
-                "Leave it tied: guides.StructureFamily(temperature='tied')."
+                f"{name} of structure whose temperature is learnt",
+                "guides.StructureFamily(temperature='tied')",
             )
         super(Guide, self).__init__()  # the rest is as the guide has it
         # All of the guide but its factors: what an ordinary one is made of again.
         self._shell, self._options = (_without_factors(guide),), guide.options()
         object.__setattr__(self, "_mark_of_model", vars(guide).get("_mark_of_model"))
         self.low, self.high = float(low), float(high)
-        self.form, self.pivots = form, pivots
+        self.pivots = pivots
         self._over = over
         within: Any = copy.deepcopy(guide.handler)
         own: float | None = 1.0
@@ -250,15 +255,14 @@ class Conditional(NetworkGuide):
             handler, own = Numbering(number.slots, within), number.own
         elif model is not None:
             raise PyroccamError(
-                "guides.Conditional got a model=, but over='kl_weight' is no number of it.\n"
-                "Leave it out, or name a number, such as over='prior.scale'."
+                "over='kl_weight', which is no number of model=", "such as over='prior.scale'"
             )
         if own is None or not low <= own <= high:
             own = math.sqrt(low * high)
         self.usual = own
         self.structure_family, self.edges = guide.structure_family, list(guide.edges)
         self.counting, self.sites = guide.counting, list(guide.sites)
-        self.hold = guide.hold
+        self.schedule = Schedule(guide.schedule.start or None)
         usual = self._of(self.usual)
         self.factors = nn.ModuleDict()
         for site in self.latents():
@@ -273,31 +277,21 @@ class Conditional(NetworkGuide):
     # -- what it says of itself -------------------------------------------------------------------
 
     @property
-    def over(self) -> str | None:
-        return self._over
-
-    @property
-    def _what(self) -> str:
-        return "weight of the KL" if self._over == KL_WEIGHT else self._over
-
-    @property
-    def undecided(self) -> str | None:
-        return (
-            f"guides.Conditional has a posterior for each {self._what} from {self.low:g} to "
-            f"{self.high:g}.\nChoose one: fit.at({self.usual:g})."
-        )
+    def traits(self) -> Traits:
+        return replace(super().traits, variable=self._over)
 
     def options(self) -> dict[str, Any]:
-        return super().options() | {**self.arguments({}), "of": self._options}
+        return super().options() | {**self.arguments(), "of": self._options}
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        names_of = ("over", "low", "high", "form", "pivots")
-        return {name: getattr(self, name) for name in names_of}
+    def arguments(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("low", "high", "pivots")}
+        return {"over": self._over, **own}
 
-    def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
+    def rebuild(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
         self.refuse(model)
         whose = None if self._over == KL_WEIGHT else model
-        return type(self)(self.at(self.usual).of(model, names), model=whose, **self.arguments({}))
+        inner = self.condition(self.usual).rebuild(model, names)
+        return type(self)(inner, model=whose, **self.arguments())
 
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         super().check(model, settings, batches)
@@ -310,14 +304,11 @@ class Conditional(NetworkGuide):
             )
         if settings.kl_weight != 1.0 and self._over == KL_WEIGHT:
             raise PyroccamError(
-                f"kl_weight is {settings.kl_weight:g}, but guides.Conditional learns all weights "
-                f"of the KL from {self.low:g} to {self.high:g}.\nLeave it at 1, and choose "
-                f"afterwards: fit.at({settings.kl_weight:g})."
+                f"kl_weight={settings.kl_weight:g} of guides.Conditional, which learns all from "
+                f"{self.low:g} to {self.high:g}",
+                "1",
+                f"fit.at({settings.kl_weight:g}) afterwards",
             )
-
-    @property
-    def settled(self) -> float:
-        return self.hold + (1.0 - self.hold) / 2 if self.hold else 0.0
 
     # -- in training, and afterwards --------------------------------------------------------------
 
@@ -336,48 +327,23 @@ class Conditional(NetworkGuide):
             for site in self.sites:
                 pyro.sample(site, factors[key(site)].at(u)())
 
-    def pair_at(
-        self, model: Model, weight: float, *, extrapolate: bool = False
-    ) -> tuple[Model, NetworkGuide]:
-        """Model and ordinary guide of one λ; the model is a copy that has it, if it is a number of
-        the model.
+    @checked
+    def condition(self, value: Positive, *, extrapolate: bool = False) -> NetworkGuide:
+        """The ordinary guide of one λ; for another number than the weight of the KL it is for a
+        model that has it.
 
         Arguments:
-            model: of this guide.
-            weight, extrapolate: see :meth:`at`.
-        """
-        found = self.at(weight, extrapolate=extrapolate)
-        if self._over == KL_WEIGHT:
-            return model, found
-        copied, found = copy.deepcopy((model, found))
-        copied.numbers()[self._over].set(as_number(weight))
-        return copied, found
-
-    def at(self, weight: float, *, extrapolate: bool = False) -> NetworkGuide:
-        """The ordinary guide of one λ; for another number than the weight of the KL it is for the
-        model of :meth:`pair_at`.
-
-        Arguments:
-            weight: λ.
+            value: λ.
             extrapolate: take one outside of the range as well, where no step has trained it: on
                 the line through the last two pivots, or as the form goes on.
 
         Raises:
-            PyroccamError: for a weight that is not positive, or outside of the range.
+            PyroccamError: for a number that is not positive, or outside of the range.
         """
-        given = as_number(weight)
-        if not 0.0 < given < math.inf:
-            raise PyroccamError(
-                f"The {self._what} must be positive and finite, got {weight!r}.\n"
-                f"Take one from {self.low:g} to {self.high:g}."
-            )
+        given = float(value)
         if not (extrapolate or self.low <= given <= self.high):
-            named = f"weight {given:g} of the KL"
-            if self._over != KL_WEIGHT:
-                named = f"{self._over} {given:g}"
             raise PyroccamError(
-                f"The {named} is outside of what was trained, {self.low:g} to {self.high:g}.\n"
-                "Take one inside, or ask for it by extrapolate=True."
+                f"{self._over}={given:g}", f"{self.low:g} to {self.high:g}", "extrapolate=True"
             )
         found = copy.deepcopy(self._shell[0])
         for site in self.latents():
@@ -387,31 +353,20 @@ class Conditional(NetworkGuide):
         return found
 
 
-def _check(low: float, high: float) -> None:
-    if not 0.0 < as_number(low) < as_number(high) < math.inf:
-        raise PyroccamError(
-            f"guides.Conditional got low={low!r} and high={high!r}.\n"
-            "Give the least and the largest λ (the weight of the KL, say), 0 < low < high."
-        )
-
-
 def _number(guide: NetworkGuide, over: str, model: Model | None) -> Number:
     if model is None:
         raise PyroccamError(
-            f"guides.Conditional got over={over!r}, a number of a model, and no model.\n"
-            f"Give it, guides.Conditional(guide, over={over!r}, model=model), or leave over= out "
-            "for the weight of the KL."
+            f"over={over!r}, a number of a model, and no model", "the model of the guide", "model="
         )
     if not isinstance(model, Model) or made_from_another(guide, model):
         raise PyroccamError(
-            f"guides.Conditional got a model= that its guide was not made from, a "
-            f"{type(model).__name__}.\nGive the model of the guide."
+            f"model={type(model).__name__}, which the guide was not made from",
+            "the model of the guide",
         )
     known = model.numbers()
     if over not in known:
         raise PyroccamError(
             unknown_name("number over= of this model", str(over), [KL_WEIGHT, *known])
-            + "\nThe prior has to have it, as a number that is given and not learnt."
         )
     return known[over]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyro
 import pyro.distributions as dist
@@ -11,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Between, checked
 from ..models.base import Model
 from ..models.learnt_depth import FixedDepth, LearntDepth
-from .base import Guide, KLSettings, remember
+from .base import Guide, KLSettings, Schedule, Traits, remember
+from .edges import Start
 
 __all__ = ["CategoricalDepth", "DepthGuide", "Deterministic", "Marginal"]
 
@@ -79,21 +80,16 @@ class CategoricalDepth(DepthGuide):
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 
+    @checked
     def __init__(
         self,
         model: LearntDepth,
         *,
         update: Update = "closed",
-        hold: float = 0.5,
-        rate: float | None = None,
+        hold: Start = 0.5,
+        rate: Annotated[float, Between(0.0, 1.0, "(]")] | None = None,
     ) -> None:
         super().__init__(model)
-        if update not in ("closed", "gradient"):
-            raise PyroccamError(f"update must be 'closed' or 'gradient', got {update!r}.")
-        if not 0.0 <= hold < 1.0 or (rate is not None and not 0.0 < rate <= 1.0):
-            raise PyroccamError(
-                f"hold must be in [0, 1) and rate in (0, 1], got hold={hold}, rate={rate}."
-            )
         if update == "gradient" and rate is not None:
             raise PyroccamError(
                 "rate is the step of the closed-form update; with update='gradient' q(d) moves at "
@@ -101,8 +97,7 @@ class CategoricalDepth(DepthGuide):
             )
         remember(self, model)
         self.update: Update = update
-        self.hold = hold
-        self.rate = rate
+        self.schedule = Schedule(hold, rate)
         self.logits = nn.Parameter(torch.zeros_like(model.log_prior, device="cpu"))
 
     @property
@@ -111,31 +106,14 @@ class CategoricalDepth(DepthGuide):
         return self.logits.detach().softmax(-1)
 
     @property
-    def settled(self) -> float:
-        """Share of the steps after which q has had time to arrive where it belongs."""
-        return self.hold + (1.0 - self.hold) / 2
+    def traits(self) -> Traits:
+        return Traits(moves="logits" if self.update == "closed" else None)
 
-    @property
-    def moving(self) -> str | None:
-        return "logits" if self.update == "closed" else None
-
-    @property
-    def without_kl(self) -> str | None:
-        if not self.closed:
-            return None
-        return (
-            "no gradient passes through the KL where q(d) is updated in closed form. Use "
-            "CategoricalDepth(model, update='gradient'), or set hold= on the guide."
-        )
-
-    def closed_rate(self, steps: int) -> float:
-        return super().closed_rate(steps) if self.rate is None else self.rate
-
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        return {"update": self.update, "hold": self.hold, "rate": self.rate}
+    def arguments(self) -> dict[str, Any]:
+        return {"update": self.update, "hold": self.schedule.start, "rate": self.schedule.rate}
 
     def options(self) -> dict[str, Any]:
-        return super().options() | self.arguments({})
+        return super().options() | self.arguments()
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Sample (or enumerate) the site ``depth``."""
@@ -147,8 +125,7 @@ class Deterministic(Guide):
     """The empty guide of a model without latents: its weights are point estimates."""
 
     covers = FixedDepth
-    is_point = True
-    without_kl = "a network of fixed depth has no latents and so no KL."
+    traits = Traits(point=True)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Nothing to sample."""
@@ -164,8 +141,7 @@ class Marginal(Guide):
     """
 
     covers = LearntDepth
-    sums_out = True
-    without_kl = "the marginal likelihood of guides.Marginal has no KL."
+    traits = Traits(sums_out=True)
 
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         super().check(model, settings, batches)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import pyro.distributions as dist
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Finite, Positive, checked
 from ..models.bayesian import BayesianNetwork
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
@@ -88,27 +87,26 @@ class VariationalDropout(NetworkGuide):
     }
     varies = True
 
+    @checked
     def __init__(
         self,
         model: BayesianNetwork,
         *,
         rate: Rate = "weight",
-        log_alpha: float = -5.0,
-        limit: float = 20.0,
+        log_alpha: Finite = -5.0,
+        limit: Positive = 20.0,
         learn: bool = True,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
         structure: StructureFamily | None = None,
     ) -> None:
-        if rate not in ("weight", "neuron", "layer"):
-            raise PyroccamError(f"rate must be 'weight', 'neuron' or 'layer', got {rate!r}.")
-        if not (math.isfinite(log_alpha) and abs(log_alpha) <= limit):
+        if abs(log_alpha) > limit:
             raise PyroccamError(f"log_alpha must be within ±limit = ±{limit}, got {log_alpha}.")
         super().__init__(model, local=local, scales=scales, structure=structure)
         self._rate = (rate, log_alpha, limit, learn)
         self.build(model)
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         rate, log_alpha, limit, learn = self._rate
         options = {"rate": rate, "log_alpha": log_alpha, "limit": limit, "learn": learn}
         return {**options, "local": False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pyro
 import pyro.distributions as dist
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
-from ..models.checks import between, kinds, unknown_name
+from ..data.ranges import Between, Options
+from ..models.checks import kinds, unknown_name
 from ..models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -239,8 +240,12 @@ class _Point(EdgeFactor):
         return self.logits.sigmoid() if self._cube else self.logits.softmax(-1)
 
 
+Start = Annotated[float, Between(0.0, 1.0, "[)")]
+"""The part of a training during which something stays at its start."""
+
+
 @dataclass(frozen=True)
-class StructureFamily:
+class StructureFamily(Options):
     """How a guide approximates the posterior of structure.
 
     Arguments:
@@ -254,7 +259,7 @@ class StructureFamily:
             is learnt; the KL is then the log-ratio at the draw.
         hold: part of the training during which what moves in closed form stays at its start. A q(d)
             that is free from the first step runs to the depths that learn fastest.
-        reach: r of that start, 0.001 or more, ``q(d) ∝ (1 + d / r) ** -2``; infinite, it is
+        reach: r of that start, 0.001 or more, ``q(d) ∝ (1 + d / r) ** -2``; ``None``, it is
             uniform. What a uniform one gives to a depth is the less the deeper the stack is, and
             first blocks then learn for the many exits behind them. This one has a limit: r depths
             have half of it.
@@ -267,16 +272,13 @@ class StructureFamily:
 
     family: str = "prior"
     temperature: Literal["tied", "learnt"] = "tied"
-    hold: float = 0.5
-    reach: float = math.inf
+    hold: Start = 0.5
+    reach: Annotated[float, Between(1e-3)] | None = None
 
     def __post_init__(self) -> None:
-        between("StructureFamily(hold)", self.hold, 0, 1, "[)")
-        between("StructureFamily(reach)", self.reach, 1e-3, math.inf, "[]")
+        super().__post_init__()
         if self.family not in (known := [*families(), "prior"]):
             raise PyroccamError(unknown_name("structure family", self.family, known))
-        if self.temperature not in ("tied", "learnt"):
-            raise PyroccamError(f"temperature is 'tied' or 'learnt', got {self.temperature!r}.")
 
     def factors(self, structure: Mapping[str, EdgePrior]) -> dict[str, EdgeFactor]:
         """Factors of all edges, by site."""
@@ -303,7 +305,7 @@ class StructureFamily:
             if own is None and prior.temperature is not None:
                 own = self._temperature(prior.temperature)
             found[site] = kind(prior, own)
-            if self.reach < math.inf:
+            if self.reach is not None:
                 found[site].begin(self.reach)
             if isinstance(own, LearntTemperature) and len(found) == 1:
                 found[site].own(own)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Positive, checked
 from ..models.bayesian import BayesianNetwork
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
@@ -42,36 +43,34 @@ class MeanField(NetworkGuide):
     words: ClassVar[Words] = {"mean-field": {}}
     varies = True
 
+    @checked
     def __init__(
         self,
         model: BayesianNetwork,
         *,
-        scale: float | None = None,
-        max_scale: float | dict[str, float] | None = None,
+        scale: Positive | None = None,
+        max_scale: Positive | Mapping[str, Positive] | None = None,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
         structure: StructureFamily | None = None,
     ) -> None:
         super().__init__(model, local=local, scales=scales, structure=structure)
         self._scale, self._max_scale = scale, max_scale
-        if isinstance(max_scale, dict) and (odd := sorted({*max_scale} - {*model.layers})):
+        if isinstance(max_scale, Mapping) and (odd := sorted({*max_scale} - {*model.layers})):
             raise PyroccamError(
                 f"max_scale= names {odd[0]!r}, but the Bayesian layers are "
                 f"{', '.join(map(repr, model.layers))}."
             )
         self.build(model)
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        limit = self._max_scale
-        if isinstance(limit, dict):
-            limit = {names.get(name, name): value for name, value in limit.items()}
-        return {"scale": self._scale, "max_scale": limit, "local": False}
+    def arguments(self) -> dict[str, Any]:
+        return {"scale": self._scale, "max_scale": self._max_scale, "local": False}
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if name not in ("weight", "bias"):
             return suited(self, layer, name, latent)
         limit = self._max_scale
-        if isinstance(limit, dict):
+        if isinstance(limit, Mapping):
             limit = limit.get(layer.name)
         limit = math.inf if limit is None else limit
         return suited(self, layer, name, latent, scale=self._scale, max_scale=limit)

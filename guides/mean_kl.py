@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Positive, checked
 from ..models.bayesian import BayesianNetwork
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
@@ -219,11 +220,12 @@ class MeanKL(NetworkGuide):
 
     words: ClassVar[Words] = {}
 
+    @checked
     def __init__(
         self,
         model: BayesianNetwork,
         *,
-        nats: float | None = None,
+        nats: Positive | None = None,
         blocks: Tensor | None = None,
         begin: NetworkGuide | None = None,
         local: bool | LocalReparameterization = True,
@@ -237,8 +239,6 @@ class MeanKL(NetworkGuide):
                 "network of the chosen depth, inference.pruning.settled(fit).model."
             )
         super().__init__(model, local=local, scales=scales, structure=structure)
-        if nats is not None and not 0 < nats < math.inf:
-            raise PyroccamError(f"MeanKL(nats) must be positive and finite, got {nats}.")
         locs, scales_of = [], []
         for site, (layer, name) in model.sites.items():
             prior = base(layer.latents()[name].prior)
@@ -268,7 +268,7 @@ class MeanKL(NetworkGuide):
         self._taken = 0
         self.build(model)
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         nats, blocks = self._given
         return {"nats": nats, "blocks": blocks, "local": False}
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Positive, checked
 from ..models.bayesian import BayesianNetwork
-from ..models.checks import one_of, unknown_name
+from ..models.checks import unknown_name
 from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
 from ..models.priors.base import Latent
-from .base import NetworkGuide, Words
+from .base import NetworkGuide, Traits, Words
 from .edges import StructureFamily
 from .factors import Evidence, Factor, GaussianFactor
 from .mean_field import suited
@@ -108,21 +110,21 @@ class ZeroMean(NetworkGuide):
         "zero-mean-rademacher": {"noise": "rademacher"},
     }
 
+    layers: tuple[str, ...] = ()
+
+    @checked
     def __init__(
         self,
         model: BayesianNetwork,
         *,
         layers: Iterable[str] | None = None,
         noise: Noise = "normal",
-        scale: float | None = None,
+        scale: Positive | None = None,
         begin: NetworkGuide | None = None,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
         structure: StructureFamily | None = None,
     ) -> None:
-        one_of("ZeroMean(noise)", noise, tuple(_NOISES))
-        if scale is not None and not scale > 0.0:
-            raise PyroccamError(f"scale must be positive, got {scale}.")
         super().__init__(model, local=local, scales=scales, structure=structure)
         layers = [layers] if isinstance(layers, str) else layers
         self.layers = tuple(model.layers) if layers is None else tuple(layers)
@@ -142,12 +144,16 @@ class ZeroMean(NetworkGuide):
         self._begin = (None,)
 
     @property
-    def zero_mean(self) -> tuple[str, ...]:
-        return self.layers
+    def traits(self) -> Traits:
+        return replace(super().traits, zero_mean=self.layers)
 
-    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        layers = [names.get(name, name) for name in self.layers]
-        return {"layers": layers, "noise": self._noise, "scale": self._scale, "local": False}
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "layers": [*self.layers],
+            "noise": self._noise,
+            "scale": self._scale,
+            "local": False,
+        }
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         site, (begin,) = f"{layer.name}.{name}", self._begin

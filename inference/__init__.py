@@ -4,7 +4,7 @@ import importlib
 import warnings
 from typing import Any
 
-from ..models.turns import Busy
+from ..models.threads import Busy
 from . import (
     arviz,
     cutting,

@@ -78,7 +78,7 @@ def swap(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(fit.settings.seed)
         model = fit.model.anew(fit.data, prior=prior, structure=structure)
-        made = fit.guide.of(model) if guide is None else guide(model)
+        made = fit.guide.rebuild(model) if guide is None else guide(model)
     where = str(fit.data.device) if device is None else device
     chosen = vars(fit.settings) | settings
     return train(model, made, fit.data, device=where, progress=progress, **chosen)

@@ -17,8 +17,8 @@ from .priors.base import LayerPrior
 from .priors.structure import EdgePrior
 
 if TYPE_CHECKING:
+    from .hyperparameters import Number
     from .layers.bayesian_layer import BayesianLayer
-    from .numbers import Number
 
 __all__ = ["Model", "anneal", "likelihood_of", "priors_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pyro
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..data.errors import NetworkError, PyroccamError
 from .base import Model
 from .feeding import feed, feed_like
+from .hyperparameters import Number, numbers_of_weights
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import (
     Chosen,
@@ -27,10 +28,9 @@ from .layers.choice import (
 )
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
 from .networks.normalisation import hold_statistics
-from .numbers import Number, numbers_of_weights
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
-from .turns import turn
+from .threads import turn
 from .unpacked.unpacking import copied, folded, unpacked
 
 __all__ = ["BayesianNetwork"]
@@ -74,7 +74,7 @@ class BayesianNetwork(Model):
             may have moved inside a module that selects them.
         narrowed_at: thresholds by layer that :func:`pyroccam.inference.narrow` made it with, by the
             names before; given to it again they cut the same.
-        prior_given: the prior, or priors, that it was made with.
+        spec: the priors and choices that it was made with, by argument.
 
     Raises:
         PyroccamError: for a layer that cannot be Bayesian.
@@ -97,6 +97,7 @@ class BayesianNetwork(Model):
 
     random_weights = True
     usual_guide = "MeanField"
+    structure_argument: ClassVar[str] = "structure"
 
     def __init__(
         self,
@@ -147,8 +148,7 @@ class BayesianNetwork(Model):
                 stacklevel=2,
             )
         self.net = net
-        self.prior_given = prior
-        self.random_biases = random_biases
+        self.spec: dict[str, Any] = {"prior": prior, "random_biases": random_biases}
         self.size, self.weighted = data.N, has_weights(data)
         self.input_shape = tuple(data.input_shape)
         self.likelihood = checked(likelihood, data, net)
@@ -199,11 +199,11 @@ class BayesianNetwork(Model):
             def other(layer: BayesianLayer, prior: Any) -> Any:
                 return replace(prior, **{name: value}) if name in layer.prior._buffers else prior
 
-            given, layers = self.prior_given, self.layers
+            given, layers = self.spec["prior"], self.layers
             if isinstance(given, Mapping):
-                self.prior_given = {n: other(layers[n], one) for n, one in given.items()}
+                self.spec["prior"] = {n: other(layers[n], one) for n, one in given.items()}
             else:
-                self.prior_given = other(next(iter(layers.values())), given)
+                self.spec["prior"] = other(next(iter(layers.values())), given)
             for layer in layers.values():
                 layer.weight_prior = other(layer, layer.weight_prior)
 
@@ -214,22 +214,19 @@ class BayesianNetwork(Model):
         self.weights_before = whole.weights_before
         self.parameters_before = whole.parameters_before
 
-    def anew(
-        self, data: TargetSpec, *, prior: Any = None, structure: Any = None
-    ) -> BayesianNetwork:
-        own = self.prior_given if prior is None else prior
-        made = BayesianNetwork(self.first_network(), data, prior=own, **self._given())
-        made.count_from(self)
-        made.names = dict(self.names)
-        return made
+    def arguments(self) -> dict[str, Any]:
+        """Arguments to make it again with, beside network and data; the likelihood as it began."""
+        likelihood = as_it_began(self.likelihood, self.began["likelihood"])
+        return {**self.spec, "layers": list(self.layers) or None, "likelihood": likelihood}
 
-    def _given(self) -> dict[str, Any]:
-        """Arguments beside network, data and priors; the likelihood as it began."""
-        return {
-            "layers": list(self.layers) or None,
-            "likelihood": as_it_began(self.likelihood, self.began["likelihood"]),
-            "random_biases": self.random_biases,
-        }
+    def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> Self:
+        given = {"prior": prior, self.structure_argument: structure}
+        other = {name: value for name, value in given.items() if value is not None}
+        made = type(self)(self.first_network(), data, **{**self.arguments(), **other})
+        if made.layers.keys() == self.layers.keys():
+            made.count_from(self)
+            made.names = dict(self.names)
+        return made
 
     def priors_given(self, values: Mapping[str, Tensor]) -> dict[str, Any]:
         """The prior of every site, in the order of the model.

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import NotNegative, checked
 from .bayesian import BayesianNetwork
-from .checks import between
 from .contexts import Counting
 from .feeding import refuse_several
+from .hyperparameters import Number, power
 from .layers.choice import Chosen, layers_called
 from .likelihoods import Likelihood, TargetSpec
 from .networks.stack import DepthStack, at_depth
 from .networks.structure_graph import Gammas
-from .numbers import Number, power
 from .priors.base import WeightPrior
 from .priors.depth import DepthPrior, Powered, Uniform
 from .priors.structure import DepthEdge, EdgePrior
@@ -138,6 +138,9 @@ class BayesianStack(BayesianNetwork):
         ['depth']
     """
 
+    structure_argument = "depth"
+
+    @checked
     def __init__(
         self,
         stack: nn.Module,
@@ -148,7 +151,7 @@ class BayesianStack(BayesianNetwork):
         layers: Chosen = None,
         likelihood: Likelihood | str | None = None,
         random_biases: bool = True,
-        number_bits: float = 0.0,
+        number_bits: NotNegative = 0.0,
     ) -> None:
         refuse_several(data, type(self).__name__)
         stack = unwrapped(stack)
@@ -164,7 +167,6 @@ class BayesianStack(BayesianNetwork):
                 f"depth={type(depth).__name__} is no prior over depth, such as "
                 "models.priors.Geometric(0.85)."
             )
-        between("BayesianStack(number_bits)", number_bits, 0, math.inf, "[)")
         super().__init__(
             Exits(stack),
             data,
@@ -173,7 +175,7 @@ class BayesianStack(BayesianNetwork):
             likelihood=likelihood,
             random_biases=random_biases,
         )
-        self.depth_given, self.number_bits = depth, number_bits
+        self.spec |= {"depth": depth, "number_bits": number_bits}
         exits = self.exits
         like = next(stack.parameters(), torch.zeros(()))
         self._numbers = self._count()
@@ -238,8 +240,8 @@ class BayesianStack(BayesianNetwork):
     def log_prior_of(self, depth: int, blocks: Sequence[int]) -> float:
         """The prior of some blocks of a depth, up to the constant that all have: that of as many
         first ones, at the price of their own numbers."""
-        own = float(self.depth_given.log_probs(self.max_depth + 1)[len(blocks)])
-        return own - self.number_bits * math.log(2.0) * self.count_numbers(depth, blocks)
+        own = float(self.spec["depth"].log_probs(self.max_depth + 1)[len(blocks)])
+        return own - self.spec["number_bits"] * math.log(2.0) * self.count_numbers(depth, blocks)
 
     def _count(self) -> Counter[str]:
         """Numbers by part of the stack. What a prior learns is in no file, and none of them."""
@@ -262,8 +264,8 @@ class BayesianStack(BayesianNetwork):
         multiplied."""
 
         def price(value: float) -> None:
-            self.depth_given = Powered(self.depth_given, value)
-            self.number_bits *= value
+            self.spec["depth"] = Powered(self.spec["depth"], value)
+            self.spec["number_bits"] *= value
 
         return super().numbers() | power(self.structure.values(), price)
 
@@ -306,18 +308,6 @@ class BayesianStack(BayesianNetwork):
         found: nn.Module = net
         return found
 
-    def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> BayesianStack:
-        made = BayesianStack(
-            self.first_network(),
-            data,
-            prior=self.prior_given if prior is None else prior,
-            depth=self.depth_given if structure is None else structure,
-            number_bits=self.number_bits,
-            **self._given(),
-        )
-        made.count_from(self)
-        return made
-
     def settled(
         self,
         data: TargetSpec,
@@ -337,8 +327,9 @@ class BayesianStack(BayesianNetwork):
             )
         whole: Any = self.start_network()
         prior = {there: self.layers[name].weight_prior for name, there in names.items()}
-        given = {**self._given(), "layers": list(prior)}
-        made = BayesianNetwork(whole.at(depth, blocks), data, prior=prior, **given)
+        given = {name: self.arguments()[name] for name in ("likelihood", "random_biases")}
+        net = whole.at(depth, blocks)
+        made = BayesianNetwork(net, data, prior=prior, layers=list(prior), **given)
         made.count_from(self)
         made.names = {first: names[now] for first, now in self.names.items() if now in names}
         return made, names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import reprlib
 from collections.abc import Iterable, Iterator
@@ -11,11 +10,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from ..data import ranges
 from ..data.errors import PyroccamError
 
 __all__ = [
     "as_number",
-    "between",
     "kinds",
     "nearest",
     "one_of",
@@ -37,8 +36,8 @@ def kinds(of: type[K]) -> Iterator[type[K]]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for the nearest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    close = ranges.nearest(name, list(known))
+    return f" Did you mean {close}?" if close else ""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
@@ -75,23 +74,6 @@ def positive(name: str, value: float) -> None:
         raise PyroccamError(f"{name} must be a number, got {value!r}.")
     if not (value > 0.0 and math.isfinite(value)):
         raise PyroccamError(f"{name} must be positive and finite, got {value}.")
-
-
-def between(name: str, value: float, low: float, high: float, ends: str = "()") -> None:
-    """Check a probability, a fraction or another number in an interval.
-
-    Arguments:
-        ends: how mathematicians write it: ``(]`` has its upper end, and not the lower.
-
-    Raises:
-        PyroccamError: if it is no number, or none of those.
-    """
-    number = as_number(value)
-    at_end = (number == low and "[" in ends) or (number == high and "]" in ends)
-    if not (low < number < high or at_end):
-        raise PyroccamError(
-            f"{name} must be in {ends[0]}{low:g}, {high:g}{ends[1]}, got {shown(value)}."
-        )
 
 
 def one_of(name: str, value: object, known: tuple[object, ...]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 
-from .turns import turn
+from .threads import turn
 
 __all__ = [
     "Counting",

@@ -15,13 +15,13 @@ from ..data.errors import PyroccamError
 from .bayesian import BayesianNetwork
 from .distributions.temperature import Temperature
 from .feeding import refuse_several
+from .hyperparameters import Number, Slot, power, raised
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import Chosen
 from .likelihoods import Likelihood, TargetSpec
 from .networks.discrete import structures
 from .networks.identifiers import distinct
 from .networks.structure_graph import StructureGraph
-from .numbers import Number, Slot, power, raised
 from .priors.base import WeightPrior
 from .priors.scaling import Scaling, Share
 from .priors.structure import EdgePrior, StructurePrior
@@ -48,7 +48,6 @@ class StructuredNetwork(BayesianNetwork):
 
     Attributes:
         temperature: that all edges share, if they are relaxed.
-        structure_given: the prior over structure that it was made with.
 
     Raises:
         PyroccamError: if no edge has an alternative, besides those of a Bayesian network.
@@ -92,7 +91,8 @@ class StructuredNetwork(BayesianNetwork):
             likelihood=likelihood,
             random_biases=random_biases,
         )
-        self.scaling, self.structure_given = scaling, structure
+        self.scaling = scaling
+        self.spec |= {"structure": structure, "scaling": scaling}
         alone = structure.kind.restriction.startswith("simplex")  # where one primitive is no choice
         primitives = {
             edge: names
@@ -121,21 +121,6 @@ class StructuredNetwork(BayesianNetwork):
                 )
             return []
         return super()._choose(net, prior, layers)
-
-    def anew(
-        self, data: TargetSpec, *, prior: Any = None, structure: Any = None
-    ) -> StructuredNetwork:
-        given = self._given()
-        if prior is not None:
-            given["layers"] = None  # weights that were numbers become random
-        return StructuredNetwork(
-            self.first_network(),
-            data,
-            structure=self.structure_given if structure is None else structure,
-            prior=self.prior_given if prior is None else prior,
-            scaling=self.scaling,
-            **given,
-        )
 
     @property
     def primitives(self) -> dict[str, tuple[str, ...]]:
@@ -174,11 +159,11 @@ class StructuredNetwork(BayesianNetwork):
         edges = list(self.structure.values())
 
         def heat(value: float) -> None:
-            self.structure_given = replace(self.structure_given, temperature=value)  # type: ignore[type-var]
+            self.spec["structure"] = replace(self.spec["structure"], temperature=value)
 
         def price(_: float) -> None:
-            weights = raised(edges, cube=self.structure_given.cube)
-            self.structure_given = replace(self.structure_given, probs=weights)  # type: ignore[type-var]
+            weights = raised(edges, cube=self.spec["structure"].cube)
+            self.spec["structure"] = replace(self.spec["structure"], probs=weights)
 
         found = super().numbers() | power(edges, price)
         own = self.temperature

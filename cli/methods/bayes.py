@@ -109,7 +109,7 @@ class Bayes(OverWeights):
         guide = guides.parse(self.guide, model, **more)
         if self.finish and (guide.steps or levels_of(model)):
             raise PyroccamError(f"finish={self.finish:g}, and weights on levels", "finish=0")
-        if guide.is_point and self.threshold is not None:
+        if guide.traits.point and self.threshold is not None:
             given = f"threshold={self.threshold!r} with guide={self.guide!r}, whose weights are"
             raise PyroccamError(f"{given} points")
         # These say now what they would say in the middle, or at the end.
@@ -122,7 +122,7 @@ class Bayes(OverWeights):
             except (ValueError, RuntimeError) as error:
                 why = f"narrow={list(self.narrow)} cuts the network while it trains: {error}"
                 raise PyroccamError(why, hint="narrow=[]") from error
-        elif not guide.zero_mean:  # of which nothing is cut
+        elif not guide.traits.zero_mean:  # of which nothing is cut
             tell_uncuttable(model, data)
         return model, guide
 

@@ -13,7 +13,6 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...guides.forms import FORMS
 from ...inference.cutting.cost import count_parameters
 from ...inference.figures import save
 from ...inference.fits.fitting import Fit
@@ -36,7 +35,6 @@ __all__ = ["EverySize"]
 _OF_STACKS = ("depth", "number_bits", "hold", "reach")  # options of a depth that is learnt
 _LABELS = 5  # of networks in a figure, the chosen one apart
 
-Form = Annotated[str, Rule(", ".join(FORMS), lambda word: word in FORMS)]
 Pivots = Annotated[int, Rule("a whole number of at least 2", lambda n: n >= 2)]
 
 
@@ -49,9 +47,8 @@ class EverySize(FromNumbers):
     Attributes:
         low: the least weight of the KL that is trained, for the largest network.
         high: the largest weight, for the smallest network.
-        form: what the parameters of the posterior are as functions of the weight, see
-            :class:`~pyroccam.guides.Conditional`.
-        pivots: of the forms ``piecewise`` and ``film``; 6 if null.
+        pivots: of the broken lines that the parameters of the posterior are as functions of the
+            weight, see :class:`~pyroccam.guides.Conditional`.
         points: networks that are read off, at first.
         bytes: that the file of the chosen network may have.
         milliseconds: that the chosen network may take for 256 rows, here.
@@ -63,8 +60,7 @@ class EverySize(FromNumbers):
 
     low: Positive = 0.02
     high: Positive = 2.0
-    form: Form = "piecewise"
-    pivots: Pivots | None = None
+    pivots: Pivots = 6
     points: Pivots = 9
     bytes: Positive | None = None
     milliseconds: Positive | None = None
@@ -108,8 +104,7 @@ class EverySize(FromNumbers):
                 "\nGive one rule, or one number, for all."
             )
         refuse_names(model, self.threshold)
-        how: dict[str, Any] = {name: getattr(self, name) for name in ("low", "high", "form")}
-        found = guides.Conditional(guide, pivots=self.pivots, **how)
+        found = guides.Conditional(guide, low=self.low, high=self.high, pivots=self.pivots)
         if all(guide.factor_of(site).is_point for site in guide.sites):
             raise PyroccamError(
                 f"guide={self.guide!r} has weights that are points, which do not say what they do "

@@ -73,7 +73,7 @@ class FromNumbers(OverWeights):
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model, guide = self._posterior(net, data)
-        if guide.zero_mean:
+        if guide.traits.zero_mean:
             raise PyroccamError(f"guide={self.guide!r}", "one of weights with a mean")
         deepest = {site: torch.eye(len(one.logits))[-1] for site, one in model.structure.items()}
         alone = model.settled(data, deepest)
@@ -106,8 +106,7 @@ class FromNumbers(OverWeights):
         return model, guides.parse(self.guide, model, structure=family, scale=self.scale)
 
     def _family(self, hold: float) -> guides.StructureFamily:
-        reach = math.inf if self.reach is None else self.reach
-        return guides.StructureFamily(hold=hold, reach=reach)
+        return guides.StructureFamily(hold=hold, reach=self.reach)
 
     def _points(self, net: nn.Module, data: Dataset) -> Pair:
         model = self._model(net, data, _POINTS)
@@ -195,7 +194,7 @@ class Occam(FromNumbers):
     def stages(self, settings: Settings) -> list[Stage]:
         def rest(before: Fit) -> Pair:
             one = settled(before)
-            if one.guide.is_point:
+            if one.guide.traits.point:
                 return one.model, one.guide
             allowed = self.tolerance if by_validation(self.narrow_at, before.data) else None
             return narrow(one, threshold=self.narrow_at, tolerance=allowed)

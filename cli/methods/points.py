@@ -226,7 +226,7 @@ class SoftSharing(FromPoint):
         def retrain(before: Fit) -> Pair:
             model = over(before, models.priors.parse_weights(self.prior))
             shared = books(*require(before, models.BayesianNetwork, "sws"))
-            return model, guides.Codebook(model, shared)
+            return model, guides.Points(model, by=guides.Book(shared))
 
         own = {"epochs": self.share, "lr": self.share_lr, "kl_weight": self.tau}
         found = [Stage("share", share, own)]

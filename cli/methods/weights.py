@@ -124,14 +124,14 @@ class OverWeights(Method):
                 "seconds": run.numbers.seconds,
                 "test": evaluate(first, run.numbers.net),
             }
-        if guide.zero_mean:
+        if guide.traits.zero_mean:
             return found  # there is no mean network to cut
         with TemporaryDirectory() as scratch:
             path = (Path(scratch) if out is None else out) / FILE
             try:
                 epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
                 # What was narrowed since has other weights, and of a point nothing is searched for.
-                searched = epochs > 0 and self.threshold is None and not guide.is_point
+                searched = epochs > 0 and self.threshold is None and not guide.traits.point
                 same = len(run.fits) == 1 and searched
                 small, written, sizes, again = _compressed(
                     result, self.threshold, self.tolerance, path, retrain_epochs=epochs,
@@ -243,7 +243,7 @@ def draw_run(
         how: for :class:`~pyroccam.inference.draw_coding.Sample`.
     """
     _, guide = require(result, BayesianNetwork, "compress")
-    by_rows = not guide.is_point and by_validation(threshold, result.data)
+    by_rows = not guide.traits.point and by_validation(threshold, result.data)
     checkpoints = path.with_name(f"{path.name}.coding")
     drawn = compress(
         result,
@@ -284,7 +284,7 @@ def _cut(
 ) -> Compressed:
     _, guide = require(result, BayesianNetwork, "compress")
     # A run has a tolerance whatever its rule is.
-    by_rows = not guide.is_point and by_validation(threshold, result.data)
+    by_rows = not guide.traits.point and by_validation(threshold, result.data)
     allowed = tolerance if by_rows else None
     return compress(result, threshold=threshold, tolerance=allowed, **rules)
 

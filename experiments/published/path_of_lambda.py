@@ -7,7 +7,7 @@ r"""Networks for every weight λ of the KL, from one fit: the published table, a
 
 A network of 784-50-10 units, or a convolutional one of three λ (``conv``), is fitted for each λ by
 itself (``direct``), and once for all of them, by parameters that are functions of log λ, of every
-form that ``guides.Conditional`` has. Of each network the weights with the least μ²/σ² are set to
+form of FORMS. Of each network the weights with the least μ²/σ² are set to
 zero, layer by layer, and the rest classify the test rows. Seconds are of the processor, for all λ
 of a row. A finished seed is kept: the same command goes on where an earlier one stopped.
 """
@@ -24,8 +24,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from pyroccam.data import Dataset, load
-from pyroccam.guides import Conditional, MeanField
-from pyroccam.guides.forms import FORMS
+from pyroccam.guides import MeanField
 from pyroccam.inference.fits.fitting import Fit, fit
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net
@@ -36,6 +35,7 @@ from torch import nn
 
 from . import options
 from .compression import short
+from .forms import FORMS
 from .runner import ResultFile, Row
 
 __all__ = ["PUBLISHED", "ROWS", "SETTINGS", "main", "pruned"]
@@ -71,13 +71,13 @@ class Network:
     Attributes:
         make: from the shape of an input, the number of outputs and a factor on all widths.
         weights: λ of the table.
-        pivots: of broken lines; as many as usual if left out.
+        pivots: of broken lines.
         width: the factor.
     """
 
     make: Callable[[Sequence[int], int, float], nn.Module]
     weights: tuple[float, ...]
-    pivots: int | None = None
+    pivots: int = 6
     width: float = 1.0
 
 
@@ -191,8 +191,8 @@ def _fits(
         return
     model, guide = _pair(data, network, seed)
     low, high = min(network.weights), max(network.weights)
-    pivots = network.pivots if form in ("piecewise", "film") else None
-    all_of_them = Conditional(guide, low=low, high=high, form=form, pivots=pivots)
+    pivots = 2 if form == "linear" else network.pivots
+    all_of_them = FORMS[form](guide, low=low, high=high, pivots=pivots)
     found = fit(model, all_of_them, data, **{**how, "epochs": times * how["epochs"]})
     for weight in network.weights:
         yield weight, found.at(weight)

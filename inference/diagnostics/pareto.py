@@ -161,7 +161,7 @@ def _depth(fit: Fit) -> KhatBlock:
         return KhatBlock("everything", (), 0, refused="Nothing in this model is random.")
     model, guide = require(fit, LearntDepth, "khat")
     count = model.max_depth + 1
-    if guide.sums_out:
+    if guide.traits.sums_out:
         why = "The depth is summed out, its posterior is exact: there is no q to look at."
         return KhatBlock("depth", ("depth",), count, refused=why)
     exact, q = exact_depth_posterior(model, fit.data), family(model, guide).weights()

@@ -222,7 +222,7 @@ def _fitted(
     cpu = torch.device("cpu")
     with seeded(seeds[0], cpu):
         first = _Simulation(build, seeds[0])
-    if first.guide.closed and not first.model.random_weights:
+    if first.guide.traits.moves and not first.model.random_weights:
         # Where the weights are held, the closed-form update has one step, and ends there.
         for seed in seeds:
             with seeded(seed, cpu):
@@ -254,7 +254,7 @@ def _refuse(model: Model, guide: Guide) -> None:
         )
     for name, part in model.named_modules():
         noisy = isinstance(part, _DropoutNd) and part.p > 0.0
-        if not guide.closed and (noisy or isinstance(part, _BatchNorm)):
+        if not guide.traits.moves and (noisy or isinstance(part, _BatchNorm)):
             raise PyroccamError(
                 f"Module {name!r} ({type(part).__name__}) computes otherwise in training than "
                 "in evaluation, so the model that is fitted is not the one that is simulated: "

@@ -317,7 +317,7 @@ def _of_fit(fit: Fit) -> tuple[float, str]:
     schedule = getattr(getattr(fit.model, "temperature", None), "schedule", None)
     if schedule is not None:
         share = max(share, schedule.over)
-    share = max(share, fit.guide.hold)
+    share = max(share, fit.guide.schedule.held)
     falls = settings.schedule != "constant"
     caution = (
         f"The learning rate fell to zero on the way (schedule={settings.schedule!r}): a loss that "

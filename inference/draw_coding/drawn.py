@@ -23,7 +23,7 @@ from ...models.distributions.wrapped import base
 from ...models.feeding import unfed
 from ...models.layers.affine import AFFINE
 from ...models.priors.normal import Normal
-from ...models.turns import fitting
+from ...models.threads import fitting
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from ..relative_entropy import CODES
@@ -132,7 +132,7 @@ def code_posterior(
         scales = deviations(model, guide)
         net = unfed(mean_network(model, guide))
         likelihood = copy.deepcopy(model.likelihood)
-        made = _model(net, fit.data, likelihood, scales, random_biases=model.random_biases)
+        made = _model(net, fit.data, likelihood, scales, random_biases=model.spec["random_biases"])
         if {n: v.shape for n, v in _names(made).items()} != {
             n: v.shape for n, v in _names(model).items()
         }:

@@ -29,7 +29,7 @@ def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
         PyroccamError: for a prior from which the receiver could not draw, or a posterior that is
             not one of independent normals, with the way out.
     """
-    if guide.is_point:
+    if guide.traits.point:
         raise PyroccamError(
             f"{type(guide).__name__} is a point estimate, and no draw of it is cheaper than another"
             ".\nFit guides.MeanField(model), or take posterior='trained'."

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from ...data.errors import PyroccamError
+from ...guides.base import sums_out
 from ...models.contexts import local_parameters
 from .expectation import (
     Expectation,
@@ -291,7 +292,7 @@ class Bound(ELBOModule):
 
     def __init__(self, model: nn.Module, guide: nn.Module, elbo: EnumMeanFieldELBO) -> None:
         super().__init__(model, guide, elbo)
-        self.enumerate_model = getattr(guide, "sums_out", False)
+        self.enumerate_model = sums_out(guide)
         device = next((p.device for p in self.parameters()), None)
         weight = torch.full((), float(elbo.kl_weight), device=device)
         self.register_buffer("kl_weight", weight, persistent=False)

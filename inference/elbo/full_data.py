@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...guides.base import Guide
+from ...guides.base import Guide, sums_out
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import log_likelihood_by_depth
@@ -74,7 +74,7 @@ def evidence(
     """
     if passes < 2:
         raise PyroccamError(f"passes must be at least 2, for a standard error, got {passes}.")
-    if getattr(guide, "sums_out", False):  # which a Pyro guide of a person's own does not say
+    if sums_out(guide):  # which a Pyro guide of a person's own does not say
         return summed_out(model, first_rows(data, split, rows), batch_size)
     evaluate = bound(model, guide)
     evaluate.elbo.joins = False

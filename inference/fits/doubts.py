@@ -82,7 +82,8 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
 
 def _collapsed(fit: Fit) -> list[str]:
     """Of weights that are numbers, noise that no validation rows have said."""
-    likelihood, numbers = fit.model.likelihood, not fit.model.random_weights or fit.guide.is_point
+    likelihood = fit.model.likelihood
+    numbers = not fit.model.random_weights or fit.guide.traits.point
     least = float(getattr(likelihood, "scale", torch.ones(1)).detach().min())
     validated = len(fit.data.x_val) >= LEAST_ROWS
     if not numbers or validated or not learns_noise(likelihood) or least > COLLAPSED:

@@ -15,7 +15,7 @@ import torch
 from ...data.errors import PyroccamError
 from ...data.ranges import Between, Options
 from ...models.likelihoods import precision
-from ...models.turns import fitting
+from ...models.threads import fitting
 from ..distributed.joining import joined
 from ..storage import checkpoint
 from ..storage.lock import claimed

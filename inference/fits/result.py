@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -113,16 +113,21 @@ class Fit(Generic[M, G]):
         is of the usual weight, is left out.
 
         Arguments:
-            weight, extrapolate: see :meth:`Conditional.at <pyroccam.guides.Conditional.at>`.
+            weight, extrapolate: see :meth:`~pyroccam.guides.Conditional.condition`.
 
         Raises:
             TypeError: for a guide that has one posterior.
             ValueError: for a weight outside of the range that was trained.
         """
-        own: Any = self.model
-        model, guide = cast(Any, self.guide.pair_at(own, weight, extrapolate=extrapolate))
+        model: Any = self.model
+        guide: Any = self.guide.condition(weight, extrapolate=extrapolate)
+        variable, kl_weight = self.guide.traits.variable, self.settings.kl_weight
+        if variable == "kl_weight":
+            kl_weight = weight
+        else:
+            model, guide = copy.deepcopy((model, guide))
+            model.numbers()[variable].set(float(weight))
         guide.eval()
-        kl_weight = weight if self.guide.over == "kl_weight" else self.settings.kl_weight
         if keeps_statistics(model):
             model, guide = copy.deepcopy((model, guide))
             size, seed = self.settings.batch_size, self.settings.seed
@@ -133,7 +138,7 @@ class Fit(Generic[M, G]):
             running = guide.posterior("depth").probs
             assert exact is not None
             with torch.no_grad():
-                guide.get_parameter(guide.moving).copy_(exact.log().clamp_min(-1e4))
+                guide.get_parameter(guide.traits.moves).copy_(exact.log().clamp_min(-1e4))
             rule = self.structure.threshold / slack(self.data.N, self.settings.kl_weight)
             structure = pair.structure(self.data, rule, running, kl_weight)
         found: Fit[M, Any] = replace(

@@ -176,7 +176,7 @@ def blocks_of(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = fit.model.anew(before)
-            guide = fit.guide.of(model)
+            guide = fit.guide.rebuild(model)
         again = {**own, "seed": seed + 1000 * place}
         where = str(data.device)
         made = train(model, guide, before, device=where, progress=False, **again)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from ...data.errors import PyroccamError
 from ...data.ranges import Between, Whole, nearest
+from ...guides.base import sums_out
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
 from ..posterior.family import refuse_undecided
@@ -45,7 +46,7 @@ class Bound(Estimator):
         return LogEvidence(
             value=found.elbo,
             error=found.error,
-            direction="exact" if getattr(fit.guide, "sums_out", False) else "below",
+            direction="exact" if sums_out(fit.guide) else "below",
             passes=float(self.passes),
             doubt=_without_evidence(fit),
             details={"log likelihood": found.log_likelihood, "kl": found.kl},

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from ...data.errors import PyroccamError
+from ...guides.base import sums_out
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
 from ..posterior.depth import exact_depth_posterior, sum_by_depth
@@ -86,7 +87,7 @@ def description_length(fit: Fit, *, passes: int = 20, seed: int = 0) -> Descript
     fit.data.refuse_weights("A description length")
     refuse_points(fit, "a description length")
     refuse_improper(fit.model, given=True)
-    if getattr(fit.guide, "sums_out", False):
+    if sums_out(fit.guide):
         return _summed_out(fit)
     found = lower_bound(fit.model, fit.guide, fit.data, passes=passes, seed=seed)
     bits = {site: kl / math.log(2.0) for site, kl in found.kl_by_site.items()}

@@ -251,7 +251,7 @@ def draw_outputs(
             drawn = DrawnNetwork(model, guide, noise)
             return torch.cat([drawn.passes(part, draws) for part in x.split(batch_size)], 1)
         net = mean_network(model, guide)
-        if guide.is_point and not _drops(net):  # nothing is random
+        if guide.traits.point and not _drops(net):  # nothing is random
             one = torch.cat([net(part) for part in x.split(batch_size)])
             return one.expand(draws, *one.shape)
         stack.enter_context(dropping(net))

@@ -209,7 +209,7 @@ def is_point(one: Fit) -> bool:
     known structure, and no dropout."""
     if any(isinstance(part, _DropoutNd) for part in one.model.modules()):
         return False
-    return one.guide.is_point
+    return one.guide.traits.point
 
 
 def components(

@@ -132,7 +132,7 @@ class Weights:
 
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         x = data.x_val
-        if self.guide.zero_mean:
+        if self.guide.traits.zero_mean:
             noise: Noise = "activations" if self.guide.scales is not None else "weights"
             out = self.outputs(x, VALIDATION_DRAWS, noise=noise)
         else:
@@ -314,5 +314,7 @@ def refuse_undecided(fit: Fit) -> None:
     Raises:
         PyroccamError: saying how one is chosen.
     """
-    if (why := fit.guide.undecided) is not None:
-        raise PyroccamError(why)
+    if (variable := fit.guide.traits.variable) is not None:
+        raise PyroccamError(
+            f"a fit for every {variable}", "one of them", f"fit.at({fit.guide.usual:g})"
+        )

@@ -258,7 +258,7 @@ def compress(
     if significand == "rate":
         _refuse_rate(fit, exponent)
     fit, again, temperature = settled(fit), None, 1.0
-    searched = retrain_epochs > 0 and threshold is None and not fit.guide.is_point
+    searched = retrain_epochs > 0 and threshold is None and not fit.guide.traits.point
     if trained is not None and not searched:
         raise PyroccamError(
             "trained= is what a search for the smallest network is compared with; none is made.\n"
@@ -458,7 +458,7 @@ def _refuse_rate(fit: Fit, exponent: ExponentRule) -> None:
     Raises:
         PyroccamError: if it is not there.
     """
-    if fit.guide.is_point:
+    if fit.guide.traits.point:
         raise PyroccamError(
             "significand='rate' weighs errors by the spread of a posterior, and this is a point "
             "estimate.\nLeave it out, or fit a posterior (guides.MeanField)."

@@ -123,7 +123,7 @@ def decide(
         whole = on_levels(whole, levels)
     found: dict[str, Irrelevance] = {}
     chosen = Chosen({}, [])
-    if guide.is_point:
+    if guide.traits.point:
         zeros = whole
         _check_point(whole, model, threshold, tolerance)
     else:

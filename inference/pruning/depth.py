@@ -125,7 +125,7 @@ def worthwhile(fit: Fit) -> tuple[int, ...]:
     assert fit.structure is not None
     depth, weight = fit.structure.depth_chosen, fit.settings.kl_weight
     kept = tuple(range(depth))
-    if _of_blocks(fit, depth).guide.is_point:
+    if _of_blocks(fit, depth).guide.traits.point:
         return kept
 
     def bound(blocks: tuple[int, ...]) -> float:
@@ -161,7 +161,7 @@ def _of_blocks(fit: Fit, depth: int, blocks: Sequence[int] | None = None) -> Fit
     edges = {"depth": one_hot(torch.tensor(depth), network.max_depth + 1)}
     found = network.settled(fit.data, edges, blocks)
     model, names = found
-    guide: Any = fit.guide.of(model, names)
+    guide: Any = fit.guide.rebuild(model, names)
     for name, there in names.items():
         before, after = network.layers[name], model.layers[there]
         after.prior.load_state_dict(before.prior.state_dict())

@@ -16,9 +16,7 @@ from torch import Tensor
 
 from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
-from ...guides.codebook import Codebook
-from ...guides.pruned import Pruned
-from ...guides.spliced import Spliced
+from ...guides.points import Book, Mask, Points, Switch
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number, unknown_name
 from ..packing.quantise import cluster
@@ -45,13 +43,13 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 def prune_weights(
     fit: Fit, *, sensitivity: PerLayer | None = None, keep: PerLayer | None = None
-) -> tuple[BayesianNetwork, Pruned]:
+) -> tuple[BayesianNetwork, Points]:
     """A pair without the weights of small magnitude, to train the others further.
 
     Weights that are zero already stay zero, so it can be done several times, each after a fit.
 
     Arguments:
-        fit: of a point estimate (:class:`~pyroccam.guides.Delta` or one of its kinds).
+        fit: of a point estimate (:class:`~pyroccam.guides.Points`).
         sensitivity: what is below this many standard deviations of the layer's weights (those that
             are not zero) goes. For values by layer see :func:`by_layer`.
         keep: instead of it, the fraction of each layer's weights that stay.
@@ -84,7 +82,7 @@ def prune_weights(
     elif sensitivity is not None:
         for name, factor in by_layer("sensitivity", sensitivity, model).items():
             kept[name] = _above(name, weights[name], factor)
-    return model, Pruned(model, kept, begin=guide)
+    return model, Points(model, by=Mask(kept), begin=guide)
 
 
 def _largest(weight: Tensor, fraction: float) -> Tensor:
@@ -108,13 +106,13 @@ def _above(name: str, weight: Tensor, factor: float) -> Tensor:
 
 def splice_weights(
     fit: Fit, *, c: PerLayer, gamma: float = 1e-4, power: float = 1.0, stop: int | None = None
-) -> tuple[BayesianNetwork, Spliced]:
+) -> tuple[BayesianNetwork, Points]:
     """A pair whose small weights are switched off, and on again where they grow.
 
     Arguments:
         fit: of a point estimate.
         c: for values by layer see :func:`by_layer`; otherwise as of
-            :class:`~pyroccam.guides.Spliced`, like the rest.
+            :class:`~pyroccam.guides.Switch`, like the rest.
 
     Raises:
         PyroccamError: for a fit without point estimates.
@@ -125,10 +123,11 @@ def splice_weights(
     """
     model, guide, _ = _points(fit, "splice_weights")
     own = by_layer("c", c, model)
-    return model, Spliced(model, own, gamma=gamma, power=power, stop=stop, begin=guide)
+    by = Switch(own, gamma, power, stop)
+    return model, Points(model, by=by, begin=guide)
 
 
-def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNetwork, Codebook]:
+def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNetwork, Points]:
     """A pair whose weights share few values, to train those; zeros stay zeros.
 
     The values are found by k-means in one dimension from equally spaced ones.
@@ -158,7 +157,7 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
         index = torch.full(weight.shape, -1, dtype=torch.int64, device=weight.device)
         index[left] = own.to(torch.int64)
         books[name] = book, index
-    return model, Codebook(model, books, begin=guide)
+    return model, Points(model, by=Book(books), begin=guide)
 
 
 def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:

@@ -72,7 +72,7 @@ def narrow(
     """
     if data is not None:
         data.refuse_another_kind(fit.data)
-    if fit.model.random_weights and fit.guide.is_point:
+    if fit.model.random_weights and fit.guide.traits.point:
         raise PyroccamError(
             "A point estimate has no spread by which it could be narrowed: prune by magnitude "
             "(inference.pruning.prune_weights), or use guides.MeanField."
@@ -85,7 +85,7 @@ def narrow(
         fit.data if data is None else data,
         prior={names[name]: layer.weight_prior for name, layer in model.layers.items()},
         likelihood=copy.deepcopy(model.likelihood),
-        random_biases=model.random_biases,
+        random_biases=model.spec["random_biases"],
     )
     smaller.count_from(model)
     smaller.names = {first: names[now] for first, now in model.names.items()}
@@ -93,7 +93,7 @@ def narrow(
         name: _between(one.values, decision.thresholds[name])
         for name, one in decision.irrelevance.items()
     }
-    own = guide.of(smaller, names)
+    own = guide.rebuild(smaller, names)
     for old, new in names.items():
         layer = smaller.layers[new]
         part, kept = report.layers.get(old), None

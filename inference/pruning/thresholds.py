@@ -127,10 +127,10 @@ def refuse_uncut(guide: NetworkGuide) -> None:
             f"The structure of the network is random (site {guide.edges[0]!r}): take one, "
             "net = inference.discretise(fit), and go on with models.BayesianNetwork(net, ...)."
         )
-    if guide.zero_mean:
+    if guide.traits.zero_mean:
         raise PyroccamError(
-            f"The weights of layer {guide.zero_mean[0]!r} have no mean ({type(guide).__name__}), "
-            "so there is no network of means to cut: take a fit of guides.MeanField(model)."
+            f"layer {guide.traits.zero_mean[0]!r}, whose weights have no mean",
+            "a fit of guides.MeanField(model)",
         )
 
 

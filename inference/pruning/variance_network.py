@@ -72,7 +72,7 @@ def without_means(
         >>> guide = guides.VariationalDropout(model, rate="layer", log_alpha=8.0)
         >>> fit = inference.fit(model, guide, digits, epochs=1, weight_decay=0.0)
         >>> model, guide = inference.pruning.without_means(fit)
-        >>> guide.zero_mean
+        >>> guide.traits.zero_mean
         ('1', '3')
     """
     model, guide = require(fit, BayesianNetwork, "without_means")
@@ -88,7 +88,7 @@ def without_means(
             )
     else:
         layers = [layers] if isinstance(layers, str) else list(layers)
-    layers = [*layers, *(name for name in guide.zero_mean if name not in layers)]
+    layers = [*layers, *(name for name in guide.traits.zero_mean if name not in layers)]
     model = copy.deepcopy(model)
     local: bool | LocalReparameterization = False
     if guide.scales is not None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
-from ...guides.codebook import Codebook
+from ...guides.points import Book, Points
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.mixture import Components, NormalMixture
@@ -104,7 +104,7 @@ def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
 
 
 def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor, Tensor]]:
-    """The assignment as :class:`~pyroccam.guides.Codebook` takes it.
+    """The assignment as :class:`~pyroccam.guides.Book` takes it.
 
     Arguments:
         model, guide: a fitted pair as for :func:`assign`.
@@ -130,7 +130,7 @@ def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor
     return found
 
 
-def assigned_guide(model: BayesianNetwork, guide: NetworkGuide) -> Codebook:
+def assigned_guide(model: BayesianNetwork, guide: NetworkGuide) -> Points:
     """The point at which every weight has the mean of its component, as a guide of shared values.
 
     Arguments:
@@ -139,7 +139,7 @@ def assigned_guide(model: BayesianNetwork, guide: NetworkGuide) -> Codebook:
     Returns:
         A guide of the same model; biases, and layers with another prior, are those of ``guide``.
     """
-    return Codebook(model, books(model, guide), begin=guide)
+    return Points(model, by=Book(books(model, guide)), begin=guide)
 
 
 def merged(components: Components, *, within: float = 1e-10) -> Components:

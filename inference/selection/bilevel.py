@@ -234,7 +234,7 @@ def _refuse_levels(L: Level, Q: Level, guide: Guide, data: Dataset) -> None:
         raise PyroccamError(
             f"prior='layer' with Q={Q}", "it in L, and Q=Level(prior=0.0) of rows that L has not"
         )
-    if L.by_layer and guide.undecided is not None:
+    if L.by_layer and guide.traits.variable is not None:
         raise PyroccamError(f"prior='layer' of guides.{type(guide).__name__}", "the guide inside")
     if Q.folds is not None and (L.split != "train" or data.streamed):
         raise PyroccamError(f"folds={Q.folds}", "both levels of training rows in memory")

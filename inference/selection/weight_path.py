@@ -292,7 +292,7 @@ def path(
     """
     chosen, rows = _checked(fit, weights, split, draws, threshold, tolerance)
     measure = partial(_points, fit, (rows, draws, threshold, tolerance))
-    return Path(measure(chosen), rows, fit.guide.over, measure)
+    return Path(measure(chosen), rows, fit.guide.traits.variable, measure)
 
 
 def _points(
@@ -408,8 +408,8 @@ def _checked(
             f"A path is of one fit, as inference.fit gives it, got {type(fit).__name__}.\n"
             "Of repeats give one, such as repeats.fits[0]."
         )
-    if fit.guide.undecided is None:
-        fit.guide.at(1.0)  # which says so
+    if fit.guide.traits.variable is None:
+        fit.guide.condition(1.0)  # which says so
     if fit.guide.edges and fit.structure is None:
         raise PyroccamError(
             f"A path has cut networks, but structure is random here (site {fit.guide.edges[0]!r})."
@@ -419,7 +419,7 @@ def _checked(
     check_threshold(threshold, tolerance)
     chosen = _weights(fit.guide, weights)
     for weight in chosen:
-        fit.guide.at(weight)
+        fit.guide.condition(weight)
     rows = split if split is not None else "val" if len(fit.data.x_val) else "train"
     if not len(fit.data.split(rows)[0]):
         raise PyroccamError(

@@ -125,8 +125,8 @@ class Replicate(Job):
     @property
     def logits(self) -> nn.Parameter:
         """Logits of q(d), where it moves in closed form."""
-        assert self.guide.moving is not None
-        return self.guide.get_parameter(self.guide.moving)
+        assert self.guide.traits.moves is not None
+        return self.guide.get_parameter(self.guide.traits.moves)
 
     @property
     def log_prior(self) -> Tensor:
@@ -182,7 +182,7 @@ class Replicate(Job):
         """
         row = {"epoch": float(epoch), "loss": train_loss}
         noise = self._noise_step() if selectable else None
-        running = self._exact_step(ranks) if self.guide.closed and selectable else None
+        running = self._exact_step(ranks) if self.guide.traits.moves and selectable else None
         row["val_nll"] = validation_nll(self.pair, self.data, ranks)
         x = self.data.x_val
         if "depth" in self.guide.latents():

@@ -129,7 +129,7 @@ class Settings(Options):
         Before, q(d) is held or on its way to where it belongs, or the KL is not whole: what the
         depths count for is not yet what the data say of them.
         """
-        return max(guide.settled, self.kl_warmup)
+        return max(guide.schedule.settled, self.kl_warmup)
 
     def steps_per_epoch(self, rows: int) -> int:
         """Minibatches in an epoch, the last one perhaps smaller."""

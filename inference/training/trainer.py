@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...models.turns import give_way
+from ...models.threads import give_way
 from ..distributed.joining import joined
 from ..distributed.ranks import Part
 from ..elbo.non_finite import first_non_finite
@@ -133,7 +133,7 @@ class Trainer:
                 )
         self.ranks = joined()
         self._begin_together()
-        self.hold = first.guide.hold
+        self.hold = first.guide.schedule.held
         checkpoint = settings.checkpoint
         self.latest = checkpoint == "last" or (checkpoint is None and first.model.random_weights)
         self.selectable = settings.selectable_from(first.guide)
@@ -196,10 +196,10 @@ class Trainer:
                 except RuntimeError:  # a network may view what it computes as it lies in memory
                     self._lay_out(torch.contiguous_format)
             self.step.prepare(*self._first_batch())
-        if first.guide.closed:
-            logits = self.step.state(f"guide.{first.guide.moving}")
+        if first.guide.traits.moves:
+            logits = self.step.state(f"guide.{first.guide.traits.moves}")
             prior = torch.stack([one.log_prior for one in self.replicates])
-            rate, edges = first.guide.closed_rate(self.total_steps), first.data.edges
+            rate, edges = first.guide.schedule.step(self.total_steps), first.data.edges
             if edges is None:
                 self.closed = IncrementalPosterior(logits, prior, self.rows, rate)
             else:
@@ -290,7 +290,7 @@ class Trainer:
     def _temperature(self, progress: float) -> float:
         """The temperature of the closed-form update where weights are random: it falls from N,
         at which depths are compared by nats of a row, to 1, where q(d) has to be settled."""
-        length = self.replicates[0].guide.settled - self.hold
+        length = self.replicates[0].guide.schedule.settled - self.hold
         done = (progress - self.hold) / length if length > 0 else 1.0
         return float(self.rows ** max(0.0, 1.0 - done))
 
@@ -412,7 +412,7 @@ class Trainer:
         for one in self.replicates:
             one.model.train()
             one.guide.train()
-        logits = [one.logits for one in self.replicates if one.guide.closed]
+        logits = [one.logits for one in self.replicates if one.guide.traits.moves]
         before = [bool(p.requires_grad) for p in logits]
         for p in logits:
             p.requires_grad_(False)

@@ -31,7 +31,7 @@ def has_validated_noise(model: Model, guide: Guide, data: Dataset) -> bool:
     """True if the noise is that of the validation rows: weights that are numbers or points, noise
     that is learnt, and validation rows enough. Beside random weights the bound itself holds it: the
     posterior cannot learn rows by heart for nothing."""
-    numbers = guide.is_point or not model.random_weights
+    numbers = guide.traits.point or not model.random_weights
     return numbers and len(data.x_val) >= LEAST_ROWS and learns_noise(model.likelihood)
 
 
@@ -46,7 +46,7 @@ def validate_noise(pair: Family, data: Dataset) -> None:
         data: of the fit.
     """
     model, guide = pair.model, pair.guide
-    if not (guide.closed or guide.sums_out):
+    if not (guide.traits.moves or guide.traits.sums_out):
         noise = noise_of_rows(model.likelihood, *pair.validation(data), data.y_val)
         set_noise(model.likelihood, noise)
         return

@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
-from ..checks import one_of
-
 __all__ = [
     "KL",
     "KLS",
@@ -171,7 +169,6 @@ class ImproperLogUniform(TorchDistribution):
     support = constraints.real
 
     def __init__(self, batch_shape: Sequence[int] = (), kl: KL = "exact") -> None:
-        one_of("kl", kl, tuple(KLS))
         self.kl = kl
         super().__init__(torch.Size(batch_shape), validate_args=False)
 

@@ -11,18 +11,15 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
-from ...data.errors import PyroccamError
-from ..checks import one_of, shown
 from .log_uniform import LOG_DENSITY_AT_ONE, log_uniform_kl_once, molchanov_kl
 from .spike_table import SpikeTable, log_spikes, near, place, remainder, spike_table
 
 __all__ = [
-    "LEVELS",
     "SPIKE_KLS",
+    "Levels",
     "MultiSpikeLogUniform",
     "SpikeKL",
     "achterhold_kl",
-    "check_levels",
     "multi_spike_kl",
     "to_levels",
 ]
@@ -30,33 +27,10 @@ __all__ = [
 SpikeKL = Literal["exact", "achterhold"]
 SPIKE_KLS = ("exact", "achterhold")
 
-LEVELS = (3, 5, 7, 9, 11, 13, 15)
+Levels = Literal[3, 5, 7, 9, 11, 13, 15]
 """Numbers of levels, zero included: up to 4 bits."""
 
 _REFERENCE, _WINDOW = 0.2, 0.075  # of the published approximation: its largest level, and τ
-
-
-def check_levels(name: str, of_kl: str, levels: object, kl: SpikeKL) -> None:
-    """Refuse what can be no number of levels, or no KL for so many.
-
-    Arguments:
-        name, of_kl: of both, for the errors.
-
-    Raises:
-        PyroccamError: for a number that is not odd, or beyond 15; for a KL that is not known, or
-            not for so many.
-    """
-    if levels not in LEVELS or isinstance(levels, bool):
-        raise PyroccamError(
-            f"{name} must be an odd number in 3 ... 15, as zero is a level and the others come in "
-            f"pairs; got {shown(levels)}.\nTry 3 (2 bits a weight), 7 (3 bits) or 15 (4 bits)."
-        )
-    one_of(of_kl, kl, SPIKE_KLS)
-    if kl == "achterhold" and levels != 3:
-        raise PyroccamError(
-            f"{of_kl}='achterhold' is an approximation for 3 levels: its windows overlap for "
-            f"{levels}.\nTry 'exact', which takes any number of levels, or 3 levels."
-        )
 
 
 def to_levels(w: Tensor, level: Tensor | float, levels: int) -> Tensor:
@@ -93,9 +67,6 @@ def multi_spike_kl(
         levels: K, odd, zero included.
         table: of so many levels, of the dtype and the device of ``loc``; made if left out.
 
-    Raises:
-        PyroccamError: for an even number of levels, or one beyond 3 ... 15.
-
     References:
         Achterhold, Koehler, Schmeink, Genewein 2018, Variational network quantization, ICLR; the KL
         there is :func:`achterhold_kl`.
@@ -105,7 +76,6 @@ def multi_spike_kl(
         >>> multi_spike_kl(torch.tensor([0.0, 0.1, 0.5]), one * 0.1, one * 0.1)
         tensor([-0.1687,  0.1355,  2.1910])
     """
-    check_levels("levels", "kl", levels, "exact")
     if table is None:
         table = SpikeTable(*(part.to(loc) for part in spike_table(levels)))
     mean, deviation = torch.broadcast_tensors((loc / level).abs(), scale / level)
@@ -156,9 +126,6 @@ class MultiSpikeLogUniform(TorchDistribution):
         kl: which ``KL(Normal || self)`` is registered: ``"exact"``, which is
             :func:`multi_spike_kl`, or ``"achterhold"``, as published, for 3 levels.
         table: see :func:`multi_spike_kl`.
-
-    Raises:
-        PyroccamError: for an even number of levels, or one beyond 3 ... 15, or another KL.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
@@ -172,7 +139,6 @@ class MultiSpikeLogUniform(TorchDistribution):
         kl: SpikeKL = "exact",
         table: SpikeTable | None = None,
     ) -> None:
-        check_levels("levels", "kl", levels, kl)
         self.level, self.levels, self.kl, self.table = level, levels, kl, table
         super().__init__(torch.Size(batch_shape), validate_args=False)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..checks import between, one_of, positive
+from ...data.ranges import Between, Options, Positive
 
 __all__ = ["Annealed", "LearntTemperature", "Temperature", "lend"]
 
 
 @dataclass(frozen=True)
-class Annealed:
+class Annealed(Options):
     """A temperature that moves from one value to another in the course of a fit.
 
     Arguments:
@@ -27,16 +27,10 @@ class Annealed:
         ValueError: for a temperature that is not positive, or a fraction outside (0, 1].
     """
 
-    start: float
-    end: float
-    over: float = 1.0
+    start: Positive
+    end: Positive
+    over: Annotated[float, Between(0.0, 1.0, "(]")] = 1.0
     shape: Literal["linear", "exponential"] = "linear"
-
-    def __post_init__(self) -> None:
-        positive("Annealed(start)", self.start)
-        positive("Annealed(end)", self.end)
-        one_of("Annealed(shape)", self.shape, ("linear", "exponential"))
-        between("Annealed(over)", self.over, 0, 1, "(]")
 
     def at(self, progress: float) -> float:
         """The temperature when a fraction ``progress`` of the steps is done."""
@@ -55,15 +49,12 @@ class Temperature(nn.Module):
 
     Arguments:
         asked: a number or a schedule.
-        name: for messages.
     """
 
     value: Tensor
 
-    def __init__(self, asked: float | Annealed, name: str = "temperature") -> None:
+    def __init__(self, asked: float | Annealed) -> None:
         super().__init__()
-        if not isinstance(asked, Annealed):
-            positive(name, asked)
         self.schedule = asked if isinstance(asked, Annealed) else None
         self.register_buffer("value", torch.tensor(self._at(0.0, asked)))
 
@@ -89,7 +80,6 @@ class LearntTemperature(nn.Module):
 
     def __init__(self, start: float) -> None:
         super().__init__()
-        positive("temperature", start)
         self.log_value = nn.Parameter(torch.tensor(math.log(start)))
 
     def forward(self) -> Tensor:

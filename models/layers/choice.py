@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...data.errors import PyroccamError
 from ..feeding import fields_of
 from ..priors.base import WeightPrior
-from ..turns import turn
+from ..threads import turn
 from .affine import AFFINE, KNOWN, Affine
 
 __all__ = [

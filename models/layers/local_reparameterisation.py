@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from ...data.errors import PyroccamError
-from ..checks import one_of
+from ...data.ranges import checked
 from ..distributions.symmetric import CentredNormal
 from ..distributions.wrapped import base
 from ..priors.base import Latent
@@ -64,9 +64,9 @@ class LocalReparameterization(Messenger):
         scales.
     """
 
+    @checked
     def __init__(self, model: Model, scales: Scales = "example") -> None:
         super().__init__()
-        one_of("scales", scales, ("example", "batch"))
         self.scales = scales
         # Plain facts, no modules: a guide that is copied does not copy its model.
         self._sites = _facts(model)

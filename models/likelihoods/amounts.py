@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Count, NotNegative, Positive, checked
 from .base import Likelihood
 
-__all__ = ["Heteroscedastic", "Regression", "StudentT", "refuse_no_target"]
+__all__ = ["Heteroscedastic", "Regression", "StudentT"]
 
 
 _LEAST_DF, _MOST_DF = 2.0, 100.0
+Freedom = Annotated[float, Between(_LEAST_DF, _MOST_DF, "()")]
 
 
 class Regression(Likelihood):
@@ -34,12 +36,12 @@ class Regression(Likelihood):
     word = "normal"
     noise: ClassVar[tuple[str, ...]] = ("log_scale",)
 
-    def __init__(self, targets: int, scale: float = 0.5, floor: float = 1e-3) -> None:
+    @checked
+    def __init__(self, targets: Count, scale: Positive = 0.5, floor: NotNegative = 1e-3) -> None:
         super().__init__()
-        refuse_no_target(self, targets)
-        if not 0 <= floor < scale:
+        if floor >= scale:
             raise PyroccamError(
-                f"{type(self).__name__} needs 0 <= floor < scale, got {floor} and {scale}."
+                f"{type(self).__name__}: floor={floor}", f"less than the scale, {scale}"
             )
         self.outputs = targets
         self.floor = floor
@@ -101,12 +103,11 @@ class StudentT(Regression):
     noise = ("log_scale", "logit_df")
     scores = ("mae", "coverage")
 
+    @checked
     def __init__(
-        self, targets: int, scale: float = 0.5, floor: float = 1e-3, df: float = 8.0
+        self, targets: Count, scale: Positive = 0.5, floor: NotNegative = 1e-3, df: Freedom = 8.0
     ) -> None:
         super().__init__(targets, scale, floor)
-        if not _LEAST_DF < df < _MOST_DF:
-            raise PyroccamError(f"StudentT needs a df between 2 and 100, got {df}.")
         self.logit_df = nn.Parameter(torch.full((targets,), _logit(df)))
 
     @property
@@ -152,11 +153,9 @@ class Heteroscedastic(Likelihood):
     word = "heteroscedastic"
     scores = ("coverage",)
 
-    def __init__(self, targets: int, floor: float = 1e-2) -> None:
+    @checked
+    def __init__(self, targets: Count, floor: Positive = 1e-2) -> None:
         super().__init__()
-        refuse_no_target(self, targets)
-        if not 0 < floor < math.inf:
-            raise PyroccamError(f"Heteroscedastic needs a positive, finite floor, got {floor}.")
         self.targets, self.outputs, self.floor = targets, 2 * targets, floor
 
     def arguments(self) -> dict[str, int]:
@@ -171,14 +170,3 @@ class Heteroscedastic(Likelihood):
 
 def _logit(df: float) -> float:
     return math.log(df - _LEAST_DF) - math.log(_MOST_DF - df)
-
-
-def refuse_no_target(likelihood: Likelihood, targets: int) -> None:
-    """Refuse a likelihood of nothing.
-
-    Raises:
-        PyroccamError: for fewer targets than one.
-    """
-    if targets < 1:
-        name = type(likelihood).__name__
-        raise PyroccamError(f"{name} needs at least 1 target, got {targets}.")

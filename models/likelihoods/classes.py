@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
+from ...data.ranges import Between, Count, checked
 from .base import Likelihood
 
 __all__ = ["Classification", "MultiLabel", "Ordinal"]
+
+Classes = Annotated[int, Between(2)]
 
 
 class Classification(Likelihood):
@@ -18,9 +22,9 @@ class Classification(Likelihood):
     task = "classification"
     word = "categorical"
 
-    def __init__(self, classes: int) -> None:
+    @checked
+    def __init__(self, classes: Classes) -> None:
         super().__init__()
-        _refuse_few(type(self).__name__, classes)
         self.outputs = classes
 
     def arguments(self) -> dict[str, int]:
@@ -68,9 +72,9 @@ class Ordinal(Likelihood):
     word = "ordinal"
     scores = ("rank_mae",)
 
-    def __init__(self, classes: int) -> None:
+    @checked
+    def __init__(self, classes: Classes) -> None:
         super().__init__()
-        _refuse_few(type(self).__name__, classes)
         self.classes, self.outputs = classes, 1
         cuts = torch.logit(torch.arange(1, classes) / classes)
         self.first = nn.Parameter(cuts[0].clone())
@@ -109,10 +113,9 @@ class MultiLabel(Likelihood):
     task = "multi-label"
     word = "multi-label"
 
-    def __init__(self, labels: int) -> None:
+    @checked
+    def __init__(self, labels: Count) -> None:
         super().__init__()
-        if labels < 1:
-            raise PyroccamError(f"MultiLabel needs at least 1 label, got {labels}.")
         self.outputs = labels
 
     def arguments(self) -> dict[str, int]:
@@ -121,8 +124,3 @@ class MultiLabel(Likelihood):
     def forward(self, outputs: Tensor) -> dist.TorchDistribution:
         self.refuse_other(outputs)
         return dist.Bernoulli(logits=outputs).to_event(1)
-
-
-def _refuse_few(name: str, classes: int) -> None:
-    if classes < 2:
-        raise PyroccamError(f"{name} needs at least 2 classes, got {classes}.")

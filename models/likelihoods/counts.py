@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Annotated, Self
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
-from .amounts import refuse_no_target
+from ...data.ranges import Between, Count, checked
 from .base import Likelihood, TargetSpec
 
 __all__ = ["NegativeBinomial", "Poisson"]
+
+_LEAST = 1e-3
 
 
 class Poisson(Likelihood):
@@ -37,9 +39,9 @@ class Poisson(Likelihood):
 
     log_rate: Tensor
 
-    def __init__(self, targets: int, rate: Tensor | Sequence[float] | None = None) -> None:
+    @checked
+    def __init__(self, targets: Count, rate: Tensor | Sequence[float] | None = None) -> None:
         super().__init__()
-        refuse_no_target(self, targets)
         usual = torch.zeros(targets) if rate is None else torch.as_tensor(rate).float().log()
         if usual.shape != (targets,) or not (rate is None or bool(usual.isfinite().all())):
             raise PyroccamError(
@@ -89,17 +91,14 @@ class NegativeBinomial(Poisson):
     word = "negative-binomial"
     noise = ("log_dispersion",)
 
+    @checked
     def __init__(
         self,
-        targets: int,
+        targets: Count,
         rate: Tensor | Sequence[float] | None = None,
-        dispersion: float = 0.5,
+        dispersion: Annotated[float, Between(_LEAST, ends="()")] = 0.5,
     ) -> None:
         super().__init__(targets, rate)
-        if not _LEAST < dispersion < math.inf:
-            raise PyroccamError(
-                f"NegativeBinomial needs a finite dispersion above {_LEAST}, got {dispersion}."
-            )
         self.log_dispersion = nn.Parameter(torch.full((targets,), math.log(dispersion - _LEAST)))
 
     @property
@@ -116,6 +115,3 @@ class NegativeBinomial(Poisson):
         # Of r failures with these logits the mean is r exp(logits), which is μ for r = 1 / α.
         logits = self.log_mean(outputs) + dispersion.log()
         return dist.NegativeBinomial(1.0 / dispersion, logits=logits).to_event(1)
-
-
-_LEAST = 1e-3

@@ -9,13 +9,15 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from ...data.errors import PyroccamError
-from ..checks import between, unknown_name
+from ...data.ranges import Share, checked
+from ..checks import unknown_name
 
 __all__ = ["with_dropout"]
 
 
+@checked
 def with_dropout(
-    net: nn.Module, rate: float = 0.5, layers: Iterable[str] | None = None
+    net: nn.Module, rate: Share = 0.5, layers: Iterable[str] | None = None
 ) -> nn.Module:
     """A copy of a network with binary dropout on the inputs of layers.
 
@@ -30,7 +32,6 @@ def with_dropout(
     References:
         Srivastava et al. 2014, Dropout: a simple way to prevent neural networks from overfitting.
     """
-    between("The rate of dropout", rate, 0, 1)
     net = copy.deepcopy(net)
     weighted = [name for name, m in net.named_modules() if isinstance(m, nn.Linear | _ConvNd)]
     if layers is None:

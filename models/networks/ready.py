@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
-from ..checks import shown, whole
+from ...data.ranges import Count, Whole, checked
+from ..checks import shown
 from ..parameters import asking
 from .plain import torchvision_resnet
 from .stack import DepthStack, match_adapters
@@ -38,8 +39,9 @@ class GlobalMeanPool(nn.Module):
 
 
 @asking
+@checked
 def residual_mlp(
-    input_shape: tuple[int, ...], outputs: int, *, width: int = 20, max_depth: int = 20
+    input_shape: Sequence[Count], outputs: Count, *, width: Count = 20, max_depth: Whole = 20
 ) -> DepthStack:
     """The residual perceptron of the spirals: block ``a + BN(ReLU(Linear(a)))``.
 
@@ -52,7 +54,6 @@ def residual_mlp(
     References:
         Antoran et al. 2020, arXiv:2002.02797 (normalisation after the ReLU, as they released it).
     """
-    _whole(width=width, max_depth=max_depth, outputs=outputs)
     features = math.prod(input_shape)
     stem = nn.Sequential(nn.Flatten(), nn.Linear(features, width))
     blocks = [
@@ -69,14 +70,15 @@ def residual_mlp(
 
 
 @asking
+@checked
 def residual_conv(
-    input_shape: tuple[int, ...],
-    outputs: int,
+    input_shape: Sequence[Count],
+    outputs: Count,
     *,
-    width: int = 64,
-    inner: int = 32,
-    max_depth: int = 50,
-    pool: int = 2,
+    width: Count = 64,
+    inner: Count = 32,
+    max_depth: Whole = 50,
+    pool: Count = 2,
 ) -> DepthStack:
     """The convolutional net of the images: pre-activation bottlenecks at one resolution.
 
@@ -97,7 +99,6 @@ def residual_conv(
     References:
         Antoran et al. 2020, arXiv:2002.02797.
     """
-    _whole(width=width, inner=inner, max_depth=max_depth, pool=pool, outputs=outputs)
     if len(input_shape) != 3 or min(input_shape[1:]) < 4 + pool:
         raise PyroccamError(
             f"residual_conv needs images (C, H, W) of at least {4 + pool} pixels a side, got "
@@ -169,13 +170,14 @@ def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
 
 
 @asking
+@checked
 def resnet(
-    input_shape: tuple[int, ...],
-    outputs: int,
+    input_shape: Sequence[Count],
+    outputs: Count,
     *,
     variant: str = "resnet18",
     small: bool = True,
-    max_depth: int | None = None,
+    max_depth: Whole | None = None,
 ) -> DepthStack:
     """A torchvision ResNet, not pretrained, taken apart into stem, blocks and head.
 
@@ -189,7 +191,7 @@ def resnet(
     Raises:
         PyroccamError: if torchvision has no such variant.
     """
-    net = torchvision_resnet(input_shape, outputs, variant=variant, small=small)
+    net = torchvision_resnet(tuple(input_shape), outputs, variant=variant, small=small)
     stack = take_apart(net, torch.zeros(2, *input_shape))
     description = {"network": "resnet", "variant": variant, "small": small}
     stack.description = _full({**description, "max_depth": stack.max_depth}, input_shape, outputs)
@@ -216,30 +218,14 @@ def build(description: dict[str, Any]) -> DepthStack:
     name = arguments.pop("network", None)
     if not isinstance(name, str) or name not in NETWORKS:
         raise PyroccamError(f"Unknown network {shown(name)}; known: {', '.join(NETWORKS)}.")
-    known = inspect.signature(NETWORKS[name]).parameters
-    for argument, value in arguments.items():
-        if argument not in known:
-            raise PyroccamError(f"The network {name} has no argument {shown(argument)}.")
-        usual = known[argument].default
-        if usual not in (None, inspect.Parameter.empty) and type(value) is not type(usual):
-            raise PyroccamError(
-                f"{name} has {argument}={shown(value)}, expected one like {usual!r}."
-            )
-    shape, outputs = arguments.pop("input_shape"), arguments.pop("outputs")
-    if not isinstance(shape, list | tuple) or not shape:
-        raise PyroccamError(f"input_shape must be a list of sizes, got {shown(shape)}.")
-    depth = arguments.get("max_depth", 0)
-    _whole(**{f"input_shape[{i}]": size for i, size in enumerate(shape)})
-    _whole(outputs=outputs, max_depth=depth)
-    return NETWORKS[name](tuple(shape), outputs, **arguments)
+    try:
+        inspect.signature(NETWORKS[name]).bind(**arguments)
+    except TypeError as error:
+        raise PyroccamError(f"The network {name}: {error}") from None
+    return NETWORKS[name](**arguments)
 
 
 def _full(
-    description: dict[str, Any], input_shape: tuple[int, ...], outputs: int
+    description: dict[str, Any], input_shape: Sequence[int], outputs: int
 ) -> dict[str, object]:
     return {**description, "input_shape": list(input_shape), "outputs": outputs}
-
-
-def _whole(**sizes: int) -> None:
-    for name, value in sizes.items():
-        whole(name, value, 0 if name == "max_depth" else 1)

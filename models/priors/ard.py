@@ -14,7 +14,6 @@ from torch.distributions import Independent, constraints, register_kl
 from torch.distributions import Normal as TorchNormal
 
 from ...data.errors import PyroccamError
-from ..checks import one_of
 from .base import (
     Latent,
     LayerPrior,
@@ -152,9 +151,6 @@ class ARD(WeightPrior):
     words = "ard, ard:group, ard:layer"
 
     per: Literal["weight", "group", "layer"] = "weight"
-
-    def __post_init__(self) -> None:
-        one_of("ARD(per)", self.per, ("weight", "group", "layer"))
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         dims = range(len(layer.weight))

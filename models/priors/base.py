@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Options
 
 __all__ = ["Latent", "LayerPrior", "LayerShape", "WeightPrior"]
 
@@ -141,7 +142,7 @@ class GroupedPrior(LayerPrior):
         self.groups = torch.Size([layer.groups])
 
 
-class WeightPrior:
+class WeightPrior(Options):
     """A prior over the weights of any network: makes the prior of each layer.
 
     Attributes:

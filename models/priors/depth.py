@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ..checks import between, positive
+from ...data.ranges import Between, NotNegative, Options, Positive
 
 __all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Powered", "Uniform", "Vector", "parse"]
 
@@ -30,7 +30,7 @@ class DepthPrior(Protocol):
 
 
 @dataclass(frozen=True)
-class Geometric:
+class Geometric(Options):
     r"""``p(d) ∝ rate ** d`` on 0 ... D, the truncated geometric decay.
 
     Arguments:
@@ -45,17 +45,14 @@ class Geometric:
         tensor([0.5714, 0.2857, 0.1429])
     """
 
-    rate: float = 0.85
-
-    def __post_init__(self) -> None:
-        between("Geometric(rate)", self.rate, 0, 1, "(]")
+    rate: Annotated[float, Between(0.0, 1.0, "(]")] = 0.85
 
     def log_probs(self, depths: int) -> Tensor:
         return torch.log_softmax(torch.arange(depths) * math.log(self.rate), 0)
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Options):
     r"""``p(d) ∝ exp(-nats * d)``: each block costs a number of nats.
 
     The geometric prior of rate ``exp(-nats)``, for rates that a person would not write. With N
@@ -66,10 +63,7 @@ class Cost:
         nats: of each block, at least 0.
     """
 
-    nats: float
-
-    def __post_init__(self) -> None:
-        between("Cost(nats)", self.nats, 0, math.inf, "[)")
+    nats: NotNegative
 
     def log_probs(self, depths: int) -> Tensor:
         return torch.log_softmax(-self.nats * torch.arange(depths, dtype=torch.float64), 0).float()
@@ -84,7 +78,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(Options):
     r"""``p(d) ∝ mean ** d / d!`` on 0 ... D, a Poisson truncated at the deepest depth.
 
     Arguments:
@@ -95,10 +89,7 @@ class Poisson:
         arXiv:2209.10091, use it with no upper limit.
     """
 
-    mean: float
-
-    def __post_init__(self) -> None:
-        positive("Poisson(mean)", self.mean)
+    mean: Positive
 
     def log_probs(self, depths: int) -> Tensor:
         d = torch.arange(depths, dtype=torch.float64)
@@ -106,36 +97,29 @@ class Poisson:
 
 
 @dataclass(frozen=True)
-class Vector:
+class Vector(Options):
     """Probabilities of one's own, one for each depth; normalised here.
 
     Raises:
         PyroccamError: if one is not positive and finite, or (when used) their number is not D + 1.
     """
 
-    probs: tuple[float, ...]
+    probs: Sequence[Positive]
 
     def __init__(self, probs: Sequence[float] | Tensor) -> None:
-        values = tuple(float(p) for p in probs)
-        for d, p in enumerate(values):
-            if not (p > 0.0 and math.isfinite(p)):
-                raise PyroccamError(
-                    f"Vector: the probability of depth {d} is {p}; all must be positive and "
-                    "finite. To rule a depth out give it a very small one, such as 1e-12."
-                )
-        object.__setattr__(self, "probs", values)
+        object.__setattr__(self, "probs", tuple(float(p) for p in probs))
+        self.__post_init__()
 
     def log_probs(self, depths: int) -> Tensor:
         if len(self.probs) != depths:
             raise PyroccamError(
-                f"Vector has {len(self.probs)} probabilities, but the stack has {depths} depths "
-                f"(0 to {depths - 1}): give one for each."
+                f"Vector of {len(self.probs)} probabilities", f"{depths}, of all depths"
             )
         return torch.log_softmax(torch.tensor(self.probs, dtype=torch.float64).log(), 0).float()
 
 
 @dataclass(frozen=True)
-class Powered:
+class Powered(Options):
     r"""``p(d) ∝ p'(d) ** power``: what a block costs in nats, times a number.
 
     Arguments:
@@ -148,10 +132,7 @@ class Powered:
     """
 
     prior: DepthPrior
-    power: float
-
-    def __post_init__(self) -> None:
-        between("Powered(power)", self.power, 0, math.inf, "[)")
+    power: NotNegative
 
     def log_probs(self, depths: int) -> Tensor:
         logits = self.power * self.prior.log_probs(depths).double()

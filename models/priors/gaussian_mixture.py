@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma
 
-from ..checks import between, one_of, positive, whole
+from ...data.ranges import Between, Positive, Share
 from ..distributions.mixture import NormalMixture
 from ..distributions.wrapped import WithHyperprior
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
@@ -68,23 +68,13 @@ class GaussianMixture(WeightPrior):
 
     words = "mixture:16, mixture:16:0.99"
 
-    components: int = 16
-    zero: float = 0.99
-    spread: float = 0.6
-    scale: float = 0.25
-    zero_precision: tuple[float, float] = (5e3, 2.0)
-    precision: tuple[float, float] = (250.0, 0.1)
+    components: Annotated[int, Between(2)] = 16
+    zero: Share = 0.99
+    spread: Positive = 0.6
+    scale: Positive = 0.25
+    zero_precision: Sequence[Positive] = (5e3, 2.0)
+    precision: Sequence[Positive] = (250.0, 0.1)
     per: Literal["network", "layer"] = "network"
-
-    def __post_init__(self) -> None:
-        whole("GaussianMixture(components)", self.components, 2)
-        between("GaussianMixture(zero)", self.zero, 0, 1)
-        positive("GaussianMixture(spread)", self.spread)
-        positive("GaussianMixture(scale)", self.scale)
-        for name in ("zero_precision", "precision"):
-            for value in getattr(self, name):
-                positive(f"GaussianMixture({name})", value)
-        one_of("GaussianMixture(per)", self.per, ("network", "layer"))
 
     @classmethod
     def from_words(cls, argument: str) -> WeightPrior:

@@ -6,17 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
 
-from ...data.errors import PyroccamError
-from ..checks import positive
+from ...data.ranges import Between
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
 
 __all__ = ["GroupHorseshoe"]
+
+
+Tau0 = Annotated[float, Between(1e-15, 1e15)]
+"""The range in which 1/τ0² is a float32 number, with room for the products of a KL."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,7 @@ class GroupHorseshoe(WeightPrior):
 
     words = "ghs:1e-5"
 
-    tau0: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_tau0("GroupHorseshoe", self.tau0)
+    tau0: Tau0 = 1e-5
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _GroupHorseshoeLayer(layer, self.tau0)
@@ -90,13 +91,6 @@ class _GroupHorseshoeLayer(GroupedPrior):
             "scale.b": Latent(inverse(groups, half, one), 0.5, (b, 0.1)),
             **self.standard_bias(),
         }
-
-
-def check_tau0(what: str, tau0: float) -> None:
-    """The range in which 1/τ0² is a float32 number, with room for the products of a KL."""
-    positive(f"{what}(tau0)", tau0)
-    if not 1e-15 <= tau0 <= 1e15:
-        raise PyroccamError(f"{what}(tau0) must lie between 1e-15 and 1e15, got {tau0}.")
 
 
 def _rest(q: LogNormal, p: Gamma | InverseGamma) -> Tensor:

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..checks import one_of
-from ..distributions.log_uniform import KL, KLS
+from ..distributions.log_uniform import KL
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import log_uniform
 
@@ -31,9 +30,6 @@ class GroupNormalJeffreys(WeightPrior):
     words = "gnj, gnj:molchanov"
 
     kl: KL = "exact"
-
-    def __post_init__(self) -> None:
-        one_of("GroupNormalJeffreys(kl)", self.kl, tuple(KLS))
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _GroupNormalJeffreysLayer(layer, self.kl)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import HalfCauchy, LogNormal, register_kl
 
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
-from .group_horseshoe import check_tau0
+from .group_horseshoe import Tau0
 
 __all__ = ["GroupHalfCauchy"]
 
@@ -41,10 +41,7 @@ class GroupHalfCauchy(WeightPrior):
 
     words = "half-cauchy:1e-5"
 
-    tau0: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_tau0("GroupHalfCauchy", self.tau0)
+    tau0: Tau0 = 1e-5
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _GroupHalfCauchyLayer(layer, tau0=self.tau0)

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..checks import positive, whole
+from ...data.ranges import Count, Positive
 from ..distributions.blurred import BlurredLogistics
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
@@ -25,7 +25,7 @@ class Integers(WeightPrior):
 
     with the logistic distribution function F, and π and s learnt by each layer. What a posterior
     pays, :math:`-\log P(k)`, is the length of an ideal code for the whole numbers. Made for
-    ``guides.Rounded``, which has the weights rounded; to other guides it is a prior of real
+    ``guides.WholeSteps``, which has the weights rounded; to other guides it is a prior of real
     numbers, P at k and between, of which no KL to a normal is known (``MeanField(local=False)``).
 
     Biases are whole multiples of the step where a layer's groups are its outputs (convolutions), of
@@ -53,14 +53,9 @@ class Integers(WeightPrior):
 
     words = "integers, integers:0.5"
 
-    step: float = 0.5
-    bias_step: float = 2.0**-5
-    components: int = 2
-
-    def __post_init__(self) -> None:
-        positive("Integers(step)", self.step)
-        positive("Integers(bias_step)", self.bias_step)
-        whole("Integers(components)", self.components, 1)
+    step: Positive = 0.5
+    bias_step: Positive = 2.0**-5
+    components: Count = 2
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _IntegersLayer(layer, self)

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..checks import one_of
-from ..distributions.log_uniform import KL, KLS, ImproperLogUniform
+from ..distributions.log_uniform import KL, ImproperLogUniform
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 __all__ = ["LogUniform"]
@@ -30,9 +29,6 @@ class LogUniform(WeightPrior):
     words = "log-uniform, log-uniform:molchanov"
 
     kl: KL = "exact"
-
-    def __post_init__(self) -> None:
-        one_of("LogUniform(kl)", self.kl, tuple(KLS))
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _LogUniformLayer(layer, self.kl)

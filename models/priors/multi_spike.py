@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
-from ..checks import one_of, positive
+from ...data.ranges import Positive
 from ..distributions.multi_spike import (
     SPIKE_KLS,
+    Levels,
     MultiSpikeLogUniform,
     SpikeKL,
-    check_levels,
     to_levels,
 )
 from ..distributions.spike_table import SpikeTable, spike_table
@@ -70,19 +70,17 @@ class MultiSpike(WeightPrior):
 
     words = "multi-spike, multi-spike:7, multi-spike:3:achterhold, multi-spike:3:first-free"
 
-    levels: int = 3
+    levels: Levels = 3
     kl: SpikeKL = "exact"
     first: Literal["levels", "free"] = "levels"
-    rate: float = 0.01
-    least: float = 0.25
-    start: float = 1.0
+    rate: Positive = 0.01
+    least: Positive = 0.25
+    start: Positive = 1.0
 
     def __post_init__(self) -> None:
-        check_levels("MultiSpike(levels)", "MultiSpike(kl)", self.levels, self.kl)
-        one_of("MultiSpike(first)", self.first, ("levels", "free"))
-        positive("MultiSpike(rate)", self.rate)
-        positive("MultiSpike(least)", self.least)
-        positive("MultiSpike(start)", self.start)
+        super().__post_init__()
+        if self.kl == "achterhold" and self.levels != 3:
+            raise PyroccamError(f"kl='achterhold' of {self.levels} levels", "3 of them, or 'exact'")
 
     @classmethod
     def from_words(cls, argument: str) -> WeightPrior:
@@ -91,8 +89,8 @@ class MultiSpike(WeightPrior):
         kl: Any = [word for word in rest if word != "first-free"]  # its check decides which
         if len(free) > 1 or len(kl) > 1:
             raise PyroccamError("one word is there twice.")
-        options = {"kl": kl[0]} if kl else {}
-        return cls(int(levels), first="free" if free else "levels", **options)
+        options: dict[str, Any] = {"levels": int(levels), **({"kl": kl[0]} if kl else {})}
+        return cls(first="free" if free else "levels", **options)
 
     def for_network(self) -> WeightPrior:
         return _FirstFree(self) if self.first == "free" else self

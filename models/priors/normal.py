@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
-from ..checks import one_of, positive
+from ...data.ranges import Finite, Positive
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
 __all__ = ["Normal", "normal_optimum"]
@@ -50,18 +50,12 @@ class Normal(WeightPrior):
 
     words = "normal:0.1, normal:fan_in, normal:learn, normal:learn-scale, normal:learn-each"
 
-    scale: float | Literal["fan_in"] = 1.0
-    loc: float = 0.0
+    scale: Positive | Literal["fan_in"] = 1.0
+    loc: Finite = 0.0
     learn: Literal["layer", "scale", "weight"] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale, str):
-            one_of("Normal(scale), if it is not a number,", self.scale, ("fan_in",))
-        else:
-            positive("Normal(scale)", self.scale)
-        if not math.isfinite(self.loc):
-            raise PyroccamError(f"Normal(loc) must be finite, got {self.loc}.")
-        one_of("Normal(learn)", self.learn, (None, "layer", "scale", "weight"))
+        super().__post_init__()
         if self.learn == "weight" and self.loc != 0.0:
             raise PyroccamError(f"Normal(learn='weight') has means of 0, got loc={self.loc}.")
 

@@ -12,7 +12,7 @@ from pyro.distributions.torch import Independent
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ..checks import positive
+from ...data.ranges import Options, Positive
 from .base import Latent
 
 __all__ = ["Floored", "NonCentred", "Scaling", "Share"]
@@ -31,7 +31,7 @@ class Share:
     rows: Tensor
 
 
-class Scaling:
+class Scaling(Options):
     """How the prior of weights depends on γ."""
 
     def latents(self, layer: str, latents: Mapping[str, Latent], share: Share) -> dict[str, Latent]:
@@ -65,10 +65,7 @@ class Floored(Scaling):
         Bakhteev, Strijov; the thesis of the first author, for the prior.
     """
 
-    floor: float = 0.0183
-
-    def __post_init__(self) -> None:
-        positive("Floored(floor)", self.floor)
+    floor: Positive = 0.0183
 
     def latents(self, layer: str, latents: Mapping[str, Latent], share: Share) -> dict[str, Latent]:
         found: dict[str, Latent] = {}

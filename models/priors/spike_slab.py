@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from ..checks import between, one_of, positive
+from ...data.ranges import Between, Positive, Share
 from ..distributions.relaxed import RelaxedGate
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
@@ -43,16 +43,10 @@ class SpikeSlab(WeightPrior):
 
     words = "spike-slab:0.1"
 
-    slab: float = 0.5
+    slab: Share = 0.5
     per: Literal["group", "weight"] = "group"
-    temperature: float = 0.5
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        between("SpikeSlab(slab)", self.slab, 0, 1)
-        between("SpikeSlab(temperature)", self.temperature, 0, 1, "(]")
-        positive("SpikeSlab(scale)", self.scale)
-        one_of("SpikeSlab(per)", self.per, ("group", "weight"))
+    temperature: Annotated[float, Between(0.0, 1.0, "(]")] = 0.5
+    scale: Positive = 1.0
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         gates = layer.weight if self.per == "weight" else torch.Size([layer.groups])

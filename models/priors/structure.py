@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Options, Positive, check
 from ..checks import kinds, unknown_name
 from ..distributions.relaxed import (
     ExpDirichlet,
@@ -95,7 +96,7 @@ class EdgePrior(nn.Module):
         return power * logits
 
 
-class StructurePrior:
+class StructurePrior(Options):
     """The prior over the structure of a network; its kinds derive from it."""
 
     word: ClassVar[str]
@@ -104,6 +105,11 @@ class StructurePrior:
     probs: Weights
     learn: bool
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(asked := getattr(self, "temperature", 1.0), Annealed):
+            check("temperature", asked, Positive)
+
     def for_edges(self, primitives: Mapping[str, Sequence[str]]) -> dict[str, EdgePrior]:
         """The priors of edges, by name.
 
@@ -111,12 +117,11 @@ class StructurePrior:
             primitives: their names by edge.
 
         Raises:
-            PyroccamError: for probabilities that do not fit an edge, or a temperature that is not
-                positive.
+            PyroccamError: for probabilities that do not fit an edge.
         """
         own = type(self).__name__
         asked: float | Annealed | None = getattr(self, "temperature", None)
-        shared = None if asked is None else Temperature(asked, f"{own}(temperature)")
+        shared = None if asked is None else Temperature(asked)
         if isinstance(self.probs, Mapping):
             for name in self.probs:
                 if name not in primitives:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import pyro.distributions as dist
 import torch
@@ -13,8 +14,7 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import StudentT as TorchStudentT
 from torch.distributions import register_kl
 
-from ...data.errors import PyroccamError
-from ..checks import positive
+from ...data.ranges import Between, Positive
 from ..distributions.log_uniform import MEAN_LOG
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, independent
 
@@ -106,17 +106,8 @@ class StudentT(WeightPrior):
 
     words = "student-t:1"
 
-    df: float = 1.0
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive("StudentT(df)", self.df)
-        positive("StudentT(scale)", self.scale)
-        if self.df > 100.0:
-            raise PyroccamError(
-                f"StudentT(df) must be at most 100, got {self.df}: take priors.Normal("
-                f"{self.scale}), from which it hardly differs."
-            )
+    df: Annotated[float, Between(0.0, 100.0, "(]")] = 1.0
+    scale: Positive = 1.0
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _StudentTLayer(layer, df=self.df, scale=self.scale)

@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Gamma, constraints
 
-from ..checks import positive
+from ...data.ranges import Positive
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 __all__ = ["SphericalLaplace", "UnsquaredNorm"]
@@ -103,10 +103,7 @@ class UnsquaredNorm(WeightPrior):
 
     words = "unsquared-norm:1"
 
-    rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive("UnsquaredNorm(rate)", self.rate)
+    rate: Positive = 1.0
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _UnsquaredNormLayer(layer, rate=self.rate)

@@ -107,7 +107,7 @@ def test_one_fit_alone():
     model, guide = method.build(stack, digits)
     assert isinstance(model, models.BayesianStack)
     assert isinstance(guide, guides.MeanField)
-    assert guide.hold == method.hold
+    assert guide.schedule.held == method.hold
 
 
 def test_a_run_that_ends_with_its_stack(tmp_path):

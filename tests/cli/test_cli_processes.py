@@ -15,6 +15,7 @@ from processes import failing, together
 from pyroccam import data
 from pyroccam.cli import commands as cli
 from pyroccam.cli.runs import run as _runs  # noqa: F401  before it is forked
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import distributed
 from pyroccam.inference.distributed import RanksError
 from pyroccam.inference.distributed.launching import Ended, _quiet, refuse_device

@@ -38,7 +38,7 @@ def test_a_run_leaves_a_small_file(run):
 def test_a_finished_run_is_loaded_and_its_weights_are_whole_numbers(run):
     folder, _ = run
     result = load_fit(folder)
-    assert isinstance(result.guide, guides.Rounded)
+    assert isinstance(result.guide.by, guides.WholeSteps)
     net = read(folder / "compressed.pocc")
     weights = {name.split(".")[0]: p for name, p in net.named_parameters() if p.dim() == 2}
     assert weights.keys() == result.guide.steps.keys()

@@ -38,7 +38,7 @@ def test_a_run_shares_its_weights(run):
 def test_a_finished_run_is_loaded_and_gives_the_same_network(run):
     folder, _ = run
     result = load_fit(folder)
-    assert isinstance(result.guide, guides.Codebook)
+    assert isinstance(result.guide.by, guides.Book)
     structure = json.loads((folder / "metrics.json").read_text())["structure"]
     assert compress(result).nonzero == structure["weights"]
 

@@ -66,7 +66,7 @@ def test_surgery_switches_weights_and_then_leaves_them(tmp_path):
     assert found["structure"]["nonzero_percent"] < 60
     assert found["structure"]["rates"]["pruning"] > 1
     again = same_after_reading(tmp_path / "run", found)
-    factor = again.guide.weights_of("1")
+    factor = again.guide.factor_of("1.weight")
     steps = 6 * again.settings.steps_per_epoch(again.data.N)
     assert int(factor.step) == steps
     assert factor.stop == round(0.7 * steps)

@@ -120,7 +120,7 @@ def test_bounds_and_their_gradients(kind, dtype, device):
     found = []
     for where in (torch.device("cpu"), device):
         ours, q = copy.deepcopy((model, guide))
-        count = rows.N if guide.sums_out else 16
+        count = rows.N if guide.traits.sums_out else 16
         x, y = (moved(t[:count], where, dtype) for t in rows.split("train"))
         b = bound(ours.to(where, dtype), q.to(where, dtype)).to(where, dtype)
         with SameNoise(), seeded(3, where):
@@ -159,7 +159,7 @@ def test_fits_and_what_is_left_of_them(kind, device):
     fits = []
     for where in ("cpu", str(device)):
         model, guide, rows = kind.made()
-        batch = {"batch_size": rows.N} if guide.sums_out else {}
+        batch = {"batch_size": rows.N} if guide.traits.sums_out else {}
         with SameNoise():
             fit = inference.fit(model, guide, rows, device=where, compile=False, **FIT | batch)
         fits.append(fit)

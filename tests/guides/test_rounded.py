@@ -7,6 +7,7 @@ import pytest
 import torch
 from fitting import assert_same, blobs, stopped
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.packing import Multiples, write
 from pyroccam.models import priors
@@ -129,7 +130,7 @@ def pair(net=None, **options):
     rows = blobs()
     net = net or nn.Sequential(nn.Linear(2, 40), nn.ReLU(), nn.Linear(40, 3))
     model = models.BayesianNetwork(net, rows, prior=priors.Integers(step=0.1))
-    return model, guides.Rounded(model, **options), rows
+    return model, guides.Points(model, by=guides.WholeSteps(**options)), rows
 
 
 def test_weights_begin_where_those_of_the_network_are():
@@ -234,26 +235,24 @@ def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
 
 def test_what_does_not_go_together(result):
     other = models.BayesianNetwork(nn.Linear(2, 3), result.data, prior=priors.Normal())
-    with pytest.raises(
-        ValueError, match=r"'\.weight', Normal, does not have: use priors\.Integers"
-    ):
-        guides.Rounded(other)
-    with pytest.raises(ValueError, match=r"begin= is a guides\.MeanField of another network"):
-        guides.Rounded(result.model, begin=guides.MeanField(other))
-    with pytest.raises(ValueError, match="whole numbers of a step"):
+    with pytest.raises(PyroccamError):
+        guides.Points(other, by=guides.WholeSteps())
+    with pytest.raises(PyroccamError):
+        guides.Points(result.model, by=guides.WholeSteps(), begin=guides.MeanField(other))
+    with pytest.raises(PyroccamError):
         inference.compress(result, retrain_epochs=1)
-    with pytest.raises(ValueError, match="significand='deviation' changes nothing"):
+    with pytest.raises(PyroccamError):
         inference.compress(result, significand="deviation")
-    with pytest.raises(ValueError, match="takes no threshold"):
+    with pytest.raises(PyroccamError):
         inference.compress(result, threshold=1.0)
 
 
 def test_it_begins_at_another(result):
-    exact = guides.Rounded(result.model, noise=False, begin=result.guide)
+    exact = guides.Points(result.model, by=guides.WholeSteps(noise=False), begin=result.guide)
     for site in exact.sites:
         one, two = exact.posterior(site), result.guide.posterior(site)
         assert torch.equal(one.sample(), two.sample())
-    assert exact.arguments({}) == {"noise": False}
+    assert exact.arguments() == {"by": guides.WholeSteps(noise=False)}
 
 
 def test_a_run_that_is_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
@@ -279,8 +278,8 @@ def test_labels_that_mean_nothing_are_not_paid_for():
     net = nn.Sequential(nn.Linear(2, 40), nn.ReLU(), nn.Linear(40, 3))
     model = models.BayesianNetwork(net, rows, prior=priors.Integers())
     fit = inference.fit(
-        model, guides.Rounded(model), rows, epochs=400, lr=0.02, weight_decay=0.0,
-        progress=False, device="cpu", checkpoint="last",
+        model, guides.Points(model, by=guides.WholeSteps()), rows,
+        epochs=400, lr=0.02, weight_decay=0.0, progress=False, device="cpu", checkpoint="last",
     )  # fmt: skip
     nonzero = sum(int(fit.guide.factor_of(f"{n}.weight").moments(1.0)[0].count_nonzero())
                   for n in model.layers)  # fmt: skip

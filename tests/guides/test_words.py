@@ -4,23 +4,24 @@ import math
 
 import pytest
 from pyroccam import guides
+from pyroccam.data.errors import PyroccamError
 from pyroccam.models import BayesianNetwork, priors
 from random_weights import Rows, small_net
 
 
 @pytest.mark.parametrize(
-    ("word", "options", "message"),
+    ("word", "options"),
     [
-        ("mean-field:2", {}, "'mean-field' takes no number, got '2'"),
-        ("dropout-layer:much", {}, "give log alpha as a number"),
-        ("delta", {"scales": "batch"}, "scales='batch'"),
-        ("delta", {"max_scale": 0.3}, "max_scale="),
-        ("means", {}, "'means'"),
+        ("mean-field:2", {}),
+        ("dropout-layer:much", {}),
+        ("delta", {"scales": "batch"}),
+        ("delta", {"max_scale": 0.3}),
+        ("means", {}),
     ],
 )
-def test_words_that_are_refused(word, options, message):
+def test_words_that_are_refused(word, options):
     model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         guides.parse(word, model, **options)
 
 

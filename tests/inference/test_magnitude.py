@@ -120,10 +120,10 @@ def test_values_are_found_from_equally_spaced_ones():
     model, guide = share_weights(fit, bits={"2": 2})
     before, after = weights(fit)["2"], guide.posterior("2.weight").v.detach()
     expected = torch.tensor(k_means(before[before != 0].double().tolist(), 4))
-    torch.testing.assert_close(guide.weights_of("2").book.detach(), expected)
+    torch.testing.assert_close(guide.factor_of("2.weight").book.detach(), expected)
     assert torch.equal(after == 0, before == 0)
     nearest = (before[..., None] - expected).abs().argmin(-1)
-    assert torch.equal(after[after != 0], guide.weights_of("2").book[nearest][after != 0])
+    assert torch.equal(after[after != 0], guide.factor_of("2.weight").book[nearest][after != 0])
     trained = again((model, guide), fit)
     assert len(weights(trained)["2"].unique()) == len(expected) + 1
     assert not torch.equal(weights(trained)["2"], after)
@@ -166,7 +166,7 @@ def test_zeros_are_cut_with_what_they_feed_and_stored_sparsely():
     kept["0"][1] = False  # a unit without inputs
     kept["2"][:, 4] = False  # one that nobody reads
     kept["2"][0, 0] = False
-    fit = again((fit.model, guides.Pruned(fit.model, kept, begin=fit.guide)), fit)
+    fit = again((fit.model, guides.Points(fit.model, by=guides.Mask(kept), begin=fit.guide)), fit)
     small = compress(fit)
     assert small.report.architecture == "2-6"
     assert small.nonzero == 6 * 2 + 6 * 3 - 1
@@ -195,7 +195,7 @@ def test_shared_values_stay_and_count_as_indices(tmp_path):
     small = compress(fit)
     assert small.bits["2"].total == 2
     assert small.bits["0"].total > 20
-    book = fit.guide.weights_of("2").book.detach()
+    book = fit.guide.factor_of("2.weight").book.detach()
     left = small.net.get_submodule("2").weight.detach().unique()
     assert set(left[left != 0].tolist()) <= set(book.tolist())
     assert math.isnan(small.rates.fast)
@@ -252,7 +252,7 @@ def test_what_cannot_be_is_said():
     with pytest.raises(ValueError, match=r"prune_weights needs .* got one of MeanField"):
         prune_weights(fitted(guide=guides.MeanField), keep=0.5)
     empty = {"0": torch.zeros(8, 2).bool()}
-    dead = again((fit.model, guides.Pruned(fit.model, empty, begin=fit.guide)), fit)
+    dead = again((fit.model, guides.Points(fit.model, by=guides.Mask(empty), begin=fit.guide)), fit)
     with pytest.raises(ValueError, match="All weights of layer '0' are zero"):
         compress(dead)
     with pytest.raises(ValueError, match="Layer '0' has no weight that is not zero"):
@@ -282,7 +282,7 @@ def test_what_is_at_the_threshold_stays():
     fit = fitted()
     signs = torch.tensor([-1.0, 1.0]).repeat(8).reshape(8, 2)
     with torch.no_grad():
-        fit.guide.weights_of("0").value.copy_(signs)
+        fit.guide.factor_of("0.weight").value.copy_(signs)
     _, guide = prune_weights(fit, sensitivity={"0": 1.0})
     assert torch.equal(guide.posterior("0.weight").v, signs)
 

@@ -67,7 +67,7 @@ def test_a_guide_with_arguments_of_its_own_is_swapped():
     fit = inference.fit(model, OwnDepth(model), ROWS, **QUICK)
     other = inference.swap(fit, prior=models.priors.Uniform(), device="cpu", progress=False)
     assert type(other.guide) is OwnDepth
-    assert (other.guide.update, other.guide.hold) == ("gradient", 0.1)
+    assert (other.guide.update, other.guide.schedule.held) == ("gradient", 0.1)
 
 
 def test_a_factor_that_is_none_is_refused():
@@ -88,13 +88,6 @@ def test_several_fits_are_anything_that_holds_them():
     expected = ensemble([fit])(x)
     for fits in (fit, iter([fit]), {"a": fit}.values()):
         assert torch.equal(ensemble(fits)(x), expected)
-
-
-def test_the_former_name_of_a_posterior():
-    guide = guides.Delta(network(ROWS))
-    with pytest.warns(DeprecationWarning, match="use posterior"):
-        found = guide.distribution("0.weight")
-    assert torch.equal(found.mean, guide.posterior("0.weight").mean)
 
 
 def test_what_takes_a_fit_says_so_to_who_gives_a_pair():

@@ -6,8 +6,8 @@ import torch
 from bayesian import bayesian
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.guides.delta import DeltaFactor
 from pyroccam.guides.factors import GateFactor, NormalFactor
+from pyroccam.guides.points import DeltaFactor
 from pyroccam.guides.zero_mean import ZeroMeanFactor
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
 from pyroccam.inference.posterior.weight_moments import mean_network, moments

@@ -75,7 +75,7 @@ def gradients(make, dtype, rows=53):
         part = ranks.part(rows)
         step.prepare(x, y)
         loss = step.evaluate(x[part.rows], y[part.rows])
-        loss = step.add_up(ranks, part, rows, loss, by_depth=guide.moving is not None)
+        loss = step.add_up(ranks, part, rows, loss, by_depth=guide.traits.moves is not None)
         flat = torch.cat([flat.grad.flatten() for flat in step.flats.values()]).clone()
         found.append((loss.item(), flat, step.seen["y"].clone(), step.kind))
     torch.set_default_dtype(before)

@@ -39,7 +39,7 @@ def test_another_prior_keeps_everything_else(gnj: Fit) -> None:
     other = inference.swap(gnj, prior=P.Normal(2.0), progress=False)
     assert list(other.model.sites) == ["1.weight"]
     assert isinstance(other.guide, guides.MeanField)
-    assert other.guide.arguments({})["max_scale"] == 0.3
+    assert other.guide.arguments()["max_scale"] == 0.3
     assert vars(other.settings) == vars(gnj.settings)
     ends = [one.model.layers["1"].start["weight"] for one in (other, gnj)]
     assert torch.equal(*ends)
@@ -91,9 +91,9 @@ def test_a_variance_network_stays_one(digits: data.Dataset) -> None:
     fit = fitted(model, guides.ZeroMean(model, **options), digits)
     other = inference.swap(fit, prior=P.Normal(1.0), epochs=1, progress=False).guide
     assert isinstance(other, guides.ZeroMean)
-    assert other.arguments({}) == options
+    assert other.arguments() == options
     assert other.handler is None
-    assert other.zero_mean == ("4",)
+    assert other.traits.zero_mean == ("4",)
 
 
 def test_what_a_prior_learns_begins_afresh(digits: data.Dataset) -> None:
@@ -113,7 +113,7 @@ def test_depth(digits: data.Dataset) -> None:
     fit = fitted(model, guide, digits)
     other = inference.swap(fit, prior=P.Uniform(), progress=False)
     torch.testing.assert_close(other.model.log_prior.exp(), torch.full((4,), 0.25))
-    assert (other.guide.update, other.guide.hold) == ("gradient", 0.1)
+    assert (other.guide.update, other.guide.schedule.held) == ("gradient", 0.1)
     table = inference.side_by_side({"geometric": fit, "uniform": other})
     assert list(table.index) == ["geometric", "uniform"]
     assert fit.structure is not None

@@ -8,7 +8,7 @@ import torch
 from bayesian import bayesian
 from fitting import QUICK, assert_same, blobs, pair, run, spy
 from pyroccam import guides, inference, models
-from pyroccam.models import turns
+from pyroccam.models import threads
 from random_weights import small_net, table
 
 
@@ -40,7 +40,7 @@ def test_a_fit_in_another_thread_is_refused_by_name_and_does_no_harm(monkeypatch
         spy(patch, "_step", after=other)
         assert_same(whole, run())
     (refused,) = answers
-    assert isinstance(refused, turns.Busy)
+    assert isinstance(refused, threads.Busy)
     assert "thread 'MainThread', this one is 'worker 2'" in str(refused)
     assert "fit_repeats" in str(refused)
     assert_same(whole, run())  # and nothing is left behind
@@ -105,7 +105,7 @@ def test_a_model_that_is_made_in_another_thread_does_not_disturb_a_fit(monkeypat
     inside = models.bayesian._AtStart.__enter__
 
     def enter(self):
-        whose.append(turns._state.depth)  # while the handler stands
+        whose.append(threads._state.depth)  # while the handler stands
         return inside(self)
 
     monkeypatch.setattr(models.bayesian._AtStart, "__enter__", enter)
@@ -167,8 +167,8 @@ def test_a_fit_where_gradients_are_off(mode):
 
 
 def test_a_thread_does_not_wait_for_ever(monkeypatch):
-    monkeypatch.setattr(turns, "PATIENCE", 0.05)
-    with turns.turn():
+    monkeypatch.setattr(threads, "PATIENCE", 0.05)
+    with threads.turn():
         refused = in_thread(lambda: pair(blobs()) and guides and run(epochs=1))
-    assert isinstance(refused, turns.Busy)
+    assert isinstance(refused, threads.Busy)
     assert "waited" in str(refused)

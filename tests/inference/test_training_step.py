@@ -31,7 +31,7 @@ def test_the_test_rows_are_never_looked_at():
 @pytest.mark.parametrize("update", ["closed", "gradient"])
 def test_the_checkpoint_is_the_best_on_validation_rows_once_q_has_settled(update):
     found = run(update=update, epochs=16, lr=0.1)
-    settled = [row for row in found.history if row["epoch"] / 16 >= found.guide.settled]
+    settled = [row for row in found.history if row["epoch"] / 16 >= found.guide.schedule.settled]
     assert len(found.history) == 16
     assert len(settled) == 7  # hold 0.25, settled at 0.625
     best = min(settled, key=lambda row: row["val_nll"])
@@ -70,7 +70,7 @@ def test_without_validation_rows_the_training_loss_decides():
     assert len(rows.x_val) == 0
     found = run(rows)
     assert all(row["val_nll"] != row["val_nll"] for row in found.history)
-    settled = [row for row in found.history if row["epoch"] / 8 >= found.guide.settled]
+    settled = [row for row in found.history if row["epoch"] / 8 >= found.guide.schedule.settled]
     assert found.best_epoch == min(settled, key=lambda row: row["loss"])["epoch"]
 
 

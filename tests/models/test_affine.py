@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pyroccam.data.errors import PyroccamError
 from pyroccam.models.layers.affine import AFFINE, Affine, with_weights
 from pyroccam.models.unpacked.recurrent import Matrix
 from torch import nn
@@ -104,7 +105,7 @@ def test_a_multiplier_of_groups_on_the_weights_is_one_on_features(name):
     layer, run, x, weight, bias = example(name, torch.float64)
     if run.shape.group_dim is None:
         assert name == "transposed2-grouped"
-        with pytest.raises(ValueError, match=r"'a\.b' with weights of shape .*grouped conv.*"):
+        with pytest.raises(PyroccamError):
             _ = run.shape.groups
         return
     groups = run.shape.groups
@@ -148,7 +149,7 @@ def test_a_plain_layer_with_other_weights(name):
     ids=["bilinear", "norm", "parametrised"],
 )
 def test_layers_that_cannot_be_random(layer):
-    with pytest.raises(ValueError, match=r"'a\.b' is a \w+, whose weights cannot be random .*Lin"):
+    with pytest.raises(PyroccamError):
         Affine("a.b", layer)
 
 
@@ -157,11 +158,11 @@ def test_a_subclass_may_compute_something_else():
         def forward(self, x):
             return 2 * super().forward(x)
 
-    with pytest.raises(ValueError, match="Doubled"):
+    with pytest.raises(PyroccamError):
         Affine("a.b", Doubled(2, 2))
 
 
 @pytest.mark.filterwarnings("ignore:.*spectral_norm")
 def test_a_weight_that_a_hook_computes():
-    with pytest.raises(ValueError, match=r"'a\.b' computes its weight .*by a hook"):
+    with pytest.raises(PyroccamError):
         Affine("a.b", spectral_norm(nn.Linear(2, 2)))

@@ -6,6 +6,7 @@ import pyro
 import pytest
 import torch
 from pyroccam import guides, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.depth import depth_posterior_of_weights
 from pyroccam.models import priors
@@ -208,22 +209,17 @@ def test_biases_that_are_numbers_have_a_price_and_what_priors_learn_has_none():
     assert learnt > 0
     always = 4 + 2  # biases of stem and head
     assert [model.count_numbers(d) for d in range(3)] == [always + 12, always + 12, always + 24]
-    assert model.number_bits == 0.0
+    assert model.spec["number_bits"] == 0.0
     torch.testing.assert_close(model.log_prior.exp(), torch.full((3,), 1 / 3))
 
 
-def test_a_price_that_is_none():
-    with pytest.raises(ValueError, match=r"number_bits\) must be in \[0, inf\), got -1"):
-        normalised(prior=priors.Normal(1.0), number_bits=-1.0)
-
-
-@pytest.mark.parametrize("reach", [1.0, 10.0, math.inf])
+@pytest.mark.parametrize("reach", [1.0, 10.0, None])
 def test_where_the_depth_begins(reach):
     """Until q is let go a network in training is watched whole."""
     model, _ = pair()
     guide = guides.MeanField(model, structure=guides.StructureFamily(reach=reach))
     edge = guide.edge("depth")
-    p = torch.tensor([(1.0 + d / reach) ** -2.0 for d in range(3)])
+    p = torch.tensor([(1.0 + d / (reach or math.inf)) ** -2.0 for d in range(3)])
     torch.testing.assert_close(edge.probs(), p / p.sum())
     assert edge.vertex().tolist() == [0, 0, 1]
     with torch.no_grad():
@@ -232,11 +228,11 @@ def test_where_the_depth_begins(reach):
 
 
 def test_what_a_stack_refuses():
-    with pytest.raises(ValueError, match="needs a models.DepthStack"):
+    with pytest.raises(PyroccamError):
         models.BayesianStack(nn.Linear(3, 2), ROWS, prior=priors.Normal())
-    with pytest.raises(ValueError, match="no prior over depth"):
+    with pytest.raises(PyroccamError):
         models.BayesianStack(stack(), ROWS, prior=priors.Normal(), depth=priors.Normal())
     model, _ = pair()
-    with pytest.raises(ValueError, match=r"\[0, 1\)"):
+    with pytest.raises(PyroccamError):
         guides.StructureFamily(hold=1.0)
-    assert guides.MeanField(model, structure=guides.StructureFamily("table")).moving is None
+    assert guides.MeanField(model, structure=guides.StructureFamily("table")).traits.moves is None

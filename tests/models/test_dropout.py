@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pyroccam.data.errors import PyroccamError
 from pyroccam.models.networks.dropout import with_dropout
 from pyroccam.models.networks.plain import lenet_5_caffe, perceptron
 from torch import nn
@@ -27,9 +28,9 @@ def test_where_it_goes():
 def test_what_cannot_be():
     net = perceptron((4,), 2, hidden=(8,))
     for rate in (0.0, 1.0, -0.1):
-        with pytest.raises(ValueError, match=rf"in \(0, 1\), got {rate}"):
+        with pytest.raises(PyroccamError):
             with_dropout(net, rate)
-    with pytest.raises(ValueError, match=r"Unknown layer '2'.*Known: 1, 3"):
+    with pytest.raises(PyroccamError):
         with_dropout(net, layers=["2"])
-    with pytest.raises(ValueError, match=r"no linear layer after its first.*It has 0\."):
+    with pytest.raises(PyroccamError):
         with_dropout(nn.Sequential(nn.Conv1d(2, 3, 3)))

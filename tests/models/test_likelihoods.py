@@ -5,6 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.models import Classification, Likelihood, Regression
 from pyroccam.models.likelihoods import checked, for_data
 
@@ -76,15 +77,15 @@ def test_regression_scale_starts_where_asked_and_never_falls_below_the_floor():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: Classification(1), "at least 2 classes, got 1"),
-        (lambda: Regression(0), "at least 1 target, got 0"),
-        (lambda: Regression(1, scale=0.1, floor=0.5), "0 <= floor < scale, got 0.5 and 0.1"),
+        lambda: Classification(1),
+        lambda: Regression(0),
+        lambda: Regression(1, scale=0.1, floor=0.5),
     ],
 )
-def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_errors(make):
+    with pytest.raises(PyroccamError):
         make()
 
 
@@ -95,7 +96,7 @@ def test_for_data():
     assert isinstance(of("classification"), Classification)
     assert isinstance(of("regression"), Regression)
     assert of("regression").outputs == 3
-    with pytest.raises(ValueError, match="Unknown task 'ranking'"):
+    with pytest.raises(PyroccamError):
         of("ranking")
 
 
@@ -109,8 +110,7 @@ def test_for_data():
     ],
 )
 def test_outputs_of_another_shape_are_refused(likelihood, shape):
-    said = rf"outputs of shape \({shape[0]},.*takes \(batch, {likelihood.outputs}\)"
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(PyroccamError):
         likelihood(torch.zeros(shape))
 
 
@@ -164,10 +164,10 @@ def test_a_likelihood_without_a_prediction_says_what_it_lacks():
     class Odd(Scaled):
         task = "classification"
 
-    with pytest.raises(ValueError, match="Odd is of classification, .* has no logits: define"):
+    with pytest.raises(PyroccamError):
         Odd().predicted(torch.zeros(2, 2))
     for rows in (1, 2, 3):
-        with pytest.raises(ValueError, match=r"Coin .* Bernoulli have shape .*: define predicted"):
+        with pytest.raises(PyroccamError):
             Coin().predicted(torch.zeros(rows, 1))
 
 
@@ -180,8 +180,8 @@ def test_a_likelihood_of_another_task_is_refused():
     own = Scaled()
     assert checked(own, rows) is own
     assert isinstance(checked(None, rows), Regression)
-    for other, task in ((Classification(2), "'classification'"), (Nameless(), "None")):
-        with pytest.raises(ValueError, match=f"task is {task}, but the task of the data is 'reg"):
+    for other in (Classification(2), Nameless()):
+        with pytest.raises(PyroccamError):
             checked(other, rows)
 
 

@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
 from pyroccam.models import LocalReparameterization, priors
 from pyroccam.models.layers import local_reparameterisation
@@ -381,11 +382,10 @@ def test_a_prior_without_an_analytic_kl():
     """A site that is not drawn has no log-ratio; drawn, it has."""
     x, y = torch.randn(5, 3), torch.randn(5, 2)
     model, guide = pair(small_net(), (3,), Heavy())
-    message = r"'0\.weight' cannot be .* Normal to the prior Cauchy.*local=False"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         bound(model, guide)(x, y)
     svi = SVI(model, guide, pyro.optim.Adam({}), TraceMeanField_ELBO())
-    with pytest.raises(ValueError, match=message), guide.handler:
+    with pytest.raises(PyroccamError), guide.handler:
         svi.step(x, y)
     model, guide = pair(small_net(), (3,), Heavy(), local=False)
     assert bound(model, guide)(x, y).isfinite()
@@ -393,9 +393,9 @@ def test_a_prior_without_an_analytic_kl():
 
 def test_arguments():
     model, _ = single()
-    with pytest.raises(ValueError, match="'example', 'batch'; got 'row'"):
+    with pytest.raises(PyroccamError):
         LocalReparameterization(model, scales="row")
-    with pytest.raises(ValueError, match="got 'row'"):
+    with pytest.raises(PyroccamError):
         guides.MeanField(model, scales="row")
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pyroccam.data.errors import PyroccamError
 from pyroccam.models.networks.discrete import discretised, structures
 from pyroccam.models.networks.graphs import cell_graph, perceptron_graph
 from pyroccam.models.networks.primitives import One, Zero
@@ -12,7 +13,7 @@ def test_primitives():
     assert torch.equal(Zero()(x), torch.zeros(2, 3, 6, 6))
     assert Zero(2)(x).shape == (2, 3, 3, 3)
     assert torch.equal(One()(x), torch.ones(2, 1))
-    with pytest.raises(ValueError, match="stride must be at least 1"):
+    with pytest.raises(PyroccamError):
         Zero(0)
 
 
@@ -25,7 +26,7 @@ def test_perceptron_graph():
     out = small(torch.randn(3, 1, 4, 4))
     assert torch.equal(out, out[:1].expand(3, 5))  # nothing of the input is left
     for wrong in ({"vertices": 1}, {"width": 1}):
-        with pytest.raises(ValueError, match="at least 2 vertices"):
+        with pytest.raises(PyroccamError):
             perceptron_graph((4,), 5, **wrong)
 
 
@@ -38,7 +39,7 @@ def test_cell_graph():
     assert small(torch.randn(2, 1, 28, 28)).shape == (2, 10)
     convolutions = [m for m in small.modules() if isinstance(m, torch.nn.Conv2d)]
     assert len(convolutions) == 1 + 3 * len(own.primitives)
-    with pytest.raises(ValueError, match="takes images"):
+    with pytest.raises(PyroccamError):
         cell_graph((4,), 10)
-    with pytest.raises(ValueError, match="multiple of 4"):
+    with pytest.raises(PyroccamError):
         cell_graph((1, 28, 28), 10, channels=6)

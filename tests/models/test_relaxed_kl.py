@@ -7,6 +7,7 @@ import mpmath
 import pytest
 import torch
 import torch.distributions as td
+from pyroccam.data.errors import PyroccamError
 from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -198,5 +199,5 @@ def test_kl_of_gates_is_that_of_their_logits():
 
 
 def test_kl_of_different_choices():
-    with pytest.raises(ValueError, match=r"q has logits of shape \(3,\), p of shape \(2, 4\)"):
+    with pytest.raises(PyroccamError):
         relaxed_categorical_kl(torch.zeros(3), torch.zeros(2, 4))

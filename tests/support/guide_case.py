@@ -11,6 +11,7 @@ from pyroccam.models import priors
 from torch import nn
 
 BOOK = torch.tensor([-0.4, 0.1, 0.7])
+INDEX = torch.arange(16).reshape(8, 2) % 4 - 1
 
 
 def depth(rows, seed=0):
@@ -73,6 +74,14 @@ class GuideCase:
         return model, self.guide(model), rows
 
 
+def rounded(model):
+    return guides.Points(model, by=guides.WholeSteps())
+
+
+def above(model):
+    return {"0": model.layers["0"].start["weight"].abs() > 0.3}
+
+
 def points(make):
     return GuideCase(network, make, Trace_ELBO, 0.8)
 
@@ -118,11 +127,9 @@ CASES = {
         network, lambda model: guides.ZeroMean(model, noise="rademacher"), falls_to=1.0
     ),
     "Delta": points(guides.Delta),
-    "Pruned": points(lambda m: guides.Pruned(m, {"0": m.layers["0"].start["weight"].abs() > 0.3})),
-    "Rounded": GuideCase(of_integers, guides.Rounded, Trace_ELBO, 0.8),
-    "Rounded, with its noise": GuideCase(of_integers, guides.Rounded, falls_to=0.8),
-    "Spliced": points(lambda model: guides.Spliced(model, c=0.5, gamma=0.01)),
-    "Codebook": points(
-        lambda m: guides.Codebook(m, {"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)})
-    ),
+    "Mask": points(lambda m: guides.Points(m, by=guides.Mask(above(m)))),
+    "WholeSteps": GuideCase(of_integers, rounded, Trace_ELBO, 0.8),
+    "WholeSteps, with its noise": GuideCase(of_integers, rounded, falls_to=0.8),
+    "Switch": points(lambda m: guides.Points(m, by=guides.Switch(c=0.5, gamma=0.01))),
+    "Book": points(lambda m: guides.Points(m, by=guides.Book({"0": (BOOK, INDEX)}))),
 }

@@ -146,7 +146,7 @@ def _row(name: str, rows: Dataset, own: _Set, seed: int) -> Row:
     model, guide = coder.build(rows, own)
     common: dict[str, Any] = {"batch_size": own.batch_size, "lr": 3e-3, "weight_decay": 0.0}
     common |= {"seed": seed, "device": "cpu", "progress": False, "compile": "graph"}
-    warm: dict[str, Any] = {} if guide.is_point or name == "depth" else {"kl_warmup": 0.2}
+    warm: dict[str, Any] = {} if guide.traits.point or name == "depth" else {"kl_warmup": 0.2}
     found = fit(model, guide, rows, epochs=own.epochs, **common, **warm)
     assert rows.classes is not None
     kept: Row = {

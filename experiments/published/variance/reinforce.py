@@ -175,7 +175,7 @@ class NoiseOfStep:
                 self.layers.append((fn.mean, None, bias))
             else:
                 q = base(fn)
-                mean = None if guide.zero_mean else q.loc
+                mean = None if guide.traits.zero_mean else q.loc
                 self.layers.append((mean, q.scale.square(), bias))
         self._kept: list[list[Tensor]] = []
 

@@ -19,7 +19,6 @@ from ..inference.packing import PackedSize
 from ..inference.posterior.bands import Bands, mixture_bands
 from ..inference.posterior.metrics import Reliability, reliability
 from ..inference.posterior.predict import nll_of_rows, outputs_by_depth, streamed
-from ..inference.posterior.weight_moments import mean_network
 from ..inference.pruning.compression import Compressed
 from ..inference.pruning.depth import prune
 from ..inference.pruning.intervals import scale_intervals
@@ -91,7 +90,7 @@ def draw_depth(result: Fit, folder: Path) -> list[Path]:
     assert found is not None
     outputs: Any = partial(outputs_by_depth, result.model)
     if result.model.random_weights:
-        net: Any = mean_network(result.model, result.guide)
+        net: Any = result.posterior.mean_network()
         beside, outputs = "mean of other draws", partial(streamed, net.outputs)
     nll = {
         split: nll_of_rows(result.data, split, outputs, result.model.likelihood)

@@ -80,8 +80,8 @@ _ROOMS_OF = {
     "figures": ("style",),
     "posterior": (
         *("Curvature", "DrawnNetwork", "EnsembleNetwork", "Uncertainty", "choose_depth"),
-        *("curvature", "draw_outputs", "exact_depth_posterior", "mean_network", "metrics"),
-        *("out_of_domain", "rounded_mean", "to_sample", "total_variation", "uncertainty"),
+        *("exact_depth_posterior", "metrics", "out_of_domain", "rounded_mean"),
+        *("total_variation", "uncertainty"),
     ),
     "pruning": (
         *("Compressed", "StructureChoice", "bytes_by_part", "choose_structure", "input_use"),

@@ -18,7 +18,7 @@ from ..models.priors.structure import StructurePrior
 from .elbo.full_data import evidence
 from .fits.fitting import Fit
 from .fits.fitting import fit as train
-from .posterior.family import require
+from .posterior.posteriors import require
 from .pruning import choose_structure, compress
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from ...guides.forms import FORMS
 from ...inference.cutting.cost import count_parameters
 from ...inference.figures import save
 from ...inference.fits.fitting import Fit
-from ...inference.posterior.family import require
-from ...inference.posterior.weight_moments import mean_network
+from ...inference.posterior.layers import mean_network
+from ...inference.posterior.posteriors import require
 from ...inference.pruning.depth import settled
 from ...inference.pruning.thresholds import Threshold, by_validation
 from ...inference.selection.weight_path import PathPoint, path, path_figure

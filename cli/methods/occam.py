@@ -22,8 +22,8 @@ from ...inference.elbo.full_data import evidence
 from ...inference.figures import bytes_by_bound, save
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
-from ...inference.posterior.family import require
-from ...inference.posterior.weight_moments import mean_network
+from ...inference.posterior.layers import mean_network
+from ...inference.posterior.posteriors import require
 from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.depth import settled
 from ...inference.pruning.narrowing import narrow

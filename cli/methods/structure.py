@@ -16,10 +16,10 @@ from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.cutting.surgery import ROWS
 from ...inference.figures import save, structure_graph
 from ...inference.fits.fitting import Fit
-from ...inference.posterior.family import require
+from ...inference.posterior.layers import mean_network
 from ...inference.posterior.metrics import mean_spread
+from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net
-from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.graph import (
     Choice,
     StructureChoice,

@@ -24,9 +24,9 @@ from ...inference.marginal_likelihood import description_length
 from ...inference.packing import PackedSize, is_described, read, write
 from ...inference.packing.rest import rest_bits
 from ...inference.posterior.draws import Noise
-from ...inference.posterior.family import require
+from ...inference.posterior.layers import mean_network
+from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net, validated
-from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.compression import Compressed, compress
 from ...inference.pruning.decision import at_thresholds
 from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_layer_now, by_validation

@@ -18,7 +18,6 @@ from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit, pick_device
 from ...inference.fits.retraining import RATES, PlainTraining, row_losses
-from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.decision import SMALLER
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import Settings
@@ -156,7 +155,7 @@ def _end(config: RunConfig, result: Fit, clock: Callable[[], float]) -> float:
 def _retraining(result: Fit, number: int, clock: Callable[[], float]) -> Pace:
     """The mean pace at which networks of a search are trained as numbers. The first are whole; the
     others are taken to be half as slow as that, beside what a step takes of however few rows."""
-    net = mean_network(result.model, result.guide)
+    net = result.posterior.mean_network()
     row_losses(net, result)
     start = clock()
     row_losses(net, result)

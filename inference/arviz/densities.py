@@ -15,10 +15,9 @@ from ...models.bayesian import BayesianNetwork
 from ...models.contexts import dropping, evaluating, seeded
 from ...models.likelihoods import Likelihood
 from ..posterior.draws import at_once, chunks, draw_sites, outputs_of, weights_of
-from ..posterior.ensemble import is_point
-from ..posterior.family import random_network, require
+from ..posterior.layers import mean_network
+from ..posterior.posteriors import random_network, require
 from ..posterior.predict import outputs_by_depth
-from ..posterior.weight_moments import mean_network
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
@@ -141,7 +140,7 @@ def draw_posterior(
     seed = fit.settings.seed if seed is None else seed
     with evaluating(fit.model), seeded(seed, where):
         if fit.model.random_weights:
-            parts = _network_parts(fit, 1 if is_point(fit) else draws, x, y, weights)
+            parts = _network_parts(fit, 1 if fit.posterior.is_point else draws, x, y, weights)
         else:
             parts = _depth_parts(fit, draws, x, y)
     return PosteriorDraws(*parts, chosen, complete)

@@ -15,7 +15,7 @@ from ...data.errors import PyroccamError
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.family import require
+from ..posterior.posteriors import require
 from ..posterior.same_rows import same_targets
 from ..storage.checkpoint import versions
 from . import adapter as arviz_adapter

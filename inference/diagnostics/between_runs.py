@@ -20,8 +20,8 @@ from ..arviz.adapter import rhat
 from ..arviz.densities import even_rows
 from ..figures.canvas import new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from ..posterior.ensemble import members
-from ..posterior.family import family, require
+from ..posterior.fitted import members
+from ..posterior.posteriors import require
 from ..posterior.same_rows import same_inputs
 from ..pruning.relevance import irrelevance
 from .finding import WORST_FIRST, Finding, Verdict
@@ -289,10 +289,9 @@ def _same_rows(fits: Sequence[Fit], split: str, rows: int) -> list[Tensor]:
 def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]:
     """Draws of what is compared, by name, draws first."""
     model, guide, data = fit.model, fit.guide, fit.data
-    pair = family(model, guide)
     found: dict[str, Tensor] = {}
     if model.random_weights:
-        outputs = pair.outputs(x, draws, seed=seed)
+        outputs = fit.posterior.outputs(x, draws, seed=seed)
         with seeded(seed, x.device):
             for site, prior in model.structure.items():
                 gamma = prior.gamma(guide.posterior(site).sample((draws,)))
@@ -300,8 +299,8 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
                     found[f"{prior.edge}: {name}"] = count
     else:
         with seeded(seed, x.device):
-            depth = torch.multinomial(pair.weights(data).double(), draws, replacement=True)
-        outputs = pair.outputs(x)[depth]
+            depth = torch.multinomial(fit.posterior.shares.double(), draws, replacement=True)
+        outputs = fit.posterior.outputs(x)[depth]
         if model.latents():
             found["depth"] = depth
     predicted = model.likelihood.predicted(outputs)

@@ -9,8 +9,8 @@ from functools import partial
 from ...data.errors import PyroccamError
 from ...models.bayesian import BayesianNetwork
 from ..fits.fitting import Fit, Repeats
-from ..posterior.ensemble import is_point, members
-from ..posterior.family import refuse_undecided, require
+from ..posterior.fitted import members
+from ..posterior.posteriors import refuse_undecided, require
 from ..training.terminal import FitProgress
 from .between_runs import agreement
 from .finding import Finding
@@ -79,7 +79,7 @@ def _of_posterior(
     """What draws from q are needed for, by name."""
     model = fit.model
     why = ""
-    if model.random_weights and is_point(fit):
+    if model.random_weights and fit.posterior.is_point:
         why = (
             "The posterior is a point: it claims no uncertainty, so there is nothing to check but "
             "its predictions."

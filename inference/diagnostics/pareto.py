@@ -19,7 +19,7 @@ from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import LearntDepth
 from ..arviz.adapter import psis
 from ..posterior.depth import exact_depth_posterior, total_variation
-from ..posterior.family import family, require
+from ..posterior.posteriors import require
 from .leave_one_out import good_khat
 from .log_joint import LogJoint, centres, is_discrete, is_improper
 from .pareto_result import NOISE_MOST, Khat, KhatBlock
@@ -164,7 +164,7 @@ def _depth(fit: Fit) -> KhatBlock:
     if guide.sums_out:
         why = "The depth is summed out, its posterior is exact: there is no q to look at."
         return KhatBlock("depth", ("depth",), count, refused=why)
-    exact, q = exact_depth_posterior(model, fit.data), family(model, guide).weights()
+    exact, q = exact_depth_posterior(model, fit.data), fit.posterior.shares
     return KhatBlock(
         "depth",
         ("depth",),

@@ -24,7 +24,7 @@ from ...models.distributions.wrapped import base
 from ..fits.fitting import fit_repeats
 from ..posterior.depth import exact_depth_posterior
 from ..posterior.draws import outputs_of, weights_of
-from ..posterior.family import family
+from ..posterior.posteriors import posterior_of
 from .calibration import Calibration
 from .log_joint import is_discrete, is_improper
 
@@ -183,7 +183,7 @@ class _Simulation:
                     found = self.below(site, truth[site], draws, rng)
                     names += _numbered(site, found)
                     parts.append(found.ravel())
-                drawn = family(self.model, self.guide).draw(draws) if quantities else {}
+                drawn = posterior_of(self.model, self.guide).draw(draws) if quantities else {}
             for name, quantity in quantities.items():
                 value = quantity(self.model, {n: t[None] for n, t in truth.items()})
                 found = _rank(quantity(self.model, drawn), value[0], rng)

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...data.errors import PyroccamError
 from ...models.parameters import refuse_without_values
-from ..posterior.family import family, named
+from ..posterior.posteriors import named, posterior_of
 
 __all__ = ["check_kinds", "pick_device", "refuse_one_network"]
 
@@ -23,7 +23,7 @@ def check_kinds(model: Any, guide: Any, data: Any, track: Any = None) -> None:
         PyroccamError: if one of them is of another kind.
         ValueError: for parameters without values, or no training rows.
     """
-    family(model, guide)
+    posterior_of(model, guide)
     tensors: list[Any] = []
     if hasattr(data, "head") and not isinstance(data, type):
         tensors = [*data.head(1), data.x_val, data.y_val]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 
@@ -17,8 +18,8 @@ from ...models.base import Model
 from ...models.checks import one_of, whole
 from ..posterior.depth import DepthStructure, slack
 from ..posterior.draws import MOST_DRAWS, Noise
-from ..posterior.family import family
 from ..posterior.metrics import mean_spread
+from ..posterior.posteriors import Posterior, posterior_of
 from ..posterior.predict import (
     HOWS,
     How,
@@ -89,6 +90,12 @@ class Fit(Generic[M, G]):
     out: Path | None = None
     engine: dict[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def posterior(self) -> Posterior:
+        """What it knows of its latents: draws, densities, moments of the weights by layer, the
+        network of their means, curvature."""
+        return posterior_of(self.model, self.guide, self.data, self.settings.seed)
+
     @property
     def fits(self) -> list[Fit[M, G]]:
         """This fit alone, so that one fit and several are averaged by the same functions."""
@@ -127,7 +134,7 @@ class Fit(Generic[M, G]):
             model, guide = copy.deepcopy((model, guide))
             size, seed = self.settings.batch_size, self.settings.seed
             renew_statistics(model, guide, self.data, batch_size=size, seed=seed)
-        pair, structure = family(model, guide), None
+        pair, structure = posterior_of(model, guide, self.data), None
         if self.structure is not None:  # q(d) is the best beside the weights, as after any fit
             exact = pair.depth_posterior(self.data, kl_weight)
             running = guide.posterior("depth").probs
@@ -144,7 +151,7 @@ class Fit(Generic[M, G]):
             val_nll=validation_nll(pair, self.data),
             history=[],  # which is of another weight
             structure=structure,
-            weights=pair.weights(self.data),
+            weights=pair.shares,
             out=None,
         )
         return found
@@ -218,14 +225,13 @@ class Fit(Generic[M, G]):
             TooLarge: for more draws than fit into memory (:mod:`pyroccam.data.limits`).
         """
         one_of("how", how, HOWS)
-        rows, pair = self.data.packed(x), family(self.model, self.guide)
+        rows = self.data.packed(x)
         if how == "deterministic":
-            return pair.mean_outputs(rows, batch_size)
+            return self.posterior.mean_outputs(rows, batch_size)
         count = len(self.weights) if draws is None else whole("draws", draws, 1, MOST_DRAWS)
         if draws is not None:
             ask(4.0 * count * len(rows) * self.model.likelihood.outputs, f"draws={draws}")
-        seed = self.settings.seed
-        return pair.outputs(rows, count, noise=noise, seed=seed, batch_size=batch_size)
+        return self.posterior.outputs(rows, count, noise=noise, batch_size=batch_size)
 
     def predict(
         self, x: Tensor | Several, how: How = "ensemble", **drawing: Unpack[Drawing]

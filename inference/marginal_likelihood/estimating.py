@@ -11,7 +11,7 @@ from ...data.errors import PyroccamError
 from ...models.checks import unknown_name
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
-from ..posterior.family import refuse_undecided
+from ..posterior.posteriors import refuse_undecided
 from .annealing import annealed
 from .closed_form import exact
 from .codes import prequential

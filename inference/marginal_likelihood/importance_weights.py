@@ -16,7 +16,7 @@ from ..diagnostics.leave_one_out import good_khat
 from ..diagnostics.pareto import khat_of
 from ..fits.result import Fit
 from ..posterior.draws import draw_sites
-from ..posterior.family import require
+from ..posterior.posteriors import require
 from .joint import Joint, refuse_improper
 from .result import LogEvidence
 

@@ -21,7 +21,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of, unknown_name, whole
 from ...models.contexts import dropping, evaluating, local_parameters, plain_kernels, seeded
 from ...models.layers.bayesian_layer import BayesianLayer, convolves
-from .weight_moments import mean_network, moments
+from .layers import layer_moments, mean_network
 
 __all__ = [
     "NOISES",
@@ -107,7 +107,7 @@ def draw_weights(
     """
     held = None
     if only is not None:
-        means = moments(model, guide)
+        means = layer_moments(model, guide)
         if unknown := sorted({*only} - {*means}):
             raise PyroccamError(unknown_name("Bayesian layer in only=", unknown[0], means))
         held = {name: (chosen, means[name].mean) for name, chosen in only.items()}
@@ -232,7 +232,7 @@ def draw_outputs(
             inputs.
         only: weights that are drawn, by layer, booleans in their shape; those of other layers are
             drawn, and the rest are means
-            (:func:`~pyroccam.inference.posterior.mean_propagation.to_sample`). For drawn weights.
+            (:meth:`~pyroccam.inference.posterior.Curvatures.to_sample`). For drawn weights.
         seed: of the draws; the state of the generator is left as it was.
         batch_size: rows in a pass, by default 1024, or fewer large images. Several networks pass at
             once where their weights fit into 64 MiB.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,14 @@ from ...models.contexts import seeded
 from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.networks.structure_graph import StructureGraph
 from .draws import MOST_DRAWS, DrawnNetwork, Noise, chunks
-from .family import require
+from .fitted import Fits, members
+from .posteriors import require
 from .same_rows import on_scale_of
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from ..fits.fitting import Fit, Repeats
 
-__all__ = ["EnsembleNetwork", "components", "members"]
+__all__ = ["EnsembleNetwork", "components"]
 
 
 class EnsembleNetwork(nn.Module):
@@ -66,7 +66,7 @@ class EnsembleNetwork(nn.Module):
 
     def __init__(
         self,
-        fits: Fit | Repeats | Sequence[Fit],
+        fits: Fits,
         *,
         draws: int = 20,
         noise: Noise = "weights",
@@ -91,7 +91,7 @@ class EnsembleNetwork(nn.Module):
                     "Fit.predict, or inference.posterior.DrawnNetwork."
                 )
             model, guide = copy.deepcopy((model, guide))
-            self._passes += [len(networks)] * (1 if is_point(one) else draws)
+            self._passes += [len(networks)] * (1 if one.posterior.is_point else draws)
             likelihoods.append(model.part("likelihood"))
             trunk, model.net = _split(model.part("net"))
             trunks.append(_of_own_scale(trunk, all_of[0].data, one.data))
@@ -192,28 +192,8 @@ def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
     return net[:first], net[first:]
 
 
-def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
-    """The fits that a prediction averages.
-
-    Raises:
-        PyroccamError: if there is none.
-    """
-    found: list[Fit] = list(getattr(fits, "fits", cast(Any, fits)))
-    if not found:
-        raise PyroccamError("fits: got none, expected at least one fit.")
-    return found
-
-
-def is_point(one: Fit) -> bool:
-    """True if every pass through a Bayesian network gives the same: weights that are points, a
-    known structure, and no dropout."""
-    if any(isinstance(part, _DropoutNd) for part in one.model.modules()):
-        return False
-    return one.guide.is_point
-
-
 def components(
-    fits: Fit | Repeats | Sequence[Fit],
+    fits: Fits,
     x: Tensor,
     *,
     draws: int | None = None,
@@ -230,7 +210,7 @@ def components(
     found, shares = [], []
     all_of = members(fits)
     for one in all_of:
-        count = 1 if is_point(one) else draws
+        count = 1 if one.posterior.is_point else draws
         own_x = on_scale_of(x, all_of[0].data, one.data).to(one.weights.device)
         outputs, own = one.components(own_x, draws=count, noise=noise)
         found.append(outputs)

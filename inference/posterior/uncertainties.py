@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +10,7 @@ from torch import Tensor
 from ...data.errors import PyroccamError
 from .draws import Noise
 from .ensemble import components
-
-if TYPE_CHECKING:
-    from ..fits.fitting import Fit, Repeats
+from .fitted import Fits
 
 __all__ = ["Uncertainty", "auroc", "out_of_domain", "uncertainty"]
 
@@ -125,7 +122,7 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
 
 
 def out_of_domain(
-    fits: Fit | Repeats | Sequence[Fit],
+    fits: Fits,
     x_in: Tensor,
     x_out: Tensor,
     *,

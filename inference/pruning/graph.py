@@ -16,8 +16,8 @@ from ...models.networks.discrete import discretised, filled
 from ...models.plain.torch_only import torch_only
 from ...models.structured import StructuredNetwork
 from ..cutting.cost import count_parameters
-from ..posterior.family import require
-from ..posterior.weight_moments import mean_network
+from ..posterior.layers import mean_network
+from ..posterior.posteriors import require
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit

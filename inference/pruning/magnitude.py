@@ -22,7 +22,7 @@ from ...guides.spliced import Spliced
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number, unknown_name
 from ..packing.quantise import cluster
-from ..posterior.family import require
+from ..posterior.posteriors import require
 from .thresholds import refuse_twice
 
 if TYPE_CHECKING:

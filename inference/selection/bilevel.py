@@ -14,7 +14,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.checks import positive, shown, whole
 from ...models.contexts import seeded
 from ..fits.fitting import Fit, pick_device
-from ..posterior.family import family
+from ..posterior.posteriors import posterior_of
 from ..training.settings import Settings
 from ..training.terminal import FitProgress
 from ..training.trainer import Interrupted
@@ -136,7 +136,7 @@ def select(
     L, Q = L or Level(), Q or Level()
     if not isinstance(method, Method):
         method = _named(method)
-    pair = family(model, guide)
+    pair = posterior_of(model, guide, data)
     if not L.likelihood:
         raise PyroccamError("L needs a likelihood: give Level(likelihood=...) above 0.")
     if L.structure or L.hyperprior is not None:
@@ -261,7 +261,7 @@ def select(
         val_nll=float("nan"),
         seconds=time.perf_counter() - start,
         structure=pair.structure(data, 0.95),
-        weights=pair.weights(),
+        weights=pair.shares,
         engine={"kind": "graph", "replicates": 1},
     )  # fmt: skip
     return Selection(found, method, history, best - 1, objectives.kl_weights())

@@ -13,7 +13,7 @@ from pyro import poutine
 from pyro.infer import SVI, config_enumerate
 from pyroccam import guides, inference
 from pyroccam.guides.base import Guide, NetworkGuide
-from pyroccam.inference.posterior.family import family
+from pyroccam.inference.posterior.posteriors import posterior_of
 from random_weights import assert_same_means
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -44,7 +44,7 @@ def test_it_covers_the_latents_of_its_model(case):
 
 
 def test_the_posterior_of_a_site_is_what_is_drawn(case):
-    """Moments and probabilities of each factor, beside those of many draws."""
+    """Layer and probabilities of each factor, beside those of many draws."""
     model, guide, _ = case.pair()
     for site in guide.latents():
         q = guide.posterior(site)
@@ -99,7 +99,7 @@ def test_it_refuses_a_model_that_it_is_not_for(case):
         if isinstance(other, guide.covers):
             continue
         words = rf"guides\.\w+ and models\.{type(other).__name__} do not .*{other.usual_guide}\("
-        for refuse in (type(guide), guide.of, lambda m: family(m, guide)):
+        for refuse in (type(guide), guide.of, lambda m: posterior_of(m, guide)):
             with pytest.raises(ValueError, match=words):
                 refuse(other, *(({},) if refuse is guides.Codebook else ()))
         with pytest.raises(ValueError, match=words):
@@ -136,4 +136,4 @@ def test_its_state_goes_into_another_and_into_a_fit(case):
     fit = inference.fit(model, guide, rows, **QUICK, **batch)
     assert torch.isfinite(fit.predict(rows.x_test)).all()
     assert float(fit.weights.sum()) == pytest.approx(1.0)
-    assert {*family(model, guide).draw(3)} == {*guide.latents()}
+    assert {*posterior_of(model, guide).draw(3)} == {*guide.latents()}

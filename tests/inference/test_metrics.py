@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import metrics
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -126,7 +127,7 @@ SURE = torch.tensor([[0.0, -torch.inf], [-1.0, -1.0]])
     "score", [metrics.classification_metrics, metrics.reliability, metrics.poster_ece]
 )
 def test_what_is_not_log_probabilities_is_refused(score, log_probs, y, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         score(log_probs, torch.tensor(y))
 
 
@@ -166,7 +167,7 @@ def test_certainty_shares_the_last_bin():
 @pytest.mark.parametrize("score", [metrics.reliability, metrics.poster_ece])
 def test_bins_must_be_positive(score):
     log_probs, y = classifier(5, 3)
-    with pytest.raises(ValueError, match="bins: got 0"):
+    with pytest.raises(PyroccamError):
         score(log_probs, y, bins=0)
 
 
@@ -340,7 +341,7 @@ def test_deviations_broadcast(shape):
 def test_regression_metrics_refuse(change, message):
     means, stds, weights, y, y_std = mixture(3, 5, 2)
     arguments = {"means": means, "stds": stds, "weights": weights, "y": y, "y_std": y_std}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         metrics.regression_metrics(**{**arguments, **change})
 
 
@@ -365,7 +366,7 @@ def test_mean_spread():
     ],
 )
 def test_mean_spread_refuses_a_diverged_run_and_none(runs, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PyroccamError):
         metrics.mean_spread(runs)
 
 

@@ -3,6 +3,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.diagnostics.calibration import (
     Calibration,
     detectable,
@@ -137,13 +138,13 @@ def test_too_few_simulations_are_coarse_or_refused():
     found = Calibration.of([f"w[{k}]" for k in range(20)], uniform(20, 20))
     assert found.finding().verdict == "doubtful"
     assert "take more simulations" in found.finding().text
-    with pytest.raises(ValueError, match="at least 20"):
+    with pytest.raises(PyroccamError):
         Calibration.of(["a"], uniform(19, 1))
-    with pytest.raises(ValueError, match=r"expected \(n, 2\)"):
+    with pytest.raises(PyroccamError):
         Calibration.of(["a", "b"], uniform(50, 1))
-    with pytest.raises(ValueError, match="rate"):
+    with pytest.raises(PyroccamError):
         Calibration.of(["a"], uniform(50, 1), level=1.0)
-    with pytest.raises(ValueError, match="probabilities"):
+    with pytest.raises(PyroccamError):
         symmetry(np.array([[1.2], [0.1]]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +13,12 @@ from torch import Tensor
 
 from ...data.errors import PyroccamError
 from ...models.base import Model
-from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.posteriors import require
-from ..posterior.same_rows import same_targets
+from ..posterior.fitted import Fit
+from ..posterior.same_rows import in_original_units, same_targets
 from ..storage.checkpoint import versions
 from . import adapter as arviz_adapter
 from .densities import PosteriorDraws, draw_posterior, draw_prior
-
-if TYPE_CHECKING:
-    from ..fits.fitting import Fit
 
 __all__ = ["shown_values", "to_arviz"]
 
@@ -57,7 +53,9 @@ def to_arviz(
     coords = coords | {"row": places.numpy()}
     target = ("row", "target") if data.task != "classification" else ("row",)
     groups = {
-        "posterior": _draws([shown_values(f.model, d.values) for f, d in _pairs(fits, found)], own),
+        "posterior": _draws(
+            [shown_values(f.model, d.values) for f, d in zip(fits, found, strict=True)], own
+        ),
         "sample_stats": _draws([_densities(d) for d in found], {}),
         "log_prior": _draws([d.log_prior for d in found], {}),
         "log_likelihood": _draws([{"y": d.log_likelihood} for d in found], {"y": ("row",)}),
@@ -66,13 +64,12 @@ def to_arviz(
     }
     x, y = data.take(split, places)
     if data.task != "classification":
-        y = y * data.y_std + data.y_mean
+        y = in_original_units(data, y)
     groups["observed_data"] = xr.Dataset({"y": (target, y.cpu().numpy())})
     attrs = _attributes(first, found[0], split)
     if prior:
-        of = {"mean": data.y_mean, "std": data.y_std} if data.task != "classification" else {}
         seed = first.settings.seed if seed is None else seed
-        before = draw_prior(model, x, draws, weights=weights, seed=seed, **of)
+        before = draw_prior(model, x, draws, data=data, weights=weights, seed=seed)
         groups["prior"] = _draws([shown_values(model, before.values)], own)
         if before.predictions is not None:
             groups["prior_predictive"] = _draws([{"y": before.predictions}], {"y": target})
@@ -86,26 +83,18 @@ def to_arviz(
     return arviz_adapter.container(named, attrs)
 
 
-def _pairs(
-    fits: Sequence[Fit], found: Sequence[PosteriorDraws]
-) -> list[tuple[Fit, PosteriorDraws]]:
-    return list(zip(fits, found, strict=True))
-
-
 def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: str) -> None:
     first, shapes = fits[0], {k: v.shape for k, v in found[0].values.items()}
-    for one, drawn in _pairs(fits, found)[1:]:
+    for one, drawn in zip(fits, found, strict=True):
+        if one is first:
+            continue
         who = f"seeds {first.settings.seed} and {one.settings.seed}"
         if {k: v.shape for k, v in drawn.values.items()} != shapes:
             raise PyroccamError(
-                f"The latents of {who} differ in name or shape (as those of networks do that were "
-                "narrowed), so they are no chains of one posterior: convert each fit on its own."
+                f"The latents of {who} differ in name or shape", "chains of one posterior"
             )
         if not same_targets(first.data, one.data, split):
-            raise PyroccamError(
-                f"The {split} rows of {who} differ: each seed carves validation rows of its own. "
-                "Give every seed the same data, or take split='test'."
-            )
+            raise PyroccamError(f"The {split} rows of {who} differ", "the same", "split='test'")
 
 
 def shown_values(model: Model, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -189,9 +178,8 @@ def _exact(fits: Sequence[Fit]) -> xr.Dataset:
         return xr.Dataset(found, {"depth": np.arange(len(q[0]))})
     coords = {}
     for site, prior in model.structure.items():
-        edges = [require(one, BayesianNetwork, "to_arviz")[1].edge(site) for one in fits]
         dim = _primitive(prior.edge)
-        probs = torch.stack([edge.probs().detach().cpu() for edge in edges])
+        probs = torch.stack([one.guide.edge(site).probs().detach().cpu() for one in fits])
         found[f"{site}_probs"] = (("chain", dim), probs.numpy())
         coords[dim] = list(prior.primitives)
     return xr.Dataset(found, coords)

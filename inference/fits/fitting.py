@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...data.errors import PyroccamError
+from ...data.ranges import check
 from ...models.likelihoods import precision
 from ...models.turns import fitting
 from ..distributed.joining import joined
-from ..posterior.depth import check_share
+from ..posterior.depth import Threshold
 from ..storage import checkpoint
 from ..storage.lock import claimed
 from ..storage.watching import Watch, Watched, Watcher, watchers
@@ -134,7 +135,7 @@ def train(
             held.enter_context(claimed(one))
         if how.resume and folder is None and ranks.first:
             raise PyroccamError("resume=True needs out=, the folder of the run to go on with.")
-        check_share(how.threshold)  # it would be found out after the training
+        check("threshold", how.threshold, Threshold)  # it would be found out after the training
         where = ranks.device(pick_device(how.device))
         moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
         replicates = []

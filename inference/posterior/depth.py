@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import pyro
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data.ranges import Between, checked
 from ...guides.base import NetworkGuide
 from ...models.base import Model
 from ...models.bayesian_stack import BayesianStack
-from ...models.checks import as_number
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import log_likelihood_by_depth
 from ..distributed.ranks import ALONE, Ranks
@@ -23,8 +22,8 @@ from ..elbo.estimator import bound
 
 __all__ = [
     "DepthStructure",
+    "Threshold",
     "certainty",
-    "check_share",
     "choose_depth",
     "depth_posterior_of_weights",
     "exact_depth_posterior",
@@ -34,6 +33,9 @@ __all__ = [
     "total_variation",
 ]
 
+
+Threshold = Annotated[float, Between(0.0, 1.0, "(]")]
+"""Of the 95 % rule: the first depth with so large a share of the largest probability is chosen."""
 
 EQUAL = 0.001
 """Nats of a row within which depths are as good as each other, where weights are random: what many
@@ -163,20 +165,8 @@ def small_parts(
                 yield x[part.rows], y[part.rows]
 
 
-def check_share(threshold: Any) -> None:
-    """Refuse what can be no threshold of the 95 % rule.
-
-    Raises:
-        PyroccamError: for anything but a number in (0, 1].
-    """
-    if not 0.0 < as_number(threshold) <= 1.0:
-        raise PyroccamError(
-            f"threshold must be in (0, 1], got {threshold!r}: the first depth with so large a "
-            "share of the largest probability is chosen."
-        )
-
-
-def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
+@checked
+def choose_depth(probs: Tensor, threshold: Threshold = 0.95) -> int:
     r"""The 95 % rule: :math:`\min \{ i : q_i \ge threshold \cdot \max_j q_j \}`.
 
     Arguments:
@@ -190,7 +180,6 @@ def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
         >>> choose_depth(torch.tensor([0.1, 0.39, 0.4, 0.11]))
         1
     """
-    check_share(threshold)
     return int((probs >= threshold * probs.max()).nonzero()[0])
 
 

@@ -258,19 +258,3 @@ def test_the_full_figure_has_no_texts_on_top_of_each_other():
     fig = figures.scan_panels(panels, "the code\nof others")
     assert texts_overlap(fig) == []
     assert inside(fig)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"values": []}, "a: got no values"),
-        ({"values": [1]}, "a: error has 2 entries, expected 1"),
-        ({"depth": [[1], []]}, "a: depth of a value without runs"),
-        ({"error": [[np.nan], [1]]}, "holds nan"),
-    ],
-)
-def test_the_figure_refuses(change, message):
-    with pytest.raises(ValueError, match=message):
-        figures.scan_panels([panel(**change)])
-    with pytest.raises(ValueError, match="got none"):
-        figures.scan_panels([])

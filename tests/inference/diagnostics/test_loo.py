@@ -175,8 +175,6 @@ def test_what_has_no_loo(spirals: data.Dataset, depth: Fit, network: Fit) -> Non
         diagnostics.loo(network, 50, rows=20, correction="p/q")
     with pytest.raises(PyroccamError):
         diagnostics.elpd(network, split="train")
-    with pytest.raises(PyroccamError):
-        diagnostics.compare({})
     other = inference.fit(*_pair(network, data.load("spirals", seed=1)), epochs=1, progress=False)
     with pytest.raises(PyroccamError):
         diagnostics.compare({"a": network, "b": other}, split="test")

@@ -84,7 +84,7 @@ _ROOMS_OF = {
         *("total_variation", "uncertainty"),
     ),
     "pruning": (
-        *("Compressed", "StructureChoice", "bytes_by_part", "choose_structure", "input_use"),
+        *("Compressed", "bytes_by_part", "choose_structure", "input_use"),
         *("mean_costs", "prune_weights", "random_structures", "remains", "scale_intervals"),
         *("share_weights", "splice_weights", "without_means"),
     ),

@@ -160,16 +160,20 @@ class EverySize(FromNumbers):
     def report(self, run: Finished) -> dict[str, Any]:
         """The networks along the path, and the report of all methods over weights on the one that
         was chosen."""
-        chosen, found = run.fits[-1], dict(run.said)
+        chosen, found, learnt = run.fits[-1], dict(run.said), list[str]()
         if chosen.structure is not None:
             found["depth"] = chosen.structure.to_json()
+            learnt = chosen.structure.sentences()
         if run.out is not None and run.figures and "unmet" not in found["path"]:
             _draw(chosen, found["path"], run.out / "figures")
         alone = [chosen, settled(chosen)]
         if "unmet" not in found["path"]:
-            return {**found, **super().report(replace(run, fits=alone))}
+            found |= super().report(replace(run, fits=alone))
+            return {**found, "learnt": [*learnt, *found["learnt"]]}
         whole = count_parameters(self.compared(alone)[1])
-        return {**found, "parameters": whole, "not_compressed": found["path"]["unmet"]}
+        why = found["path"]["unmet"]
+        learnt = [*learnt, f"Nothing was cut: {why}"]
+        return {**found, "parameters": whole, "not_compressed": why, "learnt": learnt}
 
 
 def _of(result: Fit, weight: float) -> Fit:

@@ -233,7 +233,9 @@ class Occam(FromNumbers):
         depth = {"depth": joint.structure.to_json(), "neighbours": neighbours}
         # What is cut is one network, which the stack itself is not.
         alone = run if self.last else replace(run, fits=[*run.fits, settled(joint)])
-        return {**depth, **super().report(alone)}
+        found = super().report(alone)
+        learnt = [*joint.structure.sentences(), *found["learnt"]]
+        return {**depth, **found, "learnt": learnt}
 
     def _neighbours(self, joint: Fit) -> list[dict[str, Any]]:
         """Networks of the depths around the chosen one, each cut and packed by the posterior that

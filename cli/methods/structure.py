@@ -20,9 +20,8 @@ from ...inference.posterior.layers import mean_network
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net
+from ...inference.posterior.structures import Choice, EdgeStructure
 from ...inference.pruning.graph import (
-    Choice,
-    StructureChoice,
     choose_structure,
     discretise,
     random_structures,
@@ -94,6 +93,7 @@ class RandomStructure(Method):
         whole = mean_network(*require(result, models.StructuredNetwork, "discretise"))
         speed = compare_speed({"whole": whole, "chosen": small}, data.x_test, "whole")["chosen"]
         found: dict[str, Any] = {
+            "learnt": choice.sentences(),
             "structure": choice.to_json(),
             "discretised": {
                 "parameters": count_parameters(small),
@@ -144,7 +144,7 @@ class RandomStructure(Method):
         return model, guides.Delta(model) if self.prior is None else guides.MeanField(model)
 
 
-def _draw(result: Fit, choice: StructureChoice, folder: Path) -> None:
+def _draw(result: Fit, choice: EdgeStructure, folder: Path) -> None:
     """Every structure with its posterior."""
     net: Any = result.model.part("net")
     for path in structures(net):

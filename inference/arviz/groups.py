@@ -36,10 +36,32 @@ def to_arviz(
     prior: bool = True,
     seed: int | None = None,
 ) -> Any:
-    """See :meth:`~pyroccam.inference.Fit.to_arviz`; several fits are chains.
+    """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
+
+    Groups: ``posterior`` (structure as γ, scales, and weights if wanted; a chain for each fit),
+    ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
+    site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``, ``prior``
+    and ``prior_predictive`` where the prior is proper, and ``structure``: exact probabilities of
+    depths and primitives. Where only weights are random, ``posterior`` and ``prior`` hold the root
+    mean square of each layer's, ``1.weight_rms``. Targets are in original units. Variables have the
+    names of their sites; dimensions are ``depth``, ``row``, ``1.input``, ``1.output`` (of the layer
+    ``1``), ``x-h.primitive`` (of an edge). Of ``posterior`` weights that the depth of a draw does
+    not reach are NaN, and have no part in its densities.
+
+    Draws of a variational posterior are independent: effective sample sizes and R-hat of one fit
+    say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
+
+    Arguments:
+        draws: S; of a point estimate one.
+        split: whose rows; of others than ``train`` there is no ``log_p``.
+        rows: only so many, evenly spread; there is no ``log_p`` either.
+        weights: keep weights and biases too: S times their number.
+        prior: draw from the prior as well.
+        seed: of the draws, that of the fit if left out.
 
     Raises:
-        PyroccamError: if the fits differ in their latents, or have other rows.
+        PyroccamError: if the fits differ in their latents, or have other rows, and for more
+            log-likelihoods than fit into 2 GiB.
     """
     first = fits[0]
     model, data = first.model, first.data

@@ -28,6 +28,7 @@ from ..posterior.predict import (
     mixture_log_probs,
 )
 from ..posterior.scores import by_parts
+from ..posterior.structures import Structure, edge_structure
 from ..training.replicate import validation_nll
 from ..training.settings import Settings
 from .doubts import doubts
@@ -95,6 +96,14 @@ class Fit(Generic[M, G]):
         """What it knows of its latents: draws, densities, moments of the weights by layer, the
         network of their means, curvature."""
         return posterior_of(self.model, self.guide, self.data, self.settings.seed)
+
+    @property
+    def structures(self) -> list[Structure]:
+        """What was learnt of depth, and of the operations of a graph."""
+        if self.structure is not None:
+            return [self.structure]
+        graph: Any = self.model if self.model.structure and self.guide.undecided is None else None
+        return [] if graph is None else [edge_structure(graph, cast(Any, self.guide))]
 
     @property
     def fits(self) -> list[Fit[M, G]]:
@@ -255,48 +264,11 @@ class Fit(Generic[M, G]):
             return mixture_log_probs(predicted, shares)
         return torch.einsum("s,sbt->bt", shares, predicted)
 
-    def to_arviz(
-        self,
-        draws: int = 500,
-        *,
-        split: str = "train",
-        rows: int | None = None,
-        weights: bool = False,
-        prior: bool = True,
-        seed: int | None = None,
-    ) -> Any:
-        """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
-
-        Groups: ``posterior`` (structure as γ, scales, and weights if wanted; one chain),
-        ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
-        site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``,
-        ``prior`` and ``prior_predictive`` where the prior is proper, and ``structure``: exact
-        probabilities of depths and primitives. Where only weights are random, ``posterior`` and
-        ``prior`` hold the root mean square of each layer's, ``1.weight_rms``. Targets are in
-        original units. Variables have the names of their sites; dimensions are ``depth``, ``row``,
-        ``1.input``, ``1.output`` (of the layer ``1``), ``x-h.primitive`` (of an edge). Of
-        ``posterior`` weights that the depth of a draw does not reach are NaN, and have no part in
-        its densities.
-
-        Draws of a variational posterior are independent: effective sample sizes and R-hat of one
-        fit say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
-
-        Arguments:
-            draws: S; of a point estimate one.
-            split: whose rows; of others than ``train`` there is no ``log_p``.
-            rows: only so many, evenly spread; there is no ``log_p`` either.
-            weights: keep weights and biases too: S times their number.
-            prior: draw from the prior as well.
-            seed: of the draws, that of the fit if left out.
-
-        Raises:
-            ValueError: for more log-likelihoods than fit into 2 GiB.
-        """
+    def to_arviz(self, draws: int = 500, **options: Any) -> Any:
+        """The posterior for ArviZ, see :func:`pyroccam.inference.arviz.groups.to_arviz`."""
         from ..arviz.groups import to_arviz
 
-        return to_arviz(
-            [self], draws, split=split, rows=rows, weights=weights, prior=prior, seed=seed
-        )
+        return to_arviz([self], draws, **options)
 
     def components(self, x: Tensor | Several, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
         """Components of an ensemble: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``.

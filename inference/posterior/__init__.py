@@ -13,6 +13,7 @@ from .ensemble import EnsembleNetwork
 from .layers import Layer
 from .mean_propagation import Curvature, Curvatures
 from .posteriors import DepthPosterior, Posterior, WeightPosterior, posterior_of
+from .structures import EdgeStructure, Structure
 from .uncertainties import Uncertainty, out_of_domain, uncertainty
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "DepthPosterior",
     "DepthStructure",
     "DrawnNetwork",
+    "EdgeStructure",
     "EnsembleNetwork",
     "Layer",
     "Posterior",
+    "Structure",
     "Uncertainty",
     "WeightPosterior",
     "choose_depth",

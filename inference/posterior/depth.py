@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import pyro
 import torch
@@ -23,7 +23,6 @@ from ..elbo.estimator import bound
 __all__ = [
     "DepthStructure",
     "Threshold",
-    "certainty",
     "choose_depth",
     "depth_posterior_of_weights",
     "exact_depth_posterior",
@@ -194,25 +193,6 @@ def slack(rows: int, kl_weight: float) -> float:
     return math.exp(max(-EQUAL * rows / kl_weight, -600.0))
 
 
-def certainty(found: Mapping[str, Any]) -> str:
-    """How far a chosen depth is to be believed, in words.
-
-    Arguments:
-        found: what a :class:`DepthStructure` has, by name.
-    """
-    other, apart = found["depth_chosen_exact"], found["tv_to_exact"]
-    if (share := found.get("agreement")) is None:
-        return (
-            f"Exact posterior given the weights: depth {other}; total variation between it and q "
-            f"{apart:.3f}"
-        )
-    return (
-        f"q is an estimate from {PASSES} draws of the weights. {OTHERS} such estimates from other "
-        f"draws: {share:.0%} choose this depth, their mean depth {other}; total variation between "
-        f"one of them and q {apart:.3f} ± {found['tv_error']:.3f}"
-    )
-
-
 def total_variation(p: Tensor, q: Tensor) -> float:
     """``½ Σ |p - q|``, in [0, 1]."""
     return float(0.5 * (p.double().cpu() - q.double().cpu()).abs().sum())
@@ -258,6 +238,36 @@ class DepthStructure:
     tv_error: float | None = None
     log_errors: Tensor | None = None
     agreement: float | None = None
+
+    @property
+    def choice(self) -> int:
+        """The chosen depth."""
+        return self.depth_chosen
+
+    @property
+    def certainty(self) -> float:
+        """Its probability under q."""
+        return float(self.depth_probs[self.depth_chosen])
+
+    def sentences(self) -> list[str]:
+        """What was learnt, in words."""
+        d, deepest = self.depth_chosen, len(self.depth_probs) - 1
+        rule = (
+            f"the first depth whose probability is within {self.threshold:.0%} of the largest"
+            if self.agreement is None
+            else f"no deeper one has a bound that is more than {EQUAL:g} nats of a row better"
+        )
+        running = (
+            f" (of the running estimate of q in training {self.tv_running:.3f})"
+            if self.tv_running is not None
+            else ""
+        )
+        return [
+            f"Depth {d} of {deepest} was chosen: {rule}. q(d={d}) = {self.certainty:.3f}; "
+            f"E[d] = {self.depth_expected:.1f}; depths below {d} together have probability "
+            f"{float(self.depth_probs[:d].sum()):.3f}.",
+            f"{self._beside()}{running}.",
+        ]
 
     @property
     def blocks_left(self) -> int:
@@ -306,6 +316,20 @@ class DepthStructure:
             for name, value in vars(self).items()
         }
 
+    def _beside(self) -> str:
+        """How far a chosen depth is to be believed, in words."""
+        other, apart = self.depth_chosen_exact, f"{self.tv_to_exact:.3f}"
+        if self.agreement is None:
+            return (
+                f"Exact posterior given the weights: depth {other}; total variation between it "
+                f"and q {apart}"
+            )
+        return (
+            f"q is an estimate from {PASSES} draws of the weights. {OTHERS} such estimates from "
+            f"other draws: {self.agreement:.0%} choose this depth, their mean depth {other}; total "
+            f"variation between one of them and q {apart} ± {self.tv_error:.3f}"
+        )
+
     def __str__(self) -> str:
         q = self.depth_probs
         left = ""
@@ -315,5 +339,5 @@ class DepthStructure:
         return (
             f"depth {self.depth_chosen} of {len(q) - 1} (q = {q[self.depth_chosen]:.3f}, "
             f"P(d <= {self.depth_chosen}) = {q[: self.depth_chosen + 1].sum():.3f}, "
-            f"E[d] = {self.depth_expected:.1f}){left}. {certainty(vars(self))}"
+            f"E[d] = {self.depth_expected:.1f}){left}. {self._beside()}"
         )

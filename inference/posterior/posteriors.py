@@ -141,7 +141,6 @@ class Posterior(ABC):
             ranks: processes that share the training rows.
         """
 
-    @abstractmethod
     def structure(
         self,
         data: Dataset,
@@ -156,6 +155,20 @@ class Posterior(ABC):
             running: q(d) that trained the weights, if it was another.
             kl_weight: of the KL in the objective.
         """
+        exact = self.depth_posterior(data, kl_weight)
+        if exact is None:
+            return None
+        return self._structure(data, exact, threshold, running, kl_weight)
+
+    @abstractmethod
+    def _structure(
+        self,
+        data: Dataset,
+        exact: Tensor,
+        threshold: float,
+        running: Tensor | None,
+        kl_weight: float,
+    ) -> DepthStructure: ...
 
 
 class WeightPosterior(Posterior):
@@ -209,21 +222,20 @@ class WeightPosterior(Posterior):
         model, guide = self.model, self.guide
         return depth_posterior_of_weights(model, guide, data, kl_weight=kl_weight, ranks=ranks)
 
-    def structure(
+    def _structure(
         self,
         data: Dataset,
+        exact: Tensor,
         threshold: float,
-        running: Tensor | None = None,
-        kl_weight: float = 1.0,
-    ) -> DepthStructure | None:
-        again = self.depth_posterior(data, kl_weight)
-        if again is None or not isinstance(self.model, BayesianStack):
-            return None
+        running: Tensor | None,
+        kl_weight: float,
+    ) -> DepthStructure:
+        model: Any = self.model
         q = self.guide.edge("depth").probs().double()
         # The guide's own are single, and have no small ones.
-        q = torch.where(q.log() > -80.0, q, again.to(q))
+        q = torch.where(q.log() > -80.0, q, exact.to(q))
         each = [
-            depth_posterior_of_weights(self.model, self.guide, data, kl_weight=kl_weight, seed=seed)
+            depth_posterior_of_weights(model, self.guide, data, kl_weight=kl_weight, seed=seed)
             for seed in range(1, 1 + OTHERS)  # than the draws of q
         ]
         threshold = threshold * slack(data.N, kl_weight)
@@ -270,14 +282,10 @@ class DepthPosterior(Posterior):
         return outputs_by_depth(self.model, x, batch_size=batch_size)
 
     def mean_network(self) -> nn.Module:
-        raise PyroccamError(
-            f"The weights of a {type(self.model).__name__} are numbers, and have no means"
-        )
+        raise PyroccamError(f"The weights of a {type(self.model).__name__}", "random weights")
 
     def curvature(self, **options: Any) -> Curvatures:
-        raise PyroccamError(
-            f"The weights of a {type(self.model).__name__} are numbers, and are not drawn"
-        )
+        raise PyroccamError(f"The weights of a {type(self.model).__name__}", "random weights")
 
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         shares = self.shares
@@ -290,22 +298,16 @@ class DepthPosterior(Posterior):
             return None
         return exact_depth_posterior(self.model, data, ranks=ranks)
 
-    def structure(
+    def _structure(
         self,
         data: Dataset,
+        exact: Tensor,
         threshold: float,
-        running: Tensor | None = None,
-        kl_weight: float = 1.0,
-    ) -> DepthStructure | None:
-        exact = self.depth_posterior(data, kl_weight)
-        if exact is None:
-            return None
-        assert isinstance(self.model, LearntDepth)
-        q = (
-            self.guide.probs
-            if isinstance(self.guide, DepthGuide)
-            else exact.to(self.model.log_prior)
-        )
+        running: Tensor | None,
+        kl_weight: float,
+    ) -> DepthStructure:
+        own = isinstance(self.guide, DepthGuide)
+        q = self.guide.probs if own else exact.to(self.model.get_buffer("log_prior"))
         return DepthStructure.from_probs(q, exact, threshold, running)
 
 

@@ -11,7 +11,7 @@ BEFORE = [
     "Against", "Busy", "CheckpointError", "CompileFallback", "Compressed", "Curvature",
     "DrawnNetwork", "EnsembleNetwork", "EnumMeanFieldELBO", "Evidence", "Fit", "Interrupted",
     "InverseGamma", "Level", "NonFiniteLoss", "PosteriorDraws", "PriorDraws", "Repeats",
-    "Selection", "Settings", "Structure", "StructureChoice", "TrainingStep", "Uncertainty",
+    "Selection", "Settings", "Structure", "TrainingStep", "Uncertainty",
     "bound", "bytes_by_part", "choose_depth", "choose_structure", "compress",
     "cutting", "diagnostics", "discretise", "draw_posterior", "draw_prior",
     "evidence", "exact_depth_posterior", "figures", "fit", "fit_repeats", "input_use", "load",

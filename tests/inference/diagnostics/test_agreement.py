@@ -219,11 +219,11 @@ def test_what_cannot_be_compared():
     one = run(model, mean_field(model, data), data)
     other = rows(seed=1)
     elsewhere = run(model_of(other), mean_field(model, other), other, 1)
-    for runs, options, _ in (
-        ([one], {}, "One run cannot disagree"),
-        ([one, one], {"draws": 4}, "draws must be at least 8"),
-        ([one, one], {"split": "val"}, "no val rows"),
-        ([one, elsewhere], {}, "test rows of seeds 0 and 1 differ"),
+    for runs, options in (
+        ([one], {}),
+        ([one, one], {"draws": 4}),
+        ([one, one], {"split": "val"}),
+        ([one, elsewhere], {}),
     ):
         with pytest.raises(PyroccamError):
             agreement(runs, **options)

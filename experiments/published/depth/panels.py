@@ -7,9 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FormatStrFormatter, MaxNLocator, NullLocator
-
-from .canvas import floats, mean_sd, new_figure
-from .style import CYCLE, INK, MARKERS, styled
+from pyroccam.inference.figures.canvas import floats, mean_sd, new_figure
+from pyroccam.inference.figures.style import CYCLE, INK, MARKERS, styled
 
 __all__ = ["ScanPanel", "scan_panels"]
 

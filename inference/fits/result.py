@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ...data.limits import ask
+from ...data.ranges import checked
 from ...guides.base import Guide
 from ...models.base import Model
-from ...models.checks import one_of, whole
 from ..posterior.depth import DepthStructure, slack
-from ..posterior.draws import MOST_DRAWS, Noise
+from ..posterior.draws import Draws, Noise
 from ..posterior.metrics import mean_spread
 from ..posterior.posteriors import Posterior, posterior_of
 from ..posterior.predict import (
@@ -207,12 +207,13 @@ class Fit(Generic[M, G]):
         shares = self._shares(outputs)
         return evaluate(outputs, shares, self.model.likelihood, y, self.data.y_std)
 
+    @checked
     def outputs(
         self,
         x: Tensor | Several,
         how: How = "ensemble",
         *,
-        draws: int | None = None,
+        draws: Draws | None = None,
         noise: Noise = "weights",
         batch_size: int | None = None,
     ) -> Tensor:
@@ -229,15 +230,13 @@ class Fit(Generic[M, G]):
                 memory.
 
         Raises:
-            ValueError: for a way to predict that there is not for this model.
-            DataError: for one row without a batch, and what is no finite number.
+            PyroccamError: for one row without a batch, and what is no finite number.
             TooLarge: for more draws than fit into memory (:mod:`pyroccam.data.limits`).
         """
-        one_of("how", how, HOWS)
         rows = self.data.packed(x)
         if how == "deterministic":
             return self.posterior.mean_outputs(rows, batch_size)
-        count = len(self.weights) if draws is None else whole("draws", draws, 1, MOST_DRAWS)
+        count = len(self.weights) if draws is None else draws
         if draws is not None:
             ask(4.0 * count * len(rows) * self.model.likelihood.outputs, f"draws={draws}")
         return self.posterior.outputs(rows, count, noise=noise, batch_size=batch_size)

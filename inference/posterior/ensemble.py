@@ -12,12 +12,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, checked
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import whole
 from ...models.contexts import seeded
 from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.networks.structure_graph import StructureGraph
-from .draws import MOST_DRAWS, DrawnNetwork, Noise, chunks
+from .draws import DrawnNetwork, Draws, Noise, chunks
 from .fitted import Fits, members
 from .posteriors import require
 from .same_rows import on_scale_of
@@ -56,26 +56,24 @@ class EnsembleNetwork(nn.Module):
             computes passes again: memory is bounded, for a third more time.
 
     Raises:
-        PyroccamError: for a fit of anything but a Bayesian network.
-        ValueError: for a fit of regression, or no fit, or numbers below 1.
+        PyroccamError: for a fit of anything but a Bayesian network that classifies, or no fit.
 
     References:
         Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474; Athalye, Carlini, Wagner 2018,
         arXiv:1802.00420, for gradients through noise.
     """
 
+    @checked
     def __init__(
         self,
         fits: Fits,
         *,
-        draws: int = 20,
+        draws: Draws = 20,
         noise: Noise = "weights",
         seed: int | None = None,
-        at_once: int = 32,
+        at_once: Count = 32,
     ) -> None:
         super().__init__()
-        for name, value in (("draws", draws), ("at_once", at_once)):
-            whole(name, value, 1, MOST_DRAWS)
         trunks: list[nn.Module] = []
         networks: list[nn.Module] = []
         likelihoods: list[nn.Module] = []
@@ -85,11 +83,7 @@ class EnsembleNetwork(nn.Module):
             instead = "Of learnt depth, inference.prune makes a plain network: take its gradients."
             model, guide = require(one, BayesianNetwork, "EnsembleNetwork", instead)
             if model.likelihood.task != "classification":
-                raise PyroccamError(
-                    f"EnsembleNetwork averages probabilities of classes, got a fit of "
-                    f"{model.likelihood.task} by {type(model.likelihood).__name__}. Use "
-                    "Fit.predict, or inference.posterior.DrawnNetwork."
-                )
+                raise PyroccamError(f"A fit of {model.likelihood.task}", "classification")
             model, guide = copy.deepcopy((model, guide))
             self._passes += [len(networks)] * (1 if one.posterior.is_point else draws)
             likelihoods.append(model.part("likelihood"))

@@ -44,7 +44,7 @@ def test_it_covers_the_latents_of_its_model(case):
 
 
 def test_the_posterior_of_a_site_is_what_is_drawn(case):
-    """Layer and probabilities of each factor, beside those of many draws."""
+    """Moments and probabilities of each factor, beside those of many draws."""
     model, guide, _ = case.pair()
     for site in guide.latents():
         q = guide.posterior(site)

@@ -1,4 +1,4 @@
-"""Layer and networks of a posterior over weights."""
+"""Moments and networks of a posterior over weights."""
 
 import pyro.distributions as dist
 import pytest
@@ -10,6 +10,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.delta import DeltaFactor
 from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.guides.zero_mean import ZeroMeanFactor
+from pyroccam.inference.posterior import posterior_of
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
 from pyroccam.inference.posterior.layers import layer_moments, mean_network
 from pyroccam.models import priors
@@ -108,6 +109,32 @@ def test_moments_of_points():
         assert float(found.variance.max()) < 1e-6
         if bias is not None:
             torch.testing.assert_close(found.bias, bias[0])
+
+
+def test_moments_are_found_once_for_the_present_parameters():
+    model, guide = pair(small_net(), (3,), priors.Normal())
+    posterior = posterior_of(model, guide)
+    first = posterior.layers
+    assert posterior.layers is first
+    with torch.no_grad():
+        for p in guide.parameters():
+            p.add_(0.5)
+    assert posterior.layers is not first
+    for name, found in layer_moments(model, guide).items():
+        assert torch.equal(posterior.layers[name].mean, found.mean)
+        assert not torch.equal(first[name].mean, found.mean)
+
+
+def test_densities_of_draws():
+    model, guide = pair(small_net(), (3,), priors.Normal())
+    posterior = posterior_of(model, guide)
+    values = posterior.draw(5)
+    for site, found in posterior.log_prob(values).items():
+        q = guide.posterior(site)
+        each = [q.log_prob(v).sum().double() for v in values[site]]
+        torch.testing.assert_close(found, torch.stack(each), rtol=1e-5, atol=1e-5)
+    assert {*values} == {*guide.latents()}
+    assert posterior_of(model, guides.Delta(model)).log_prob(values) == {}
 
 
 # -- networks ---------------------------------------------------------------------------------

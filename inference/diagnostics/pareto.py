@@ -154,8 +154,8 @@ def _depth(fit: Fit) -> KhatBlock:
         why = "The depth is summed out, its posterior is exact: there is no q to look at."
         return KhatBlock("depth", ("depth",), count, refused=why)
     exact, q = exact_depth_posterior(model, fit.data), fit.posterior.shares
-    apart = {"share": share_of_draws(exact, q), "total_variation": total_variation(exact, q)}
-    return KhatBlock("depth", ("depth",), count, **apart)
+    apart, share = total_variation(exact, q), share_of_draws(exact, q)
+    return KhatBlock("depth", ("depth",), count, share=share, total_variation=apart)
 
 
 class _Blocks:

@@ -20,7 +20,7 @@ from matplotlib.ticker import (
 )
 from numpy.typing import ArrayLike, NDArray
 
-from ...data.ranges import checked
+from ...data.ranges import check
 from ...models.checks import as_number
 from ..storage.whole import replacing
 from .style import styled
@@ -37,10 +37,7 @@ LOG_FROM = 30.0  # ratio of largest to smallest value from which a positive axis
 
 
 @styled
-@checked
-def save(
-    fig: Figure, path: str | Path, formats: Sequence[Literal["png", "pdf", "svg"]] = ("png",)
-) -> list[Path]:
+def save(fig: Figure, path: str | Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Write a figure, at 150 dots per inch, without a date in the file.
 
     Arguments:
@@ -51,6 +48,7 @@ def save(
     Returns:
         The files written, in the order of ``formats``.
     """
+    check("formats", formats, Sequence[Literal["png", "pdf", "svg"]])
     path = Path(path)
     undated: dict[str, dict[str, Any]] = {
         "png": {"Software": None},

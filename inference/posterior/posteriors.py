@@ -181,7 +181,7 @@ class WeightPosterior(Posterior):
     @property
     def layers(self) -> dict[str, Layer]:
         tensors = (t for part in (self.guide, self.model) for t in _tensors(part))
-        state = [(id(t), t._version) for t in tensors]
+        state = [(t.data_ptr(), t._version) for t in tensors]
         if self._known is None or self._known[0] != state:
             self._known = state, layer_moments(self.model, self.guide)
         return self._known[1]

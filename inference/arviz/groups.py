@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ...data.errors import PyroccamError
 from ...models.base import Model
 from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.fitted import Fit
+from ..posterior.fitted import Fit, Fits, members
 from ..posterior.same_rows import in_original_units, same_targets
 from ..storage.checkpoint import versions
 from . import adapter as arviz_adapter
 from .densities import PosteriorDraws, draw_posterior, draw_prior
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["shown_values", "to_arviz"]
 
@@ -27,7 +29,7 @@ _KERNEL = {0: (), 1: ("step",), 2: ("row", "column"), 3: ("slice", "row", "colum
 
 
 def to_arviz(
-    fits: Sequence[Fit],
+    fits: Fits,
     draws: int = 500,
     *,
     split: str = "train",
@@ -52,6 +54,7 @@ def to_arviz(
     say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
 
     Arguments:
+        fits: one, or several as chains: R-hat then compares runs.
         draws: S; of a point estimate one.
         split: whose rows; of others than ``train`` there is no ``log_p``.
         rows: only so many, evenly spread; there is no ``log_p`` either.
@@ -63,31 +66,32 @@ def to_arviz(
         PyroccamError: if the fits differ in their latents, or have other rows, and for more
             log-likelihoods than fit into 2 GiB.
     """
-    first = fits[0]
+    chains = members(fits)
+    first = chains[0]
     model, data = first.model, first.data
     found = [
         draw_posterior(one, draws, split=split, rows=rows, weights=weights, seed=seed)
-        for one in fits
+        for one in chains
     ]
-    _refuse_unlike(fits, found, split)
+    _refuse_unlike(chains, found, split)
     places = found[0].rows
     own, coords = _dims(model)
     coords = coords | {"row": places.numpy()}
     target = ("row", "target") if data.task != "classification" else ("row",)
     groups = {
         "posterior": _draws(
-            [shown_values(f.model, d.values) for f, d in zip(fits, found, strict=True)], own
+            [shown_values(f.model, d.values) for f, d in zip(chains, found, strict=True)], own
         ),
         "sample_stats": _draws([_densities(d) for d in found], {}),
         "log_prior": _draws([d.log_prior for d in found], {}),
         "log_likelihood": _draws([{"y": d.log_likelihood} for d in found], {"y": ("row",)}),
         "posterior_predictive": _draws([{"y": d.predictions} for d in found], {"y": target}),
-        "structure": _exact(fits),
+        "structure": _exact(chains),
     }
     x, y = data.take(split, places)
     if data.task != "classification":
         y = in_original_units(data, y)
-    groups["observed_data"] = xr.Dataset({"y": (target, y.cpu().numpy())})
+    groups["observed_data"] = _dataset({"y": (target, y.cpu().numpy())})
     attrs = _attributes(first, found[0], split)
     if prior:
         seed = first.settings.seed if seed is None else seed
@@ -103,6 +107,12 @@ def to_arviz(
         if one.data_vars
     }
     return arviz_adapter.container(named, attrs)
+
+
+def _dataset(values: Mapping[str, Any], coords: Mapping[str, Any] | None = None) -> xr.Dataset:
+    import xarray  # as slow as torch
+
+    return xarray.Dataset(values, coords)
 
 
 def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: str) -> None:
@@ -145,7 +155,7 @@ def _draws(parts: Sequence[Mapping[str, Tensor]], dims: Dims) -> xr.Dataset:
         found[name] = (("chain", "draw", *own), values)
     sizes = next((values.shape[:2] for _, values in found.values()), (0, 0))
     coords = {"chain": np.arange(sizes[0]), "draw": np.arange(sizes[1])} if found else {}
-    return xr.Dataset(found, coords)
+    return _dataset(found, coords)
 
 
 def _dims(model: Model) -> tuple[Dims, dict[str, Any]]:
@@ -197,14 +207,14 @@ def _exact(fits: Sequence[Fit]) -> xr.Dataset:
         exact = [one.structure.exact_depth_probs.double().cpu() for one in fits if one.structure]
         if len(exact) == len(fits):
             found["depth_exact_probs"] = (("chain", "depth"), torch.stack(exact).numpy())
-        return xr.Dataset(found, {"depth": np.arange(len(q[0]))})
+        return _dataset(found, {"depth": np.arange(len(q[0]))})
     coords = {}
     for site, prior in model.structure.items():
         dim = _primitive(prior.edge)
         probs = torch.stack([one.guide.edge(site).probs().detach().cpu() for one in fits])
         found[f"{site}_probs"] = (("chain", dim), probs.numpy())
         coords[dim] = list(prior.primitives)
-    return xr.Dataset(found, coords)
+    return _dataset(found, coords)
 
 
 def _attributes(fit: Fit, drawn: PosteriorDraws, split: str) -> dict[str, Any]:

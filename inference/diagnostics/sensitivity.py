@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...data.errors import PyroccamError
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import draw_posterior
+from ..arviz.groups import shown_values
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from ..posterior.fitted import Fit
@@ -117,8 +118,6 @@ def prior_sensitivity(
     References:
         Kallioinen, Paananen, Bürkner, Vehtari 2024, Statistics and Computing 34.
     """
-    from ..arviz.groups import shown_values  # with xarray, which is slow to import
-
     drawn = draw_posterior(fit, draws, rows=rows, weights=weights, seed=seed)
     values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
     if not values or not drawn.log_q:

@@ -264,10 +264,10 @@ class Fit(Generic[M, G]):
         return torch.einsum("s,sbt->bt", shares, predicted)
 
     def to_arviz(self, draws: int = 500, **options: Any) -> Any:
-        """The posterior for ArviZ, see :func:`pyroccam.inference.arviz.groups.to_arviz`."""
-        from ..arviz.groups import to_arviz
+        """The posterior for ArviZ, see :func:`pyroccam.inference.arviz.to_arviz`."""
+        from ..arviz import to_arviz
 
-        return to_arviz([self], draws, **options)
+        return to_arviz(self, draws, **options)
 
     def components(self, x: Tensor | Several, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
         """Components of an ensemble: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``.
@@ -305,14 +305,10 @@ class Repeats(Generic[M, G]):
         return evaluate_together(self.fits, split, noise=noise)
 
     def to_arviz(self, draws: int = 500, **options: Any) -> Any:
-        """The repeats as chains, see :meth:`Fit.to_arviz`: R-hat then compares runs.
+        """The repeats as chains, see :func:`pyroccam.inference.arviz.to_arviz`."""
+        from ..arviz import to_arviz
 
-        Raises:
-            ValueError: if they differ in their latents, or in their rows.
-        """
-        from ..arviz.groups import to_arviz
-
-        return to_arviz(self.fits, draws, **options)
+        return to_arviz(self, draws, **options)
 
     def spread(self, metrics: Callable[[Fit], dict[str, float]] = Fit.evaluate) -> dict[str, Any]:
         """Mean, standard deviation and number of each metric over the repeats."""

@@ -19,7 +19,6 @@ from ..inference.packing import PackedSize
 from ..inference.posterior.bands import Bands, mixture_bands
 from ..inference.posterior.metrics import Reliability, reliability
 from ..inference.posterior.predict import nll_of_rows, outputs_by_depth, streamed
-from ..inference.posterior.weight_moments import mean_network
 from ..inference.pruning.compression import Compressed
 from ..inference.pruning.depth import prune
 from ..inference.pruning.intervals import scale_intervals
@@ -87,20 +86,17 @@ def draw(
 @torch.no_grad()
 def draw_depth(result: Fit, folder: Path) -> list[Path]:
     """Draw q(d), beside the losses of the exits; of random weights, those of their means."""
-    found, beside = result.structure, "exact posterior"
+    found = result.structure
     assert found is not None
     outputs: Any = partial(outputs_by_depth, result.model)
     if result.model.random_weights:
-        net: Any = mean_network(result.model, result.guide)
-        beside, outputs = "mean of other draws", partial(streamed, net.outputs)
+        net: Any = result.posterior.mean_network()
+        outputs = partial(streamed, net.outputs)
     nll = {
         split: nll_of_rows(result.data, split, outputs, result.model.likelihood)
         for split in ("train", "test")
     }
-    picture = figures.depth_posterior(
-        found.depth_probs, found.exact_depth_probs, found.depth_chosen, found.depth_chosen_exact,
-        nll, unit=unit_of(result), beside=beside,
-    )  # fmt: skip
+    picture = figures.depth_posterior(found, nll, unit_of(result))
     return figures.save(picture, folder / "depth", FORMATS)
 
 

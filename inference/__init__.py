@@ -80,11 +80,11 @@ _ROOMS_OF = {
     "figures": ("style",),
     "posterior": (
         *("Curvature", "DrawnNetwork", "EnsembleNetwork", "Uncertainty", "choose_depth"),
-        *("curvature", "draw_outputs", "exact_depth_posterior", "mean_network", "metrics"),
-        *("out_of_domain", "rounded_mean", "to_sample", "total_variation", "uncertainty"),
+        *("exact_depth_posterior", "metrics", "out_of_domain", "rounded_mean"),
+        *("total_variation", "uncertainty"),
     ),
     "pruning": (
-        *("Compressed", "StructureChoice", "bytes_by_part", "choose_structure", "input_use"),
+        *("Compressed", "bytes_by_part", "choose_structure", "input_use"),
         *("mean_costs", "prune_weights", "random_structures", "remains", "scale_intervals"),
         *("share_weights", "splice_weights", "without_means"),
     ),

@@ -136,6 +136,6 @@ def test_one_place_asks_what_a_model_or_a_guide_is():
         for name, tree in modules(package).items():
             if lines := [*questions(tree, classes)]:
                 found[name] = lines
-    elsewhere = found.keys() - {"inference.posterior.family"}
+    elsewhere = found.keys() - {"inference.posterior.posteriors"}
     assert sum(map(len, found.values())) < 15, found
     assert not elsewhere, elsewhere

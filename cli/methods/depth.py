@@ -114,6 +114,7 @@ class _LearntDepth(_OverDepth):
         model, data = result.model, result.data
         assert result.structure is not None
         found: dict[str, Any] = {
+            "learnt": result.structure.sentences(),
             "structure": result.structure.to_json(),
             "test_by_depth_nll": nll_by_depth(
                 outputs_by_depth(model, data.x_test), model.likelihood, data.y_test, data.y_std

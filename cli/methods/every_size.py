@@ -16,8 +16,8 @@ from ...data.errors import PyroccamError
 from ...inference.cutting.cost import count_parameters
 from ...inference.figures import save
 from ...inference.fits.fitting import Fit
-from ...inference.posterior.family import require
-from ...inference.posterior.weight_moments import mean_network
+from ...inference.posterior.layers import mean_network
+from ...inference.posterior.posteriors import require
 from ...inference.pruning.depth import settled
 from ...inference.pruning.thresholds import Threshold, by_validation
 from ...inference.selection.weight_path import PathPoint, path, path_figure
@@ -155,16 +155,20 @@ class EverySize(FromNumbers):
     def report(self, run: Finished) -> dict[str, Any]:
         """The networks along the path, and the report of all methods over weights on the one that
         was chosen."""
-        chosen, found = run.fits[-1], dict(run.said)
+        chosen, found, learnt = run.fits[-1], dict(run.said), list[str]()
         if chosen.structure is not None:
             found["depth"] = chosen.structure.to_json()
+            learnt = chosen.structure.sentences()
         if run.out is not None and run.figures and "unmet" not in found["path"]:
             _draw(chosen, found["path"], run.out / "figures")
         alone = [chosen, settled(chosen)]
         if "unmet" not in found["path"]:
-            return {**found, **super().report(replace(run, fits=alone))}
+            found |= super().report(replace(run, fits=alone))
+            return {**found, "learnt": [*learnt, *found["learnt"]]}
         whole = count_parameters(self.compared(alone)[1])
-        return {**found, "parameters": whole, "not_compressed": found["path"]["unmet"]}
+        why = found["path"]["unmet"]
+        learnt = [*learnt, f"Nothing was cut: {why}"]
+        return {**found, "parameters": whole, "not_compressed": why, "learnt": learnt}
 
 
 def _of(result: Fit, weight: float) -> Fit:

@@ -22,8 +22,8 @@ from ...inference.elbo.full_data import evidence
 from ...inference.figures import bytes_by_bound, save
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
-from ...inference.posterior.family import require
-from ...inference.posterior.weight_moments import mean_network
+from ...inference.posterior.layers import mean_network
+from ...inference.posterior.posteriors import require
 from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.depth import settled
 from ...inference.pruning.narrowing import narrow
@@ -224,7 +224,9 @@ class Occam(FromNumbers):
         depth = {"depth": joint.structure.to_json(), "neighbours": neighbours}
         # What is cut is one network, which the stack itself is not.
         alone = run if self.last else replace(run, fits=[*run.fits, settled(joint)])
-        return {**depth, **super().report(alone)}
+        found = super().report(alone)
+        learnt = [*joint.structure.sentences(), *found["learnt"]]
+        return {**depth, **found, "learnt": learnt}
 
     def _neighbours(self, joint: Fit) -> list[dict[str, Any]]:
         """Networks of the depths around the chosen one, each cut and packed by the posterior that

@@ -14,8 +14,8 @@ from ... import guides, models
 from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit
-from ...inference.posterior.family import require
-from ...inference.posterior.weight_moments import mean_network
+from ...inference.posterior.layers import mean_network
+from ...inference.posterior.posteriors import require
 from ...inference.pruning.magnitude import (
     PerLayer,
     by_layer,

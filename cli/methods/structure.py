@@ -16,13 +16,12 @@ from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.cutting.surgery import ROWS
 from ...inference.figures import save, structure_graph
 from ...inference.fits.fitting import Fit
-from ...inference.posterior.family import require
+from ...inference.posterior.layers import mean_network
 from ...inference.posterior.metrics import mean_spread
+from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net
-from ...inference.posterior.weight_moments import mean_network
+from ...inference.posterior.structures import Choice, EdgeStructure
 from ...inference.pruning.graph import (
-    Choice,
-    StructureChoice,
     choose_structure,
     discretise,
     random_structures,
@@ -94,6 +93,7 @@ class RandomStructure(Method):
         whole = mean_network(*require(result, models.StructuredNetwork, "discretise"))
         speed = compare_speed({"whole": whole, "chosen": small}, data.x_test, "whole")["chosen"]
         found: dict[str, Any] = {
+            "learnt": choice.sentences(),
             "structure": choice.to_json(),
             "discretised": {
                 "parameters": count_parameters(small),
@@ -144,7 +144,7 @@ class RandomStructure(Method):
         return model, guides.Delta(model) if self.prior is None else guides.MeanField(model)
 
 
-def _draw(result: Fit, choice: StructureChoice, folder: Path) -> None:
+def _draw(result: Fit, choice: EdgeStructure, folder: Path) -> None:
     """Every structure with its posterior."""
     net: Any = result.model.part("net")
     for path in structures(net):

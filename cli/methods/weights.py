@@ -24,9 +24,9 @@ from ...inference.marginal_likelihood import description_length
 from ...inference.packing import PackedSize, is_described, read, write
 from ...inference.packing.rest import rest_bits
 from ...inference.posterior.draws import Noise
-from ...inference.posterior.family import require
+from ...inference.posterior.layers import mean_network
+from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net, validated
-from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.compression import Compressed, compress
 from ...inference.pruning.decision import at_thresholds
 from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_layer_now, by_validation
@@ -58,6 +58,12 @@ DRAW = "draw.poccd"
 
 MESSAGE_PASSES = 3
 """Passes of the training rows for the length of a message: few show an error, and it is small."""
+
+
+_NO_MEAN = (
+    "Its weights have no mean by which the network could be cut: what it learnt is in their "
+    "deviations."
+)
 
 
 class OverWeights(Method):
@@ -115,6 +121,7 @@ class OverWeights(Method):
         data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
         mean = mean_network(model, guide)
         found: dict[str, Any] = {"parameters": count_parameters(mean), **_message(result)}
+        found["learnt"] = [_NO_MEAN] if guide.traits.zero_mean else []
         if run.numbers is not None:
             found["numbers"] = {
                 "parameters": count_parameters(run.numbers.net),
@@ -138,7 +145,8 @@ class OverWeights(Method):
                     trained=run.numbers if same else None,
                 )  # fmt: skip
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
-                return {**found, "not_compressed": str(error)}
+                learnt = [f"Nothing was cut: {error}"]
+                return {**found, "not_compressed": str(error), "learnt": learnt}
             test = evaluate(result, again)  # of the file, as everything that is said of it
         found |= sent(result, again, written.total)
         if out is not None and run.figures:
@@ -154,7 +162,25 @@ class OverWeights(Method):
             "test": test,
         }
         found["structure"] = {**small.to_json(), **sizes}
+        found["learnt"] = _said(found["structure"])
         return found
+
+
+def _said(left: Mapping[str, Any]) -> list[str]:
+    """What is left of the layers, and by how much that is less, in words."""
+    bits = "-".join(str(b) for b in left["bits"].values())
+    rates = {"pruning": "pruning", "fast_prediction": "fast prediction", "maximum": "maximum"}
+    shown = [
+        f"{label} {left['rates'][name]:.3g}"
+        for name, label in rates.items()
+        if left["rates"][name] is not None
+    ]
+    return [
+        f"{'Left are' if left['nonzero_percent'] < 100 else 'Nothing was cut:'} "
+        f"{left['architecture']} filters or inputs, {left['weights']:,} weights of the compressed "
+        f"layers ({left['nonzero_percent']:.1f} %), of {bits} bits.",
+        f"Compression rates as papers count them: {', '.join(shown)}.",
+    ]
 
 
 def _message(result: Fit) -> dict[str, Any]:

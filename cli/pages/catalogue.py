@@ -17,86 +17,68 @@ __all__ = ["DIAGNOSIS", "Drawn", "pictures", "reading_order", "slug"]
 DIAGNOSIS = "diagnose-"  # files of diagnostics begin with it
 
 
-class _Entry(NamedTuple):
-    pattern: str
-    title: str
-    text: str
-
-
-_CATALOGUE = (
-    _Entry(
-        r"depth",
+_CATALOGUE = {
+    r"depth": (
         "How deep?",
         "The learnt distribution over depth beside the exact posterior given the weights, and "
         "below the negative log-likelihood of the network cut at each depth.",
     ),
-    _Entry(
-        r"path",
+    r"path": (
         "A network for every weight of the KL",
-        "All are read off one fit: their losses, the bytes of their files, and what is left of the "
-        "network. The line is at the one that was chosen.",
+        "All are read off one fit: their losses, the bytes of their files, and what is left of "
+        "the network. The line is at the one that was chosen.",
     ),
-    _Entry(
-        r"trade",
+    r"trade": (
         "What do other sizes cost?",
         "Networks beside the chosen one, of other depths or of other weights of the KL, cut and "
         "packed by the same posterior.",
     ),
-    _Entry(
-        r"bytes",
+    r"bytes": (
         "Is the file as small as the bound says?",
         "On the dashed line it is. The bound counts weights, the file also numbers beside them.",
     ),
-    _Entry(
-        r"functions",
+    r"functions": (
         "What each depth computes",
         "Probability of class 1 over the plane of the inputs, with the training rows.",
     ),
-    _Entry(
-        r"structure.*",
+    r"structure.*": (
         "Which operation goes where?",
         "A line is as wide as its operation is probable; those that were chosen are in colour.",
     ),
-    _Entry(
-        r"sparsity",
+    r"sparsity": (
         "What is left of each layer",
         "Dark is what is left. Units are sorted, since their order means nothing; pixels stand "
         "where they are in the image.",
     ),
-    _Entry(
-        r"scales",
+    r"scales": (
         "What the posterior knows of each scale",
         "The median with its interval; what is kept in colour, what is cut in grey behind the "
         "dashed line.",
     ),
-    _Entry(
-        r"irrelevance",
+    r"irrelevance": (
         "Where the cut is made",
-        "How little each group or weight matters; right of the line is what was cut. Grey on its "
-        "left is what led nowhere then.",
+        "How little each group or weight matters; right of the line is what was cut. Grey on "
+        "its left is what led nowhere then.",
     ),
-    _Entry(
-        r"bits",
+    r"bits": (
         "Bits and bytes",
         "Bits of a weight that its posterior knows, and what takes the file.",
     ),
-    _Entry(
-        r"predictive.*",
+    r"predictive.*": (
         "Predictions and how sure they are",
-        "The narrow band is what the network does not know, the wide one adds noise. Intervals are "
-        "honest where as many rows lie inside as they say.",
+        "The narrow band is what the network does not know, the wide one adds noise. Intervals "
+        "are honest where as many rows lie inside as they say.",
     ),
-    _Entry(
-        r"reliability",
+    r"reliability": (
         "Is it as sure as it is right?",
         "On the dashed line confidence is earned; below it the network is too sure.",
     ),
-    _Entry(
-        r"training",
+    r"training": (
         "Training",
         "What was recorded after each epoch; loss and NLL in nats per row.",
     ),
-)
+}
+"""Titles and texts of figures by a pattern of their names, in reading order."""
 
 
 def slug(name: str) -> str:
@@ -120,11 +102,8 @@ def pictures(run: RunFiles) -> dict[str, Drawn]:
     files = {n: p for n, p in run.figures().items() if not n.startswith(DIAGNOSIS)}
     found: dict[str, Drawn] = {}
     for name in reading_order(files):
-        place = _place(name)
-        if place < len(_CATALOGUE):
-            _, title, text = _CATALOGUE[place]
-        else:
-            title, text = name.replace("-", " ").replace("_", " "), ""
+        known = (said for pattern, said in _CATALOGUE.items() if re.fullmatch(pattern, name))
+        title, text = next(known, (name.replace("-", " ").replace("_", " "), ""))
         found[name] = _picture(run, name, files[name], title, text)
     return found
 
@@ -135,7 +114,7 @@ def reading_order(names: Iterable[str]) -> list[str]:
 
 
 def _place(name: str) -> int:
-    matches = (k for k, one in enumerate(_CATALOGUE) if re.fullmatch(one.pattern, name))
+    matches = (k for k, pattern in enumerate(_CATALOGUE) if re.fullmatch(pattern, name))
     return next(matches, len(_CATALOGUE))
 
 
@@ -151,10 +130,9 @@ def _said(run: RunFiles, name: str) -> str:
     """The main thing that a figure shows, in numbers; empty where the caption has to do."""
     structure: Mapping[str, object] = run.first.get("structure") or {}
     whole = networks(run.seeds[:1])[0]
-    if name == "depth" and "depth_probs" in structure:
-        q = run.first["structure"]["depth_probs"]
-        d = run.first["structure"]["depth_chosen"]
-        return f"q(d) over depths 0 to {len(q) - 1}; chosen is depth {d}, with q = {q[d]:.3f}."
+    learnt = " ".join(run.first.get("learnt", []))
+    if name in ("depth", "sparsity") or name.startswith("structure"):
+        return learnt
     if name == "path" and "path" in run.first:
         found = run.first["path"]["networks"]
         chosen = next(one for one in found if one["chosen"])
@@ -163,8 +141,6 @@ def _said(run: RunFiles, name: str) -> str:
             f"{len(found)} networks of {min(sizes):,} to {max(sizes):,} bytes; chosen is that of "
             f"λ = {chosen['weight']:.3g}, with {chosen['file_bytes']:,} bytes."
         )
-    if name == "sparsity" and "nonzero_percent" in structure:
-        return f"{structure['nonzero_percent']:.1f} % of the weights are left."
     if name == "bits" and "file_bytes" in structure:
         bits = "-".join(str(b) for b in run.first["structure"]["bits"].values())
         return f"Layers have {bits} bits a weight; the file has {structure['file_bytes']:,} bytes."
@@ -172,9 +148,6 @@ def _said(run: RunFiles, name: str) -> str:
         return f"The {METRICS['ece']} of the whole network is {whole.test[0]['ece']:.4f}."
     if name.startswith("predictive") and "rmse" in whole.test[0]:
         return f"The {METRICS['rmse']} of the whole network is {whole.test[0]['rmse']:.4f}."
-    if name.startswith("structure") and "chosen" in structure:
-        chosen = run.first["structure"]["chosen"]
-        return "Chosen: " + "; ".join(f"{e}: {' + '.join(p)}" for e, p in chosen.items()) + "."
     if name == "training" and run.first.get("val_nll") is not None:
         return f"At the chosen epoch the validation NLL is {run.first['val_nll']:.4f}."
     return ""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from ...inference.posterior.depth import certainty
 from ...inference.posterior.metrics import mean_spread
 from ..runs.summary import METRICS, said_of_labels, said_of_message
 from .files import RunFiles
@@ -59,58 +57,9 @@ def _doubts(run: RunFiles) -> str:
 
 
 def _learnt(run: RunFiles) -> str:
-    first, several = run.first, len(run.seeds) > 1
-    structure = [one.get("depth") or one.get("structure") or {} for one in run.seeds]
-    begin = "In the first run" if several else ""
-    if "depth_chosen" in structure[0]:
-        depths = [int(s["depth_chosen"]) for s in structure]
-        q = structure[0]["depth_probs"]
-        d = depths[0]
-        if several:
-            return (
-                f"It learnt how deep the network must be: of {len(q) - 1} blocks the runs chose "
-                f"{listed(depths)}."
-            )
-        verdict = "was chosen" if first.get("warnings") else "is enough"
-        return (
-            f"It learnt how deep the network must be: depth {d} of {len(q) - 1} {verdict}, with "
-            f"probability {q[d]:.3f}; shallower ones have {sum(q[:d]):.3f} together. "
-            f"{certainty(structure[0])}."
-        )
-    if "chosen" in structure[0]:
-        chosen = structure[0]["chosen"]
-        edges = "; ".join(f"{edge}: {' + '.join(p) or 'nothing'}" for edge, p in chosen.items())
-        sure = math.exp(structure[0]["log_prob"])
-        lead = f"{begin} it" if begin else "It"
-        return (
-            f"{lead} chose which operation goes where. {edges}. All of these together have "
-            f"probability {sure:.3f}."
-        )
-    if "architecture" in structure[0]:
-        lead = (
-            f"{begin.lower()} {structure[0]['architecture']}"
-            if begin
-            else structure[0]["architecture"]
-        )
-        bits = "-".join(str(b) for b in structure[0]["bits"].values())
-        if structure[0].get("nonzero_percent") == 100:
-            return f"Nothing was cut: {lead} filters or inputs stay, with {bits} bits for a weight."
-        if first.get("warnings") or structure[0].get("warnings"):
-            return f"Left are {lead} filters or inputs, with {bits} bits for a weight."
-        return (
-            f"It learnt how much of each layer is needed: {lead} filters or inputs are enough, "
-            f"with {bits} bits for a weight."
-        )
-    if "not_compressed" in first:
-        return f"Nothing was cut: {first['not_compressed']}"
-    if "ensemble" in first["test"]:
-        return (
-            "Its weights have no mean by which the network could be cut: what it learnt is in "
-            "their deviations."
-            if "mean" not in first and "structure" not in first
-            else ""
-        )
-    return ""
+    begin = "In the first run: " if len(run.seeds) > 1 else ""
+    found = run.first.get("learnt", [])
+    return f"{begin}{' '.join(found)}" if found else ""
 
 
 def _smaller(run: RunFiles, small: Network | None) -> str:

@@ -21,7 +21,7 @@ from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit, pick_device
 from ...inference.fits.retraining import RATES, PlainTraining
-from ...inference.posterior.weight_moments import mean_network
+from ...inference.posterior.layers import mean_network
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import MOST_STEPS, Settings
 from ...inference.training.trainer import Pace, Trainer

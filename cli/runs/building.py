@@ -78,5 +78,5 @@ def untrained(pair: Pair, data: Dataset, settings: Settings) -> Fit:
     replicate = Replicate(model.eval(), guide.eval(), data, settings.seed)
     return Fit(
         model=model, guide=guide, data=data, settings=settings, history=[], best_epoch=0,
-        val_nll=math.nan, seconds=0.0, structure=None, weights=replicate.pair.weights(data),
+        val_nll=math.nan, seconds=0.0, structure=None, weights=replicate.pair.shares,
     )  # fmt: skip

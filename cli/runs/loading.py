@@ -17,7 +17,7 @@ from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...data.registry import is_code, is_own
 from ...inference.fits.fitting import Fit, pick_device
-from ...inference.posterior.family import family
+from ...inference.posterior.posteriors import posterior_of
 from ...inference.storage.checkpoint import HISTORY, WEIGHTS, read_history
 from ...inference.training.settings import Settings
 from ..methods import find
@@ -202,7 +202,7 @@ def _kind_of(tensor: torch.Tensor | None) -> str:
 
 def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path, number: int) -> Fit:
     model, guide = pair
-    kind, settings = family(model, guide), Settings.of(config.settings_of(number))
+    kind, settings = posterior_of(model, guide, data), Settings.of(config.settings_of(number))
     path = folder / "fit.json"
     written = read_json(path)
     with reading(folder / HISTORY):
@@ -213,7 +213,7 @@ def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path, number: 
             model=model, guide=guide, data=data, settings=settings,
             history=history, best_epoch=int(written["best_epoch"]),
             val_nll=math.nan if value is None else float(value),
-            seconds=float(written["seconds"]), weights=kind.weights(data), out=folder,
+            seconds=float(written["seconds"]), weights=kind.shares, out=folder,
             structure=kind.structure(
                 data, config.chosen.chosen_share, kl_weight=settings.kl_weight
             ),

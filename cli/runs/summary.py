@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from ...data.errors import PyroccamError
-from ...inference.posterior.depth import EQUAL, certainty
 from ...inference.posterior.predict import DRAWS
 from ..console import Part, PlainConsole
 
@@ -50,6 +48,19 @@ _WAYS = {
 }
 
 
+_NETWORKS = {
+    "numbers": "trained as numbers, {epochs} epochs",
+    "compressed": "compressed",
+    "draw": "read from the draw's file",
+    "discretised": "chosen, cut out",
+    "retrained": "chosen, afresh",
+    "pruned": "pruned, depths 0-{depth}",
+    "single_exit": "pruned, depth {depth} alone",
+    "ddn": "trained at fixed depth {depth}",
+}
+"""Other networks of a run, with what they are called in a table."""
+
+
 def refuse_unmet(metrics: Mapping[str, Any]) -> None:
     """Refuse a run of every size of which no network was cut, or none meets the budget; all that
     was trained is written by then.
@@ -62,12 +73,12 @@ def refuse_unmet(metrics: Mapping[str, Any]) -> None:
 
 
 def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
-    """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
-    structure, doubtful = metrics.get("structure"), metrics.get("warnings", [])
-    for sentence in doubtful:
+    """What speaks against the run, what it learnt, and its networks side by side."""
+    for sentence in metrics.get("warnings", []):
         console.say("\n", ("Beware:", "yellow"), f" {sentence}")
-    if metrics.get("path", {}).get("networks"):
-        head, lines = path_table(metrics["path"])
+    path = metrics.get("path", {})
+    if path.get("networks"):
+        head, lines = path_table(path)
         table = Table(*head, box=None)
         for column in table.columns:
             column.justify, column.overflow = "right", "fold"
@@ -75,62 +86,59 @@ def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
             table.add_row(*line)
         console.say()
         console.print(table)
-        if "edge" in metrics["path"]:
-            console.say(("Beware:", "yellow"), f" {metrics['path']['edge']}")
-    if "not_compressed" in metrics and "unmet" not in metrics.get("path", {}):
-        reason = metrics["not_compressed"]
-        console.say("\n", ("Not compressed:", "yellow"), f" {reason}")
+        if "edge" in path:
+            console.say(("Beware:", "yellow"), f" {path['edge']}")
     if "not_drawn" in metrics:
         console.say("\n", ("No draw was sent:", "yellow"), f" {metrics['not_drawn']}")
+    if learnt := metrics.get("learnt"):
+        console.say("\n", (learnt[0], "bold"))
+        for sentence in learnt[1:]:
+            console.say(sentence)
     if "compressed" in metrics:
-        print_compressed(console, metrics)
-        return
-    if "discretised" in metrics:
-        print_structured(console, metrics)
-        return
-    if structure is not None:
-        d, q = structure["depth_chosen"], structure["depth_probs"]
-        running = structure.get("tv_running")
-        before = (
-            "" if running is None else f" (of the running estimate of q in training {running:.3f})"
-        )
-        console.say(
-            "\n",
-            (f"Depth {d} of {len(q) - 1} {'was chosen' if doubtful else 'is enough'}", "bold"),
-            ": the first depth whose "
-            f"probability is within {structure['threshold']:.0%} of the largest. q(d={d}) = "
-            f"{q[d]:.3f}; E[d] = {structure['depth_expected']:.1f}; depths below {d} together "
-            f"have probability {sum(q[:d]):.3f}.\n"
-            f"{certainty(structure)}{before}.",
-        )
-    before = metrics.get("pruned", {}).get("seconds_per_batch_before")
-    first = metrics["method"] + (", all depths" if structure is not None else "")
-    test = metrics["test"]
-    rows: list[Row]
-    if "ensemble" in test:
-        rows = [(f"{first}, {label}", test[way], None, None) for way, label in _WAYS.items()]
-        rows[-1] = (*rows[-1][:2], metrics["parameters"], None)
-    else:
-        rows = [(first, test, metrics["parameters"], before)]
-    for key, name in (("pruned", "pruned, depths 0-{}"), ("single_exit", "pruned, depth {} alone")):
-        if key in metrics:
-            part = metrics[key]
-            label = name.format(part["depth"])
-            rows.append((label, part["test"], part["parameters"], part["seconds_per_batch"]))
-    if "ddn" in metrics:
-        part = metrics["ddn"]
-        label = f"trained at fixed depth {part['depth']}"
-        rows.append((label, part["test"], part["parameters"], None))
-    console.print(_table(rows))
-    if "ensemble" in test:
-        console.say(_trained(metrics))
-    if "pruned" in metrics:
-        part = metrics["pruned"]
+        _say_compressed(console, metrics)
+    elif "discretised" in metrics:
+        _say_structured(console, metrics)
+    console.print(_table(_rows(metrics)))
+    part = metrics.get("compressed") or metrics.get("pruned") or {}
+    if "seconds_by_batch" in part:
         fewer = part["parameters_before"] / part["parameters"]
         console.say(
-            f"Pruned: {fewer:.1f} x fewer parameters. Beside the network of all depths it is "
-            f"{said_of_speed(part['seconds_by_batch'])}. {_trained(metrics)}"
+            f"{fewer:.1f} x fewer parameters. Beside the network that was given it is "
+            f"{said_of_speed(part['seconds_by_batch'])}."
         )
+    console.say(_trained(metrics))
+
+
+def _rows(metrics: Mapping[str, Any]) -> list[Row]:
+    """The networks of a run, the whole one first."""
+    test, method, first = metrics["test"], metrics["method"], metrics["method"]
+    rows: list[Row] = []
+    if "ensemble" in test:
+        mean = metrics.get("mean") or {}
+        small = metrics.get("discretised") or {}
+        rows = [(f"{method}, {label}", test[way], None, None) for way, label in _WAYS.items()]
+        seconds = mean.get("seconds_per_batch", small.get("seconds_per_batch_before"))
+        size = small.get("parameters_before", metrics["parameters"])
+        rows[1] = (*rows[1][:2], size, seconds)
+    else:
+        first += ", all depths" if metrics.get("structure") else ""
+        before = metrics.get("pruned", {}).get("seconds_per_batch_before")
+        rows = [(first, test, metrics["parameters"], before)]
+    for key, label in _NETWORKS.items():
+        if (part := metrics.get(key)) is not None and "test" in part:
+            rows.append(
+                (label.format(**part), part["test"], part.get("parameters"),
+                 part.get("seconds_per_batch"))
+            )  # fmt: skip
+    if "random" in metrics:
+        runs, spread = metrics["random"]["runs"], metrics["random"]["spread"]
+        size = round(sum(run["parameters"] for run in runs) / len(runs))
+        of = {k: {name: one[k] for name, one in spread.items()} for k in ("mean", "sd")}
+        few = " (there are no more)" if metrics["random"].get("all") else ""
+        rows.append((f"{len(runs)} at random, mean{few}", of["mean"], size, None))
+        if len(runs) > 1:
+            rows.append(("standard deviation", of["sd"], None, None))
+    return rows
 
 
 def path_table(path: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -164,34 +172,9 @@ def path_table(path: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
-def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
-    """Print the rest of the network, its rates and file; posterior, mean and small network."""
-    structure, small = metrics["structure"], metrics["compressed"]
-    rates = structure["rates"]
-    shown = [f"pruning {rates['pruning']:.3g}"]
-    for name, label in (("fast_prediction", "fast prediction"), ("maximum", "maximum")):
-        if rates[name] is not None:
-            shown.append(f"{label} {rates[name]:.3g}")
-    bits = "-".join(str(b) for b in structure["bits"].values())
-    if (depth := metrics.get("depth")) is not None:
-        d, most = depth["depth_chosen"], len(depth["depth_probs"]) - 1
-        console.say(
-            "\n",
-            (f"Depth {d} of {most} is enough", "bold"),
-            f": no deeper one has a bound that is more than {EQUAL:g} nats of a row better. E[d] = "
-            f"{depth['depth_expected']:.1f}.\n{certainty(depth)}.",
-        )
-    console.say(
-        "\n",
-        (
-            f"{structure['architecture']} is {_verdict(metrics)}",
-            "bold",
-        ),
-        f": {structure['weights']:,} weights "
-        f"of the compressed layers are left ({structure['nonzero_percent']:.1f} %), of {bits} "
-        "bits.\n"
-        f"Compression rates as papers count them: {', '.join(shown)}.",
-    )
+def _say_compressed(console: PlainConsole, metrics: Mapping[str, Any]) -> None:
+    """The file of a network that was cut, and what is sent with it."""
+    structure = metrics["structure"]
     console.say(
         f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.3g} times "
         "smaller than all parameters of the network were."
@@ -212,28 +195,6 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
         console.say(("Beware: ", "yellow"), sentence)
     for name, reason in structure["left_whole"].items():
         console.say(f"Layer {name} was left whole: {reason}")
-    after = small["seconds_per_batch"]
-    ways, method = metrics["test"], metrics["method"]
-    named = {way: (f"{method}, {label}", ways[way]) for way, label in _WAYS.items()}
-    size, seconds = metrics["parameters"], metrics["mean"]["seconds_per_batch"]
-    rows: list[Row] = []
-    if "numbers" in metrics:
-        part = metrics["numbers"]
-        label = f"trained as numbers, {part['epochs']} epochs"
-        rows = [(label, part["test"], part["parameters"], None)]
-    rows += [
-        (*named["stochastic"], None, None),
-        (*named["ensemble"], None, None),
-        (*named["deterministic"], size, seconds),
-        ("compressed", small["test"], small["parameters"], after),
-    ]
-    if "draw" in metrics:
-        rows.append(("read from the draw's file", metrics["draw"]["test"], None, None))
-    console.print(_table(rows))
-    console.say(
-        f"Beside the network that was given it is {said_of_speed(small['seconds_by_batch'])}. "
-        f"{_trained(metrics)}"
-    )
 
 
 def said_of_message(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -296,14 +257,6 @@ def said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(said)
 
 
-def _verdict(metrics: Mapping[str, Any]) -> str:
-    """A word for what a cut left: enough only where nothing speaks against it, and some went."""
-    structure = metrics["structure"]
-    if metrics.get("warnings") or structure.get("warnings"):
-        return "left"
-    return "enough" if structure["nonzero_percent"] < 100 else "the whole network: nothing was cut"
-
-
 def said_of_tensors(reason: str) -> list[Part]:
     """Text on a file without the description of its network."""
     why = (
@@ -313,9 +266,9 @@ def said_of_tensors(reason: str) -> list[Part]:
     return [("The file holds tensors only:", "yellow"), why]
 
 
-def print_structured(console: PlainConsole, metrics: dict[str, Any]) -> None:
-    """The chosen primitives, and the networks with and without the other ones."""
-    structure, small = metrics["structure"], metrics["discretised"]
+def _say_structured(console: PlainConsole, metrics: Mapping[str, Any]) -> None:
+    """The probabilities of the primitives by edge."""
+    structure = metrics["structure"]
     console.say()
     chosen = Table("edge", "chosen", "probability of each", box=None)
     for edge, names in structure["chosen"].items():
@@ -323,30 +276,6 @@ def print_structured(console: PlainConsole, metrics: dict[str, Any]) -> None:
         each = ", ".join(f"{name} {p:.2f}" for name, p in probs.items()) or "no alternative"
         chosen.add_row(edge, " + ".join(names) or "none", each)
     console.print(chosen)
-    console.say(
-        f"Probability of all of them together {math.exp(structure['log_prob']):.3f}; entropy of "
-        f"the structure {structure['entropy']:.2f} nats.\n"
-    )
-    test, method = metrics["test"], metrics["method"]
-    size, seconds = small["parameters_before"], small["seconds_per_batch_before"]
-    rows: list[Row] = [
-        (f"{method}, {DRAWS} draws", test["ensemble"], None, None),
-        (f"{method}, posterior means", test["deterministic"], size, seconds),
-        ("chosen, cut out", small["test"], small["parameters"], small["seconds_per_batch"]),
-    ]
-    if "retrained" in metrics:
-        part = metrics["retrained"]
-        rows.append(("chosen, afresh", part["test"], part["parameters"], None))
-    if "random" in metrics:
-        runs, spread = metrics["random"]["runs"], metrics["random"]["spread"]
-        size = round(sum(run["parameters"] for run in runs) / len(runs))
-        of = {k: {name: one[k] for name, one in spread.items()} for k in ("mean", "sd")}
-        few = " (there are no more)" if metrics["random"].get("all") else ""
-        rows.append((f"{len(runs)} at random, mean{few}", of["mean"], size, None))
-        if len(runs) > 1:
-            rows.append(("standard deviation", of["sd"], None, None))
-    console.print(_table(rows))
-    console.say(_trained(metrics))
 
 
 def _table(rows: Sequence[Row]) -> Table:

@@ -28,7 +28,6 @@ from pyroccam.guides import MeanField
 from pyroccam.inference.fits.fitting import Fit, fit
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import BayesianNetwork
 from pyroccam.models.priors import Normal
 from torch import nn
@@ -214,7 +213,7 @@ def pruned(one: Fit[Any, Any], share: float) -> float:
     Arguments:
         share: of the weights of a layer.
     """
-    net = mean_network(one.model, one.guide)
+    net = one.posterior.mean_network()
     for name in one.model.layers:
         q = one.guide.posterior(f"{name}.weight").base_dist
         least = (q.loc / q.scale).abs().flatten().argsort()[: round(share * q.loc.numel())]

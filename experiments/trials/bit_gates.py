@@ -30,9 +30,9 @@ from pyroccam.data import Dataset
 from pyroccam.guides.edges import EdgeFactor
 from pyroccam.inference.cutting import cut
 from pyroccam.inference.packing import Multiples, read, write
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models.priors.structure import EdgePrior, StructurePrior
 from torch import Tensor, nn
 from torch.distributions import register_kl

@@ -17,9 +17,9 @@ import torch
 import typer
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset, load
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network
 
 from ..published import options
 from ..published.runner import ResultFile, Row

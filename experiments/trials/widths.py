@@ -23,7 +23,6 @@ from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.posterior.depth import EQUAL
 from pyroccam.inference.posterior.metrics import mean_spread
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models.networks.stack import DepthStack
 from torch import Tensor, nn
 
@@ -142,7 +141,7 @@ def _row(count: int, width: int, seed: int, epochs: int) -> Row:
             net = unit_stack(data.input_shape, data.outputs, max_depth=k).at(k)
             points = models.BayesianNetwork(net, data, prior=prior)
             begun = fit(points, guides.Delta(points), 0.5)
-            means = mean_network(begun.model, begun.guide)
+            means = begun.posterior.mean_network()
             one = models.BayesianNetwork(means, data, prior=prior)
             yield inference.evidence(fit(one, guides.MeanField(one, scale=0.05), 0.5)).value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, checked
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import dropping, evaluating, seeded
 from ...models.likelihoods import Likelihood
 from ..posterior.draws import at_once, chunks, draw_sites, outputs_of, weights_of
-from ..posterior.ensemble import is_point
-from ..posterior.family import random_network, require
+from ..posterior.fitted import Fit
+from ..posterior.posteriors import random_network, require
 from ..posterior.predict import outputs_by_depth
-from ..posterior.weight_moments import mean_network
+from ..posterior.same_rows import in_original_units
 
 if TYPE_CHECKING:
-    from ..fits.fitting import Fit
+    from ...data import Dataset
 
 __all__ = ["PosteriorDraws", "PriorDraws", "draw_posterior", "draw_prior", "even_rows"]
 
@@ -88,26 +89,22 @@ class PriorDraws:
     predictions: Tensor | None = None
 
 
-def even_rows(count: int, rows: int | None) -> Tensor:
-    """Positions of ``rows`` of ``count`` rows, evenly spread: the same for every fit of the data.
-
-    Raises:
-        PyroccamError: for fewer than one.
-    """
-    if rows is not None and rows < 1:
-        raise PyroccamError(f"rows must be at least 1, got {rows}.")
+@checked
+def even_rows(count: int, rows: Count | None) -> Tensor:
+    """Positions of ``rows`` of ``count`` rows, evenly spread: for all fits of the data the same."""
     if rows is None or rows >= count:
         return torch.arange(count)
     return torch.linspace(0, count - 1, rows).round().long()
 
 
 @torch.no_grad()
+@checked
 def draw_posterior(
     fit: Fit,
-    draws: int = 500,
+    draws: Count = 500,
     *,
     split: str = "train",
-    rows: int | None = None,
+    rows: Count | None = None,
     weights: bool = False,
     seed: int | None = None,
 ) -> PosteriorDraws:
@@ -124,24 +121,20 @@ def draw_posterior(
         seed: of the draws, that of the fit if left out; generators are left as they were.
 
     Raises:
-        PyroccamError: for fewer than one draw or row, or more numbers than fit into 2 GiB.
+        PyroccamError: for more numbers than fit into 2 GiB.
     """
-    if draws < 1:
-        raise PyroccamError(f"draws must be at least 1, got {draws}.")
-    count = fit.data.counts.get(split) or len(fit.data.split(split)[0])
-    chosen = even_rows(count, rows)
+    chosen = even_rows(fit.data.counts.get(split) or len(fit.data.split(split)[0]), rows)
     if draws * len(chosen) > MOST:
         raise PyroccamError(
-            f"{draws} draws of {len(chosen):,} rows are {draws * len(chosen):,} log-likelihoods, "
-            f"expected at most {MOST:,}: take fewer rows=, or fewer draws=."
+            f"{draws} draws of {len(chosen):,} rows",
+            f"at most {MOST:,} log-likelihoods",
+            "rows=",
         )
-    where = fit.data.device
     x, y = fit.data.take(split, chosen)
     complete = split == "train" and len(chosen) == fit.data.N and not fit.data.weighted
-    seed = fit.settings.seed if seed is None else seed
-    with evaluating(fit.model), seeded(seed, where):
+    with evaluating(fit.model), seeded(fit.settings.seed if seed is None else seed, x.device):
         if fit.model.random_weights:
-            parts = _network_parts(fit, 1 if is_point(fit) else draws, x, y, weights)
+            parts = _network_parts(fit, 1 if fit.posterior.is_point else draws, x, y, weights)
         else:
             parts = _depth_parts(fit, draws, x, y)
     return PosteriorDraws(*parts, chosen, complete)
@@ -152,38 +145,31 @@ Parts = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], Tensor, T
 
 def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) -> Parts:
     model, guide = require(fit, BayesianNetwork, "to_arviz")
-    net = mean_network(model, guide)
+    net = fit.posterior.mean_network()
     count = sum(p.numel() for p in net.parameters())
-    values: dict[str, list[Tensor]] = {}
-    log_prior: dict[str, list[Tensor]] = {}
-    log_q: dict[str, list[Tensor]] = {}
-    likelihoods, predictions = [], []
+    found: list[Parts] = []
     with dropping(net):
         for size in chunks(draws, at_once(count, min(len(x), BATCH))):
             drawn = draw_sites(model, guide, size)
-            reached = dict(drawn)
+            known, reached = fit.posterior.log_prob(drawn), dict(drawn)
+            log_prior, log_q = {}, {}
             for site, fn in model.priors_given(drawn).items():
                 used = torch.as_tensor(model.counts(site, drawn)).cpu()
-                log_prior.setdefault(site, []).append(used * _log_prob(fn, drawn[site]))
-                if not guide.factor_of(site).is_point:  # which has no density
-                    q = guide.posterior(site)
-                    log_q.setdefault(site, []).append(used * _log_prob(q, drawn[site]))
+                log_prior[site] = used * _log_prob(fn, drawn[site])
+                if site in known:
+                    log_q[site] = used * known[site]
                 if used.dim():
                     reached[site] = _where(used > 0, drawn[site])
-            for name, value in _shown(reached, weights).items():
-                values.setdefault(name, []).append(value)
             networks = weights_of(model, drawn)
             outputs = torch.cat([outputs_of(net, networks, part) for part in x.split(BATCH)], 1)
-            found, predicted = _said(fit, outputs, y)
-            likelihoods.append(found)
-            predictions.append(predicted)
-    return (
-        {site: torch.cat(parts) for site, parts in values.items()},
-        {site: torch.cat(parts) for site, parts in log_prior.items()},
-        {site: torch.cat(parts) for site, parts in log_q.items()},
-        torch.cat(likelihoods),
-        torch.cat(predictions),
-    )
+            found.append((_shown(reached, weights), log_prior, log_q, *_said(fit, outputs, y)))
+    values, log_priors, log_qs, likelihoods, predictions = zip(*found, strict=True)
+    each = _joined(values), _joined(log_priors), _joined(log_qs)
+    return *each, torch.cat(likelihoods), torch.cat(predictions)
+
+
+def _joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _shown(drawn: Mapping[str, Tensor], weights: bool) -> dict[str, Tensor]:
@@ -218,7 +204,7 @@ def _depth_parts(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
     else:
         depth = torch.zeros(draws, dtype=torch.long, device=x.device)
         values, terms = {}, ({}, {})
-    predictions = _by_depth(model.likelihood, by_depth, depth, fit.data.y_mean, fit.data.y_std)
+    predictions = _by_depth(model.likelihood, by_depth, depth, fit.data)
     return values, *terms, found[depth.cpu()], predictions
 
 
@@ -233,17 +219,17 @@ def _said(fit: Fit, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     found = likelihood(outputs).log_prob(y).double()
     if likelihood.task != "classification":
         found = found - data.y_std.double().log().sum()
-    return found.cpu(), _predicted(likelihood, outputs, data.y_mean, data.y_std)
+    return found.cpu(), _predicted(likelihood, outputs, data)
 
 
 def _by_depth(
-    likelihood: Likelihood, outputs: Tensor, depth: Tensor, mean: Tensor, std: Tensor
+    likelihood: Likelihood, outputs: Tensor, depth: Tensor, data: Dataset | None
 ) -> Tensor:
     """Predictions ``(S, N, ...)`` at depths ``(S,)``, from outputs ``(D + 1, N, outputs)``."""
     found: Tensor | None = None
     for d in depth.unique():
         chosen = (depth == d).nonzero()[:, 0]
-        drawn = _predicted(likelihood, outputs[d], mean, std, torch.Size([len(chosen)]))
+        drawn = _predicted(likelihood, outputs[d], data, len(chosen))
         if found is None:
             found = drawn.new_empty(len(depth), *drawn.shape[1:])
         found[chosen.cpu()] = drawn
@@ -252,24 +238,22 @@ def _by_depth(
 
 
 def _predicted(
-    likelihood: Likelihood,
-    outputs: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    count: torch.Size = torch.Size(),  # noqa: B008
+    likelihood: Likelihood, outputs: Tensor, data: Dataset | None, *count: int
 ) -> Tensor:
-    drawn: Tensor = likelihood(outputs).sample(count)
-    return (drawn * std + mean if likelihood.task != "classification" else drawn).cpu()
+    drawn: Tensor = likelihood(outputs).sample(torch.Size(count))
+    if data is not None and likelihood.task != "classification":
+        drawn = in_original_units(data, drawn)
+    return drawn.cpu()
 
 
 @torch.no_grad()
+@checked
 def draw_prior(
     model: Model,
     x: Tensor,
-    draws: int = 500,
+    draws: Count = 500,
     *,
-    mean: Tensor | None = None,
-    std: Tensor | None = None,
+    data: Dataset | None = None,
     weights: bool = False,
     seed: int = 0,
 ) -> PriorDraws:
@@ -282,31 +266,28 @@ def draw_prior(
         model: of a pair.
         x: inputs ``(N, *)``, standardised as the data set is.
         draws: S.
-        mean, std: of regression targets, ``(T,)``, to give predictions in original units.
+        data: by whose targets ``x`` is predicted in original units; left out, standardised.
         weights: keep weights and biases too.
         seed: of the draws; generators are left as they were.
     """
-    likelihood = model.likelihood
-    mean = torch.zeros((), device=x.device) if mean is None else mean
-    std = torch.ones((), device=x.device) if std is None else std
     with evaluating(model), seeded(seed, x.device):
         if (network := random_network(model)) is not None:
-            return _network_prior(network, x, draws, weights, mean, std)
+            return _network_prior(network, x, draws, weights, data)
         by_depth = outputs_by_depth(model, x)
         values: dict[str, Tensor] = {}
         depth = torch.zeros(draws, dtype=torch.long, device=x.device)
         if model.latents():
             depth = torch.multinomial(_log_prior(model).exp(), draws, replacement=True)
             values["depth"] = depth.cpu()
-        return PriorDraws(values, [], _by_depth(likelihood, by_depth, depth, mean, std))
+        return PriorDraws(values, [], _by_depth(model.likelihood, by_depth, depth, data))
 
 
 def _network_prior(
-    model: BayesianNetwork, x: Tensor, draws: int, weights: bool, mean: Tensor, std: Tensor
+    model: BayesianNetwork, x: Tensor, draws: int, weights: bool, data: Dataset | None
 ) -> PriorDraws:
     net = model.start_network()
     count = sum(p.numel() for p in net.parameters())
-    values: dict[str, list[Tensor]] = {}
+    values: list[dict[str, Tensor]] = []
     improper: list[str] = []
     predictions = []
     for size in chunks(draws, at_once(count, min(len(x), BATCH))):
@@ -321,13 +302,11 @@ def _network_prior(
                 drawn[site] = fn.sample(() if fn.batch_shape else (size,))
             except NotImplementedError:
                 improper.append(site)
-        for name, value in _shown(drawn, weights).items():
-            if name in drawn or not improper:  # biases alone are no summary of a layer
-                values.setdefault(name, []).append(value)
+        shown = _shown(drawn, weights).items()  # biases alone are no summary of a layer
+        values.append({name: value for name, value in shown if name in drawn or not improper})
         if not improper:
             networks = weights_of(model, drawn)
             with dropping(net):
                 parts = [outputs_of(net, networks, part) for part in x.split(BATCH)]
-            predictions.append(_predicted(model.likelihood, torch.cat(parts, 1), mean, std))
-    joined = {site: torch.cat(parts) for site, parts in values.items()}
-    return PriorDraws(joined, improper, torch.cat(predictions) if predictions else None)
+            predictions.append(_predicted(model.likelihood, torch.cat(parts, 1), data))
+    return PriorDraws(_joined(values), improper, torch.cat(predictions) if predictions else None)

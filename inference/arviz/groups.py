@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ...data.errors import PyroccamError
 from ...models.base import Model
-from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.family import require
-from ..posterior.same_rows import same_targets
+from ..posterior.fitted import Fit, Fits, members
+from ..posterior.same_rows import in_original_units, same_targets
 from ..storage.checkpoint import versions
 from . import adapter as arviz_adapter
 from .densities import PosteriorDraws, draw_posterior, draw_prior
 
 if TYPE_CHECKING:
-    from ..fits.fitting import Fit
+    import xarray as xr
 
 __all__ = ["shown_values", "to_arviz"]
 
@@ -31,7 +29,7 @@ _KERNEL = {0: (), 1: ("step",), 2: ("row", "column"), 3: ("slice", "row", "colum
 
 
 def to_arviz(
-    fits: Sequence[Fit],
+    fits: Fits,
     draws: int = 500,
     *,
     split: str = "train",
@@ -40,39 +38,64 @@ def to_arviz(
     prior: bool = True,
     seed: int | None = None,
 ) -> Any:
-    """See :meth:`~pyroccam.inference.Fit.to_arviz`; several fits are chains.
+    """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
+
+    Groups: ``posterior`` (structure as γ, scales, and weights if wanted; a chain for each fit),
+    ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
+    site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``, ``prior``
+    and ``prior_predictive`` where the prior is proper, and ``structure``: exact probabilities of
+    depths and primitives. Where only weights are random, ``posterior`` and ``prior`` hold the root
+    mean square of each layer's, ``1.weight_rms``. Targets are in original units. Variables have the
+    names of their sites; dimensions are ``depth``, ``row``, ``1.input``, ``1.output`` (of the layer
+    ``1``), ``x-h.primitive`` (of an edge). Of ``posterior`` weights that the depth of a draw does
+    not reach are NaN, and have no part in its densities.
+
+    Draws of a variational posterior are independent: effective sample sizes and R-hat of one fit
+    say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
+
+    Arguments:
+        fits: one, or several as chains: R-hat then compares runs.
+        draws: S; of a point estimate one.
+        split: whose rows; of others than ``train`` there is no ``log_p``.
+        rows: only so many, evenly spread; there is no ``log_p`` either.
+        weights: keep weights and biases too: S times their number.
+        prior: draw from the prior as well.
+        seed: of the draws, that of the fit if left out.
 
     Raises:
-        PyroccamError: if the fits differ in their latents, or have other rows.
+        PyroccamError: if the fits differ in their latents, or have other rows, and for more
+            log-likelihoods than fit into 2 GiB.
     """
-    first = fits[0]
+    chains = members(fits)
+    first = chains[0]
     model, data = first.model, first.data
     found = [
         draw_posterior(one, draws, split=split, rows=rows, weights=weights, seed=seed)
-        for one in fits
+        for one in chains
     ]
-    _refuse_unlike(fits, found, split)
+    _refuse_unlike(chains, found, split)
     places = found[0].rows
     own, coords = _dims(model)
     coords = coords | {"row": places.numpy()}
     target = ("row", "target") if data.task != "classification" else ("row",)
     groups = {
-        "posterior": _draws([shown_values(f.model, d.values) for f, d in _pairs(fits, found)], own),
+        "posterior": _draws(
+            [shown_values(f.model, d.values) for f, d in zip(chains, found, strict=True)], own
+        ),
         "sample_stats": _draws([_densities(d) for d in found], {}),
         "log_prior": _draws([d.log_prior for d in found], {}),
         "log_likelihood": _draws([{"y": d.log_likelihood} for d in found], {"y": ("row",)}),
         "posterior_predictive": _draws([{"y": d.predictions} for d in found], {"y": target}),
-        "structure": _exact(fits),
+        "structure": _exact(chains),
     }
     x, y = data.take(split, places)
     if data.task != "classification":
-        y = y * data.y_std + data.y_mean
-    groups["observed_data"] = xr.Dataset({"y": (target, y.cpu().numpy())})
+        y = in_original_units(data, y)
+    groups["observed_data"] = _dataset({"y": (target, y.cpu().numpy())})
     attrs = _attributes(first, found[0], split)
     if prior:
-        of = {"mean": data.y_mean, "std": data.y_std} if data.task != "classification" else {}
         seed = first.settings.seed if seed is None else seed
-        before = draw_prior(model, x, draws, weights=weights, seed=seed, **of)
+        before = draw_prior(model, x, draws, data=data, weights=weights, seed=seed)
         groups["prior"] = _draws([shown_values(model, before.values)], own)
         if before.predictions is not None:
             groups["prior_predictive"] = _draws([{"y": before.predictions}], {"y": target})
@@ -86,26 +109,24 @@ def to_arviz(
     return arviz_adapter.container(named, attrs)
 
 
-def _pairs(
-    fits: Sequence[Fit], found: Sequence[PosteriorDraws]
-) -> list[tuple[Fit, PosteriorDraws]]:
-    return list(zip(fits, found, strict=True))
+def _dataset(values: Mapping[str, Any], coords: Mapping[str, Any] | None = None) -> xr.Dataset:
+    import xarray  # as slow as torch
+
+    return xarray.Dataset(values, coords)
 
 
 def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: str) -> None:
     first, shapes = fits[0], {k: v.shape for k, v in found[0].values.items()}
-    for one, drawn in _pairs(fits, found)[1:]:
+    for one, drawn in zip(fits, found, strict=True):
+        if one is first:
+            continue
         who = f"seeds {first.settings.seed} and {one.settings.seed}"
         if {k: v.shape for k, v in drawn.values.items()} != shapes:
             raise PyroccamError(
-                f"The latents of {who} differ in name or shape (as those of networks do that were "
-                "narrowed), so they are no chains of one posterior: convert each fit on its own."
+                f"The latents of {who} differ in name or shape", "chains of one posterior"
             )
         if not same_targets(first.data, one.data, split):
-            raise PyroccamError(
-                f"The {split} rows of {who} differ: each seed carves validation rows of its own. "
-                "Give every seed the same data, or take split='test'."
-            )
+            raise PyroccamError(f"The {split} rows of {who} differ", "the same", "split='test'")
 
 
 def shown_values(model: Model, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -134,7 +155,7 @@ def _draws(parts: Sequence[Mapping[str, Tensor]], dims: Dims) -> xr.Dataset:
         found[name] = (("chain", "draw", *own), values)
     sizes = next((values.shape[:2] for _, values in found.values()), (0, 0))
     coords = {"chain": np.arange(sizes[0]), "draw": np.arange(sizes[1])} if found else {}
-    return xr.Dataset(found, coords)
+    return _dataset(found, coords)
 
 
 def _dims(model: Model) -> tuple[Dims, dict[str, Any]]:
@@ -186,15 +207,14 @@ def _exact(fits: Sequence[Fit]) -> xr.Dataset:
         exact = [one.structure.exact_depth_probs.double().cpu() for one in fits if one.structure]
         if len(exact) == len(fits):
             found["depth_exact_probs"] = (("chain", "depth"), torch.stack(exact).numpy())
-        return xr.Dataset(found, {"depth": np.arange(len(q[0]))})
+        return _dataset(found, {"depth": np.arange(len(q[0]))})
     coords = {}
     for site, prior in model.structure.items():
-        edges = [require(one, BayesianNetwork, "to_arviz")[1].edge(site) for one in fits]
         dim = _primitive(prior.edge)
-        probs = torch.stack([edge.probs().detach().cpu() for edge in edges])
+        probs = torch.stack([one.guide.edge(site).probs().detach().cpu() for one in fits])
         found[f"{site}_probs"] = (("chain", dim), probs.numpy())
         coords[dim] = list(prior.primitives)
-    return xr.Dataset(found, coords)
+    return _dataset(found, coords)
 
 
 def _attributes(fit: Fit, drawn: PosteriorDraws, split: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -14,20 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...models.bayesian import BayesianNetwork
+from ...data.ranges import Between, Count, checked
 from ...models.contexts import seeded
 from ..arviz.adapter import rhat
 from ..arviz.densities import even_rows
 from ..figures.canvas import new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from ..posterior.ensemble import members
-from ..posterior.family import family, require
-from ..posterior.same_rows import same_inputs
+from ..posterior.fitted import Fit, Fits, members
+from ..posterior.same_rows import in_original_units, same_inputs
 from ..pruning.relevance import irrelevance
-from .finding import WORST_FIRST, Finding, Verdict
-
-if TYPE_CHECKING:
-    from ..fits.fitting import Fit, Repeats
+from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
 
 __all__ = ["Agreement", "RunsOf", "agreement", "between_runs"]
 
@@ -79,7 +75,7 @@ class RunsOf:
         value, good, most = self.worst, GOOD, DOUBTFUL
         if self.constant:
             value, good, most = self.spread, ALIKE, ABOUT
-        return "good" if value <= good else "doubtful" if value <= most else "poor"
+        return verdict_of(value, good, most)
 
     def described(self) -> str:
         """The comparison in words."""
@@ -98,8 +94,8 @@ class RunsOf:
         found: dict[str, Any] = {"verdict": self.verdict, "numbers": len(self.rhat)}
         if self.constant:
             return {**found, "spread": self.spread, "by_run": self.means[:, 0].tolist()}
-        both = {"rhat": self.worst, "median_rhat": float(np.median(self.rhat))}
-        return found | {name: v if math.isfinite(v) else None for name, v in both.items()}
+        both = {"rhat": finite(self.worst), "median_rhat": finite(float(np.median(self.rhat)))}
+        return found | both
 
 
 @dataclass(frozen=True)
@@ -179,12 +175,13 @@ def between_runs(name: str, values: Floats) -> RunsOf:
     return RunsOf(name, found, flat.mean(1), constant)
 
 
+@checked
 def agreement(
-    repeats: Fit | Repeats | Sequence[Fit],
+    repeats: Fits,
     *,
     split: str = "test",
-    rows: int = 50,
-    draws: int = 400,
+    rows: Count = 50,
+    draws: Annotated[int, Between(8)] = 400,
     seed: int = 0,
 ) -> Agreement:
     r"""The agreement of independent runs on one posterior, by R-hat with runs for chains.
@@ -213,11 +210,11 @@ def agreement(
         repeats: two runs or more, of one model on one data set.
         split: whose rows are predicted.
         rows: so many at most, evenly spread.
-        draws: S of each run, at least 8.
+        draws: S of each run.
         seed: of the draws.
 
     Raises:
-        PyroccamError: for a single run, runs whose rows or quantities differ, or no rows.
+        PyroccamError: for a single run, or runs whose rows or quantities differ.
 
     References:
         Vehtari, Gelman, Simpson, Carpenter, Bürkner 2021, Bayesian Analysis 16, for R-hat; Yao,
@@ -226,45 +223,29 @@ def agreement(
     """
     fits = members(repeats)
     if len(fits) < 2:
-        raise PyroccamError(
-            "One run cannot disagree: its draws are independent by construction. Repeat it, "
-            "inference.fit_repeats(build, seeds=range(4))."
-        )
-    if draws < 8 or rows < 1:
-        raise PyroccamError(
-            f"draws must be at least 8 and rows at least 1, got {draws} and {rows}."
-        )
+        raise PyroccamError("One run", "two or more, as inference.fit_repeats makes them")
     inputs = _same_rows(fits, split, rows)
     each = [
         _quantities(one, x, draws, seed + k)
         for k, (one, x) in enumerate(zip(fits, inputs, strict=True))
     ]
-    for one, found in zip(fits, each, strict=True):
-        ours, theirs = ({n: v.shape for n, v in q.items()} for q in (each[0], found))
-        if ours != theirs:
-            odd = sorted(
-                {n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n)}, key=str.lower
-            )
-            raise PyroccamError(
-                f"The runs of seeds {fits[0].settings.seed} and {one.settings.seed} differ in "
-                f"{odd[0]!r}: compare runs of one model."
-            )
-    compared = [between_runs(n, np.stack([found[n] for found in each])) for n in each[0]]
-    return Agreement(tuple(map(_judged, compared)), len(fits), draws)
+    shapes = [{name: value.shape for name, value in found.items()} for found in each]
+    if any(one != shapes[0] for one in shapes):
+        raise PyroccamError("Runs whose quantities differ", "runs of one model")
+    compared = [_between(n, np.stack([found[n] for found in each])) for n in each[0]]
+    return Agreement(tuple(compared), len(fits), draws)
 
 
-def _judged(one: RunsOf) -> RunsOf:
-    if one.name != "prediction" or not one.constant:
+def _between(name: str, values: Floats) -> RunsOf:
+    one = between_runs(name, values)
+    if name != "prediction" or not one.constant:
         return one
-    return RunsOf(
-        one.name,
-        one.rhat,
-        one.means,
-        one.constant,
+    why = (
         "Each run predicts with certainty (a point estimate), so that R-hat of the predictions has "
         "nothing to compare their differences with. Use random weights, guides.MeanField(model), "
-        "or predict with all runs, Repeats.evaluate.",
+        "or predict with all runs, Repeats.evaluate."
     )
+    return replace(one, refused=why)
 
 
 def _same_rows(fits: Sequence[Fit], split: str, rows: int) -> list[Tensor]:
@@ -272,27 +253,21 @@ def _same_rows(fits: Sequence[Fit], split: str, rows: int) -> list[Tensor]:
     first = fits[0].data
     mine = first.split(split)[0]
     if not len(mine):
-        raise PyroccamError(f"There are no {split} rows to predict: take another split=.")
+        raise PyroccamError(f"No {split} rows", "another split=")
     chosen = even_rows(len(mine), rows).to(mine.device)
-    found = []
     for one in fits:
         if not same_inputs(first, one.data, split):
-            raise PyroccamError(
-                f"The {split} rows of seeds {fits[0].settings.seed} and {one.settings.seed} "
-                "differ: each seed carves validation rows of its own. Take split='test'."
-            )
-        found.append(one.data.split(split)[0][chosen])
-    return found
+            raise PyroccamError(f"Runs whose {split} rows differ", "the same", "split='test'")
+    return [one.data.split(split)[0][chosen] for one in fits]
 
 
 @torch.no_grad()
 def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]:
     """Draws of what is compared, by name, draws first."""
     model, guide, data = fit.model, fit.guide, fit.data
-    pair = family(model, guide)
     found: dict[str, Tensor] = {}
     if model.random_weights:
-        outputs = pair.outputs(x, draws, seed=seed)
+        outputs = fit.posterior.outputs(x, draws, seed=seed)
         with seeded(seed, x.device):
             for site, prior in model.structure.items():
                 gamma = prior.gamma(guide.posterior(site).sample((draws,)))
@@ -300,15 +275,15 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
                     found[f"{prior.edge}: {name}"] = count
     else:
         with seeded(seed, x.device):
-            depth = torch.multinomial(pair.weights(data).double(), draws, replacement=True)
-        outputs = pair.outputs(x)[depth]
+            depth = torch.multinomial(fit.posterior.shares.double(), draws, replacement=True)
+        outputs = fit.posterior.outputs(x)[depth]
         if model.latents():
             found["depth"] = depth
     predicted = model.likelihood.predicted(outputs)
     if model.likelihood.task == "classification":
         found["prediction"] = predicted.exp()
     else:
-        found["prediction"] = predicted * data.y_std + data.y_mean
+        found["prediction"] = in_original_units(data, predicted)
         if "log_scale" in model.likelihood.noise:
             scale: Any = model.likelihood.scale
             found["noise"] = (scale * data.y_std).expand(draws, -1)
@@ -322,5 +297,5 @@ def _groups_left(fit: Fit) -> dict[str, int]:
     layers = fit.model.layers.values()
     if not layers or not all({*layer.latents()} - {"weight", "bias"} for layer in layers):
         return {}
-    found = irrelevance(*require(fit, BayesianNetwork, "agreement"), by="noise")
+    found = irrelevance(fit.model, fit.guide, by="noise")
     return {name: int((one.values <= 0.0).sum()) for name, one in found.items() if one.grouped}

@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from ...data.errors import PyroccamError
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from .finding import Finding, Verdict
+from .finding import Finding, Verdict, finite
 
 __all__ = ["Calibration", "detectable", "dispersion", "holm", "symmetry"]
 
@@ -50,7 +49,6 @@ def symmetry(p: Floats, *, flips: int = FLIPS, seed: int = 0) -> tuple[Floats, F
         Yao, Vehtari, Simpson, Gelman 2018, arXiv:1802.02538, for the symmetry; Westfall, Young
         1993, Resampling-based multiple testing, for the largest statistic.
     """
-    p = _checked(p)
     rng = np.random.default_rng(seed)
     signs = rng.integers(0, 2, (flips, len(p)), dtype=np.int8) * np.int8(2) - np.int8(1)
     largest = np.zeros(flips)
@@ -79,7 +77,7 @@ def dispersion(p: Floats) -> tuple[Floats, Floats]:
     Returns:
         the statistics ``(P,)`` and p-values ``(P,)``, each of its column alone (:func:`holm`).
     """
-    folded = np.abs(2.0 * _checked(p) - 1.0)
+    folded = np.abs(2.0 * p - 1.0)
     from scipy import stats  # slow to import
 
     each = [stats.kstest(column, "uniform", method="exact") for column in folded.T]
@@ -135,14 +133,6 @@ def detectable(simulations: int, columns: int, level: float) -> tuple[float, flo
     return ends[0], ends[1], shift
 
 
-def _checked(p: Floats) -> Floats:
-    if p.ndim != 2 or 0 in p.shape or not ((p >= 0.0) & (p <= 1.0)).all():
-        raise PyroccamError(
-            f"p: got shape {p.shape}, expected probabilities (simulations, quantities) in [0, 1]."
-        )
-    return p
-
-
 @dataclass(frozen=True)
 class Calibration:
     """The places of true values in their posteriors, over simulations.
@@ -170,19 +160,9 @@ class Calibration:
         Arguments:
             names: of the P columns.
             p: ``(n, P)``.
-            level: in (0, 1).
+            level: the false-alarm rate of the verdict.
             seed: of the flips.
-
-        Raises:
-            PyroccamError: for fewer than 20 simulations, another shape, or another level.
         """
-        if len(p) < 20:
-            raise PyroccamError(f"{len(p)} simulations show nothing, take at least 20.")
-        if not 0.0 < level < 1.0 or p.ndim != 2 or p.shape[1] != len(names):
-            raise PyroccamError(
-                f"p: got shape {p.shape} and level {level}, expected (n, {len(names)}) and a rate "
-                "in (0, 1)."
-            )
         _, bias = symmetry(p, seed=seed)
         _, alone = dispersion(p)
         return cls(tuple(names), p, level, bias, holm(alone))
@@ -223,7 +203,7 @@ class Calibration:
             "mean_distance": dict(zip(self.names, folded.tolist(), strict=True)),
         }
         seen = {"narrow": low, "wide": high, "shift": shift}
-        numbers["detectable"] = {n: v if math.isfinite(v) else None for n, v in seen.items()}
+        numbers["detectable"] = {name: finite(value) for name, value in seen.items()}
         said = []
         for above, words in ((True, "too low"), (False, "too high")):
             if odd := [k for k in self.biased if (self.p[:, k].mean() > 0.5) == above]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -9,12 +10,23 @@ from matplotlib.figure import Figure
 
 from ..storage.checkpoint import plain
 
-__all__ = ["WORST_FIRST", "Finding", "Verdict"]
+__all__ = ["WORST_FIRST", "Finding", "Verdict", "finite", "verdict_of"]
 
 Verdict = Literal["good", "doubtful", "poor", "refused"]
 """The outcome of a finding, in one word."""
 
 WORST_FIRST: tuple[Verdict, ...] = ("poor", "doubtful", "good", "refused")
+
+
+def verdict_of(value: float, good: float, most: float) -> Verdict:
+    """``good`` up to one limit, ``doubtful`` up to another, then (and of what is no number)
+    ``poor``."""
+    return "good" if value <= good else "doubtful" if value <= most else "poor"
+
+
+def finite(value: float | None) -> float | None:
+    """A number for JSON, which knows no infinite ones."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from ...data.errors import PyroccamError
-from ...models.checks import unknown_name
+from ...data.ranges import Count, checked
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import PosteriorDraws, draw_posterior
 from ..fits.doubts import log_density_alone
-from ..fits.fitting import Fit
+from ..posterior.fitted import Fit
 from ..posterior.same_rows import same_targets
 from .finding import Finding, Verdict
-
-if TYPE_CHECKING:
-    from ...data import Dataset
 
 __all__ = ["Comparison", "Loo", "compare", "elpd", "good_khat", "loo"]
 
@@ -134,11 +131,12 @@ class Loo:
         return Finding("LOO", "poor" if poor else "good" if good else "doubtful", said, numbers)
 
 
+@checked
 def loo(
     fit: Fit,
-    draws: int = 1000,
+    draws: Count = 1000,
     *,
-    rows: int | None = None,
+    rows: Count | None = None,
     correction: Correction = "auto",
     seed: int | None = None,
 ) -> Loo:
@@ -167,15 +165,19 @@ def loo(
         Magnusson, Andersen, Jonasson, Vehtari 2019, Bayesian leave-one-out cross-validation for
         large data, for the correction; Vehtari, Gelman, Gabry 2017.
     """
-    if correction not in ("auto", "p/q", "none"):
-        raise PyroccamError(unknown_name("correction", correction, ("auto", "p/q", "none")))
-    _refuse_numbers(fit)
+    if not fit.model.sites:
+        raise PyroccamError(
+            f"The weights of a {type(fit.model).__name__} are numbers that saw every row",
+            "random weights",
+            "diagnostics.elpd(fit, split='test')",
+        )
     fit.data.refuse_weights("Leaving out")
     drawn = draw_posterior(fit, draws, rows=rows, seed=seed)
     if not drawn.log_q:
         raise PyroccamError(
-            "The posterior is a point: leaving out a row would change it, but one draw cannot say "
-            "how. Use diagnostics.elpd(fit, split='test')."
+            "The posterior is a point, of which one draw says nothing of a row left out",
+            "random weights",
+            "diagnostics.elpd(fit, split='test')",
         )
     ratio, joint, why = _correction(drawn, correction)
     own = drawn.log_likelihood.numpy()
@@ -211,29 +213,17 @@ def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, 
             else "log p(θ, y) is not known from a part of the rows"
         )
         if correction == "p/q":
-            raise PyroccamError(f"correction='p/q' cannot be had: {why}. Use all rows, or 'none'.")
+            raise PyroccamError(f"correction='p/q' where {why}", "'none'")
         return none, None, f"Draws of q are taken for draws of the posterior: {why}."
     ratio = log_ratio.numpy()
     joint = float(arviz_adapter.psis(ratio)[1])
     if correction == "p/q" or joint <= good_khat(count):
         return ratio, joint, f"Draws of q were weighted by p / q (k-hat {joint:.2f})."
-    return (
-        none,
-        joint,
+    why = (
         f"Draws of q are taken for draws of the posterior: with k-hat {joint:.2f} of p / q no "
-        "number of draws would correct them (in many dimensions it cannot be otherwise).",
+        "number of draws would correct them (in many dimensions it cannot be otherwise)."
     )
-
-
-def _refuse_numbers(fit: Fit) -> None:
-    if fit.model.sites:
-        return
-    name = type(fit.model).__name__
-    raise PyroccamError(
-        f"The weights of a {name} are numbers that were fitted to the very rows that would be left "
-        "out, so that LOO would be the training likelihood. Use "
-        "diagnostics.elpd(fit, split='test')."
-    )
+    return none, joint, why
 
 
 def _numbers(fit: Fit) -> int:
@@ -263,7 +253,7 @@ def elpd(
         PyroccamError: for the training rows, which were not held out.
     """
     if split == "train":
-        raise PyroccamError("The training rows were not held out: use diagnostics.loo(fit).")
+        raise PyroccamError("split='train'", "rows that were held out", "diagnostics.loo(fit)")
     drawn = draw_posterior(fit, draws, split=split, rows=rows, seed=seed)
     if fit.model.random_weights:
         own = drawn.log_likelihood.numpy()
@@ -275,20 +265,14 @@ def elpd(
         if fit.data.task != "classification":
             ll = ll - fit.data.y_std.double().log().sum()
         pointwise = torch.logsumexp(fit.weights.double().log()[:, None] + ll, 0).cpu().numpy()
-    gained = pointwise - _without_network(fit.data, split, drawn.rows)
+    alone = log_density_alone(fit.data, split, drawn.rows) - fit.data.y_std.double().log().sum()
+    gained = pointwise - alone.cpu().numpy()
     return Loo(
         **_sums(pointwise), p_loo=0.0, pointwise=pointwise,
         khat=np.full(len(pointwise), np.nan), khat_joint=None, correction="held out",
         draws=draws, rows=len(pointwise), numbers=0, why=f"Rows of the {split} split.",
         gain=float(gained.mean()), gain_error=_sums(gained)["error"] / len(gained),
     )  # fmt: skip
-
-
-def _without_network(data: Dataset, split: str, rows: torch.Tensor) -> Floats:
-    """Log density of rows by what the training targets say alone, ``(N,)``, original units."""
-    units = data.y_std.double().log().sum()
-    found: Floats = (log_density_alone(data, split, rows) - units).cpu().numpy()
-    return found
 
 
 @dataclass(frozen=True)
@@ -357,16 +341,10 @@ def compare(
         Yao, Vehtari, Simpson, Gelman 2018, Using stacking to average Bayesian predictive
         distributions.
     """
-    if not fits:
-        raise PyroccamError("compare got no fits, expected at least one: {'gnj': fit, ...}.")
-    names = list(fits)
-    first = fits[names[0]].data
-    for name in names[1:]:
-        if not same_targets(first, fits[name].data, split):
-            raise PyroccamError(
-                f"{names[0]!r} and {name!r} have other {split} rows, so their densities cannot be "
-                "compared: fit both on one data set (the same seed carves the same rows)."
-            )
+    first = next(iter(fits.values())).data
+    for name, fit in fits.items():
+        if not same_targets(first, fit.data, split):
+            raise PyroccamError(f"{name!r} has other {split} rows", "the same rows for all")
     found = {
         name: loo(fit, draws, rows=rows, seed=seed)
         if split == "train"

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ..posterior.draws import at_once, chunks, outputs_of, weights_of
-from ..posterior.weight_moments import mean_network
+from ..posterior.layers import mean_network
 
 if TYPE_CHECKING:
     from ...data import Dataset

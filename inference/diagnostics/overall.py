@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Annotated
 
-from ...data.errors import PyroccamError
-from ...models.bayesian import BayesianNetwork
-from ..fits.fitting import Fit, Repeats
-from ..posterior.ensemble import is_point, members
-from ..posterior.family import refuse_undecided, require
+from ...data.ranges import Between, Count, checked
+from ..posterior.fitted import Fit, Fits, members
+from ..posterior.posteriors import refuse_undecided
 from ..training.terminal import FitProgress
 from .between_runs import agreement
 from .finding import Finding
@@ -26,11 +25,12 @@ MOST_WORK = 2e11  # multiplications of one diagnostic: some twenty seconds of a 
 ROWS = 2000  # where all would be more
 
 
+@checked
 def diagnose(
-    fits: Fit | Repeats | Sequence[Fit],
+    fits: Fits,
     *,
-    draws: int = DRAWS,
-    rows: int | None = None,
+    draws: Count = DRAWS,
+    rows: Annotated[int, Between(2)] | None = None,
     seed: int | None = None,
     progress: bool | None = None,
 ) -> list[Finding]:
@@ -52,11 +52,8 @@ def diagnose(
         progress: a bar over the findings; ``None`` shows it on a terminal only.
 
     Raises:
-        PyroccamError: for fewer than two rows, or a guide of which one posterior is to be chosen
-            first.
+        PyroccamError: for a guide of which one posterior is to be chosen first.
     """
-    if rows is not None and rows < 2:
-        raise PyroccamError(f"rows={rows}: give 2 or more of the training rows, or leave it out.")
     runs = members(fits)
     fit = runs[0]
     refuse_undecided(fit)
@@ -64,7 +61,7 @@ def diagnose(
     asked |= _of_posterior(fit, draws, rows, seed)
     asked["held-out rows"] = lambda: elpd(fit, seed=seed).finding()
     if len(runs) > 1:
-        asked["agreement"] = lambda: agreement(Repeats(runs, 0.0)).finding()
+        asked["agreement"] = lambda: agreement(runs).finding()
     found = []
     with FitProgress("diagnose", len(asked), progress) as bar:
         for name, ask in asked.items():
@@ -79,7 +76,7 @@ def _of_posterior(
     """What draws from q are needed for, by name."""
     model = fit.model
     why = ""
-    if model.random_weights and is_point(fit):
+    if model.random_weights and fit.posterior.is_point:
         why = (
             "The posterior is a point: it claims no uncertainty, so there is nothing to check but "
             "its predictions."
@@ -125,7 +122,7 @@ def _only_weights(fit: Fit) -> bool:
     small = [site for site in model.sites if site.rpartition(".")[2] not in ("weight", "bias")]
     if not model.sites or model.structure or small:
         return False
-    return require(fit, BayesianNetwork, "diagnose")[0].weights_before <= 10_000
+    return bool(fit.model.weights_before <= 10_000)
 
 
 def _said(name: str, ask: Callable[[], Finding]) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,19 +13,17 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Whole, checked
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import unknown_name
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import LearntDepth
 from ..arviz.adapter import psis
 from ..posterior.depth import exact_depth_posterior, total_variation
-from ..posterior.family import family, require
+from ..posterior.fitted import Fit
+from ..posterior.posteriors import require
 from .leave_one_out import good_khat
 from .log_joint import LogJoint, centres, is_discrete, is_improper
 from .pareto_result import NOISE_MOST, Khat, KhatBlock
-
-if TYPE_CHECKING:
-    from ..fits.fitting import Fit
 
 __all__ = ["khat", "khat_of", "share_of_draws"]
 
@@ -59,11 +57,7 @@ def khat_of(log_ratios: ArrayLike) -> tuple[float, float, float]:
     """
     values = np.asarray(log_ratios, dtype=np.float64)
     if values.ndim != 1 or len(values) < 100 or not np.isfinite(values).all():
-        bad = int((~np.isfinite(values)).sum())
-        raise PyroccamError(
-            f"log_ratios: got shape {values.shape} with {bad} values that are not finite, expected "
-            "(S,), S of at least 100, all finite."
-        )
+        raise PyroccamError(f"log_ratios of shape {values.shape}", "100 or more, all finite")
     draws = len(values)
     tail = math.ceil(min(draws / 5, 3 * math.sqrt(draws)))
     if np.ptp(values) < EQUAL:
@@ -87,13 +81,14 @@ def share_of_draws(p: Tensor, q: Tensor) -> float:
     return float(1.0 / (p[kept].square() / q[kept]).sum())
 
 
+@checked
 def khat(
     fit: Fit,
     *,
     blocks: Mapping[str, Sequence[str]] | None = None,
-    draws: int = 2000,
-    elsewhere: int = 0,
-    rows: int | None = None,
+    draws: Annotated[int, Between(100)] = 2000,
+    elsewhere: Whole = 0,
+    rows: Annotated[int, Between(2)] | None = None,
     seed: int = 0,
 ) -> Khat:
     r"""Pareto k̂ of q as a proposal for the posterior, by blocks of few dimensions.
@@ -127,29 +122,23 @@ def khat(
         fit: of a Bayesian or structured network, or of learnt depth.
         blocks: sites by name of the block, instead.
         draws: S from each block.
-        elsewhere: draws of the rest at which k̂ is computed as well, each at the cost of the first.
+        elsewhere: of random weights, draws of the rest at which k̂ is computed as well, each at the
+            cost of the first.
         rows: R, to look at a random subset of the training rows.
         seed: of draws and rows; the state of the generators is left as it was.
 
     Raises:
-        PyroccamError: for fewer than 100 draws, unknown sites, or rows of which there are none.
+        PyroccamError: for unknown sites.
 
     References:
         Yao, Vehtari, Simpson, Gelman 2018, Yes, but did it work?, arXiv:1802.02538; Vehtari,
         Simpson, Gelman, Yao, Gabry 2024, JMLR 25(72), for ``limit = min(1 - 1 / log10 S, 0.7)``.
     """
-    if draws < 100 or elsewhere < 0 or (rows is not None and not 1 < rows <= fit.data.N):
-        raise PyroccamError(
-            f"draws must be at least 100, elsewhere at least 0 and rows in 2 ... {fit.data.N}; got "
-            f"{draws}, {elsewhere} and {rows}."
-        )
     if not fit.model.random_weights:
-        if blocks is not None or rows is not None or elsewhere:
-            raise PyroccamError(
-                "blocks=, rows= and elsewhere= are for random weights or structure."
-            )
+        if blocks or elsewhere or rows is not None:
+            raise PyroccamError("blocks=, rows= or elsewhere=", "random weights or structure")
         return Khat((_depth(fit),), draws)
-    rows = None if rows == fit.data.N else rows
+    rows = None if rows is None or rows >= fit.data.N else rows
     where = fit.data.device
     with evaluating(fit.model), evaluating(fit.guide), seeded(seed, where):
         return Khat(_Blocks(fit, draws, elsewhere, rows).all(blocks), draws)
@@ -164,14 +153,9 @@ def _depth(fit: Fit) -> KhatBlock:
     if guide.traits.sums_out:
         why = "The depth is summed out, its posterior is exact: there is no q to look at."
         return KhatBlock("depth", ("depth",), count, refused=why)
-    exact, q = exact_depth_posterior(model, fit.data), family(model, guide).weights()
-    return KhatBlock(
-        "depth",
-        ("depth",),
-        count,
-        share=share_of_draws(exact, q),
-        total_variation=total_variation(exact, q),
-    )
+    exact, q = exact_depth_posterior(model, fit.data), fit.posterior.shares
+    apart, share = total_variation(exact, q), share_of_draws(exact, q)
+    return KhatBlock("depth", ("depth",), count, share=share, total_variation=apart)
 
 
 class _Blocks:
@@ -179,6 +163,7 @@ class _Blocks:
 
     def __init__(self, fit: Fit, draws: int, elsewhere: int, rows: int | None) -> None:
         model, guide = require(fit, BayesianNetwork, "khat")
+        self.posterior = fit.posterior
         self.model, self.guide, self.draws, self.elsewhere = model, guide, draws, elsewhere
         self.rows = rows
         self.sites = model.latents()
@@ -192,12 +177,9 @@ class _Blocks:
     def all(self, blocks: Mapping[str, Sequence[str]] | None) -> tuple[KhatBlock, ...]:
         if blocks is None:
             blocks = self._default()
-        for name, sites in blocks.items():
-            for site in sites:
-                if site not in self.sites:
-                    raise PyroccamError(unknown_name(f"site in block {name!r}", site, self.sites))
-            if not sites:
-                raise PyroccamError(f"Block {name!r} has no sites.")
+        for site in (site for sites in blocks.values() for site in sites):
+            if site not in self.sites:
+                raise PyroccamError(f"site {site!r}", f"one of {self.sites}")
         return tuple(self._block(name, list(dict.fromkeys(s))) for name, s in blocks.items())
 
     def _default(self) -> dict[str, list[str]]:
@@ -259,14 +241,12 @@ class _Blocks:
         one = self._discrete if is_discrete(self.guide.posterior(sites[0])) else self._smooth
         found = one(empty, {site: self.centre[site] for site in others})
         if found.noise > NOISE_MOST:
-            return replace(
-                found,
-                refused=(
-                    f"{self.rows} rows, scaled up, stand for another posterior: their log ratios "
-                    f"are off by {found.noise:.1f} nats, more than the {NOISE_MOST} that could be "
-                    "borne. Take more rows=, or all."
-                ),
+            why = (
+                f"{self.rows} rows, scaled up, stand for another posterior: their log ratios are "
+                f"off by {found.noise:.1f} nats, more than the {NOISE_MOST} that could be borne. "
+                "Take more rows=, or all."
             )
+            return replace(found, refused=why)
         if others:
             again = []
             for _ in range(self.elsewhere):
@@ -280,13 +260,8 @@ class _Blocks:
     def _smooth(self, block: KhatBlock, rest: dict[str, Tensor]) -> KhatBlock:
         drawn = {site: self.guide.posterior(site).sample((self.draws,)) for site in block.sites}
         joint, variance = self.joint(drawn, rest, self.reference)
-        log_q = sum(
-            (
-                self.guide.posterior(site).log_prob(value).double().cpu()
-                for site, value in drawn.items()
-            ),
-            torch.zeros((), dtype=torch.float64),
-        )
+        densities = self.posterior.log_prob(drawn).values()
+        log_q = sum(densities, torch.zeros((), dtype=torch.float64))
         k, error, share = khat_of((joint - log_q).numpy())
         noise = float(variance.mean().sqrt())
         limit = good_khat(self.draws)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from ...data.errors import PyroccamError
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from .finding import WORST_FIRST, Finding, Verdict
+from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
 
 __all__ = ["NOISE_MOST", "Khat", "KhatBlock"]
 
@@ -64,9 +62,8 @@ class KhatBlock:
             assert self.khat is not None
             assert self.limit is not None
             bounds, value = (min(GOOD, self.limit), self.limit), self.khat
-        if not value <= bounds[1]:
-            return "poor"
-        return "good" if value <= bounds[0] and self.rows is None else "doubtful"
+        found = verdict_of(value, *bounds)
+        return "doubtful" if found == "good" and self.rows is not None else found
 
     def finding(self) -> Finding:
         """The verdict in words."""
@@ -75,7 +72,7 @@ class KhatBlock:
         for key in ("khat", "error", "share", "limit", "total_variation", "rows"):
             value = getattr(self, key)
             if value is not None:
-                numbers[key] = value if math.isfinite(value) else None  # an infinite k-hat
+                numbers[key] = finite(value)
         numbers |= {"elsewhere": list(self.elsewhere)} if self.elsewhere else {}
         if self.refused is not None:
             return Finding(name, "refused", self.refused, numbers)
@@ -147,14 +144,8 @@ class Khat:
     @styled
     def figure(self) -> Figure:
         """k̂ of every block that has one, with two standard errors; discrete blocks by their total
-        variation, hollow.
-
-        Raises:
-            PyroccamError: if all blocks were refused.
-        """
+        variation, hollow."""
         shown = [block for block in self.blocks if block.refused is None]
-        if not shown:
-            raise PyroccamError(f"There is no k-hat to draw. {self.blocks[0].refused}")
         fig = new_figure(1.1 + 0.24 * len(shown))
         ax = fig.subplots()
         for place, block in enumerate(reversed(shown)):

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from ...data.errors import PyroccamError
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import draw_posterior
+from ..arviz.groups import shown_values
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from ..fits.fitting import Fit
+from ..posterior.fitted import Fit
 from .finding import Finding
 
 __all__ = ["Sensitivity", "prior_sensitivity"]
@@ -117,19 +118,14 @@ def prior_sensitivity(
     References:
         Kallioinen, Paananen, Bürkner, Vehtari 2024, Statistics and Computing 34.
     """
-    from ..arviz.groups import shown_values  # with xarray, which is slow to import
-
     drawn = draw_posterior(fit, draws, rows=rows, weights=weights, seed=seed)
     values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
     if not values or not drawn.log_q:
         what = "a point" if drawn.log_prior else "of no latent at all"
-        raise PyroccamError(f"The posterior is {what}: there are no draws to reweight.")
+        raise PyroccamError(f"The posterior is {what}", "draws to reweight")
     chosen = [*drawn.log_prior] if sites is None else list(sites)
-    for site in chosen:
-        if site not in drawn.log_prior:
-            raise PyroccamError(
-                f"sites= names {site!r}; the model has {', '.join(drawn.log_prior)}."
-            )
+    if unknown := [site for site in chosen if site not in drawn.log_prior]:
+        raise PyroccamError(f"sites={unknown}", f"some of {[*drawn.log_prior]}")
     prior = sum(drawn.log_prior[site].numpy() for site in chosen)
     found = arviz_adapter.power_scaling(values, np.asarray(prior), "prior")
     likelihood = {}

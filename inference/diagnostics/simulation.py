@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyro
@@ -16,15 +16,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Count, Share, checked
 from ...guides.base import Guide
 from ...models.base import Model
-from ...models.checks import unknown_name
 from ...models.contexts import evaluating, local_parameters, seeded
 from ...models.distributions.wrapped import base
 from ..fits.fitting import fit_repeats
 from ..posterior.depth import exact_depth_posterior
 from ..posterior.draws import outputs_of, weights_of
-from ..posterior.family import family
+from ..posterior.posteriors import posterior_of
 from .calibration import Calibration
 from .log_joint import is_discrete, is_improper
 
@@ -57,15 +57,16 @@ def outputs_at(x: Tensor) -> Quantity:
     return outputs
 
 
+@checked
 def vsbc(
     build: Build,
-    simulations: int = 200,
+    simulations: Annotated[int, Between(20)] = 200,
     *,
     sites: Sequence[str] | None = None,
     quantities: Mapping[str, Quantity] | None = None,
-    draws: int = 1000,
-    level: float = 0.05,
-    at_once: int = 100,
+    draws: Annotated[int, Between(20)] = 1000,
+    level: Share = 0.05,
+    at_once: Count = 100,
     seed: int = 0,
     together: bool | None = None,
     device: str = "auto",
@@ -115,21 +116,15 @@ def vsbc(
 
     Raises:
         PyroccamError: for a prior without draws, a network that computes otherwise in training than
-            afterwards (dropout, batch statistics), a model without latents, unknown sites, or
-            fewer than 20 simulations.
+            afterwards (dropout, batch statistics), a model without latents, or unknown sites.
         NonFiniteLoss: if a fit fails.
 
     References:
         Yao, Vehtari, Simpson, Gelman 2018, arXiv:1802.02538; Talts et al. 2018, arXiv:1804.06788;
         Modrák et al. 2023, arXiv:2211.02383, for quantities that depend on data and parameters.
     """
-    if simulations < 20 or draws < 20 or at_once < 1:
-        raise PyroccamError(
-            "simulations and draws must be at least 20, at_once at least 1; got "
-            f"{simulations}, {draws} and {at_once}."
-        )
     if sites is not None and not sites and not quantities:
-        raise PyroccamError("sites=[] leaves nothing to test: give quantities=.")
+        raise PyroccamError("sites=[] and no quantities", "something to test")
     settings = {"progress": False, "evaluations": 1, **settings}
     rng = np.random.default_rng(seed)
     rows: list[Floats] = []
@@ -174,7 +169,7 @@ class _Simulation:
         known = self.model.latents()
         for site in known if sites is None else sites:
             if site not in known:
-                raise PyroccamError(unknown_name("site", site, known))
+                raise PyroccamError(f"site {site!r}", f"one of {known}")
         with evaluating(self.model), evaluating(self.guide):
             device = next(self.guide.parameters()).device
             truth = {name: value.to(device) for name, value in self.truth.items()}
@@ -183,7 +178,7 @@ class _Simulation:
                     found = self.below(site, truth[site], draws, rng)
                     names += _numbered(site, found)
                     parts.append(found.ravel())
-                drawn = family(self.model, self.guide).draw(draws) if quantities else {}
+                drawn = posterior_of(self.model, self.guide).draw(draws) if quantities else {}
             for name, quantity in quantities.items():
                 value = quantity(self.model, {n: t[None] for n, t in truth.items()})
                 found = _rank(quantity(self.model, drawn), value[0], rng)
@@ -248,25 +243,19 @@ def _refuse(model: Model, guide: Guide) -> None:
         PyroccamError: naming it.
     """
     if not guide.latents():
-        raise PyroccamError(
-            f"Nothing is random in models.{type(model).__name__} with guides."
-            f"{type(guide).__name__}: there is no posterior to calibrate."
-        )
+        raise PyroccamError(f"Nothing is random in a {type(model).__name__}", "a posterior")
     for name, part in model.named_modules():
         noisy = isinstance(part, _DropoutNd) and part.p > 0.0
         if not guide.traits.moves and (noisy or isinstance(part, _BatchNorm)):
             raise PyroccamError(
-                f"Module {name!r} ({type(part).__name__}) computes otherwise in training than "
-                "in evaluation, so the model that is fitted is not the one that is simulated: "
-                "replace it (torch.nn.Identity(), or normalisation by layer or group)."
+                f"Module {name!r} ({type(part).__name__})",
+                "modules that compute in training as in evaluation",
             )
     for site, (layer, name) in model.sites.items():
         prior = layer.latents()[name].prior
         if is_improper(prior):
             raise PyroccamError(
-                f"The prior of site {site!r}, {type(base(prior)).__name__}, is improper or not "
-                "fixed, so no truth can be drawn from it: take a proper prior, such as "
-                "priors.Normal(), StudentT() or GroupHorseshoe()."
+                f"The prior of site {site!r}, {type(base(prior)).__name__}", "a proper one"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Positive, checked
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, styled
 from .finding import Finding, Verdict
@@ -71,10 +72,6 @@ def trend(positions: Floats, values: Floats) -> Trend:
         positions: ``(T,)``, increasing, about equally spaced.
         values: ``(T,)``, finite.
 
-    Raises:
-        PyroccamError: for fewer than 8 values, positions that do not increase, or values that are
-            not finite.
-
     References:
         Phillips 2005, HAC estimation by automated regression, Econometric Theory 21; Sun 2011,
         Robust trend inference with series variance estimator and testing-optimal smoothing
@@ -82,13 +79,6 @@ def trend(positions: Floats, values: Floats) -> Trend:
         J. Business and Economic Statistics 36, for K.
     """
     size = len(values)
-    if positions.shape != values.shape or values.ndim != 1 or size < 8:
-        raise PyroccamError(
-            f"positions, values: got shapes {positions.shape} and {values.shape}, expected one "
-            "shape (T,), T of at least 8."
-        )
-    if not np.isfinite(values).all() or not (np.diff(positions) > 0).all():
-        raise PyroccamError("values must be finite, and positions increase.")
     waves = max(3, int(0.4 * size ** (2 / 3)))
     time = (np.arange(size) + 0.5) / size
     centred = positions - positions.mean()
@@ -188,13 +178,8 @@ class Convergence:
 
     @styled
     def figure(self) -> Figure:
-        """The loss by epoch, the trend in the window, and where it leads in as many epochs again.
-
-        Raises:
-            PyroccamError: where the diagnostic was refused.
-        """
-        if self.line is None:
-            raise PyroccamError(f"There is no trend to draw. {self.refused}")
+        """The loss by epoch, the trend in the window, and where it leads in as many again."""
+        assert self.line is not None
         fig = new_figure(2.9)
         ax = fig.subplots()
         epochs, losses = np.array(self.epochs), np.array(self.losses)
@@ -221,12 +206,13 @@ class Convergence:
         return fig
 
 
+@checked
 def convergence(
     history: Fit | Sequence[Mapping[str, float]],
     *,
     after: float | None = None,
-    share: float = 0.5,
-    worth: float = 0.01,
+    share: Annotated[float, Between(0.0, 1.0, "(]")] = 0.5,
+    worth: Positive = 0.01,
 ) -> Convergence:
     """The convergence of the bound, by the trend of the training loss.
 
@@ -245,17 +231,11 @@ def convergence(
         share: of the evaluations after that, the last ones, that make the window; 16 at least.
         worth: a gain that would matter, in nats for each row. 0.01 is 1 % of likelihood a row.
 
-    Raises:
-        PyroccamError: for rows without epoch or loss, a loss that is not finite, a ``share`` or
-            ``worth`` out of range.
-
     Example:
         >>> rows = [{"epoch": float(e), "loss": 1.0 + 0.5**e} for e in range(1, 41)]
         >>> convergence(rows).verdict
         'good'
     """
-    if not 0.0 < share <= 1.0 or not worth > 0.0:
-        raise PyroccamError(f"share must be in (0, 1] and worth positive, got {share} and {worth}.")
     rows, caution = None, ""
     if not isinstance(history, Sequence):
         fit = history
@@ -263,7 +243,9 @@ def convergence(
         after = changed if after is None else after
         history, rows = fit.history, fit.data.N
     after = 0.0 if after is None else after
-    epochs, losses = _series(history)
+    epochs, losses = (np.array([float(row[n]) for row in history]) for n in ("epoch", "loss"))
+    if not (np.isfinite(epochs).all() and np.isfinite(losses).all()):
+        raise PyroccamError("a history that is not finite", "Fit.history, or the fit itself")
     # The loss of row e is of the epoch that ended there, which began at e - 1.
     settled = np.flatnonzero(epochs - 1.0 >= after - 1e-9)
     window = max(math.ceil(share * len(settled)), LEAST_ROWS)
@@ -296,18 +278,6 @@ def convergence(
         high=-low * span,
         **common,
     )
-
-
-def _series(history: Sequence[Mapping[str, float]]) -> tuple[Floats, Floats]:
-    for name in ("epoch", "loss"):
-        for index, row in enumerate(history):
-            if name not in row or not math.isfinite(row[name]):
-                raise PyroccamError(
-                    f"history[{index}]: {name!r} is {row.get(name, 'missing')}, expected a finite "
-                    "number; pass Fit.history, or the fit itself."
-                )
-    epochs, losses = (np.array([float(row[name]) for row in history]) for name in ("epoch", "loss"))
-    return epochs, losses
 
 
 def _of_fit(fit: Fit) -> tuple[float, str]:

@@ -24,8 +24,8 @@ from ...models.feeding import unfed
 from ...models.layers.affine import AFFINE
 from ...models.priors.normal import Normal
 from ...models.threads import fitting
-from ..posterior.family import require
-from ..posterior.weight_moments import mean_network
+from ..posterior.layers import mean_network
+from ..posterior.posteriors import require
 from ..relative_entropy import CODES
 from ..relative_entropy.blocks import assignment, block_sizes
 from ..storage.checkpoint import CHECKPOINT, fingerprint

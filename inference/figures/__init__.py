@@ -12,7 +12,6 @@ from .canvas import save
 from .cuts import irrelevance_histograms, scale_posteriors
 from .depth import depth_comparison, depth_posterior, spiral_functions
 from .predictive import predicted_observed, predictive_bands
-from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram
 from .sizes import bytes_by_bound, trade_off, weight_path
 from .sparsity import sparsity_maps
@@ -20,7 +19,6 @@ from .structure import simplex_panels, structure_graph
 from .training import training_curve
 
 __all__ = [
-    "ScanPanel",
     "bits_per_layer",
     "bytes_by_bound",
     "depth_comparison",
@@ -31,7 +29,6 @@ __all__ = [
     "reliability_diagram",
     "save",
     "scale_posteriors",
-    "scan_panels",
     "simplex_panels",
     "sparsity_maps",
     "spiral_functions",

@@ -6,9 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...data.errors import PyroccamError
 from ..packing import LayerBits
-from .canvas import checked_layers, legend_above, new_figure
+from .canvas import legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["bits_per_layer"]
@@ -29,15 +28,8 @@ def bits_per_layer(
 
     Returns:
         The figure, with two axes.
-
-    Raises:
-        PyroccamError: if there are no layers, one has no number of weights or no bytes, or bytes
-            are negative.
     """
-    checked_layers("bits", bits, weights=weights, parts=parts)
     total = sum(parts.values())
-    if min(parts.values()) < 0 or total <= 0:
-        raise PyroccamError(f"parts: bytes {dict(parts)}, expected none negative and some positive")
     layers, names = list(bits), list(parts)
     fig = new_figure(1.15 + 0.3 * len(names))
     left, right = fig.subplots(1, 2, sharey=False)

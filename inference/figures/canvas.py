@@ -1,7 +1,7 @@
 """The canvas of all figures: size, checks of what is drawn, axes, legends and files."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +20,7 @@ from matplotlib.ticker import (
 )
 from numpy.typing import ArrayLike, NDArray
 
-from ...data.errors import PyroccamError
+from ...data.ranges import check
 from ...models.checks import as_number
 from ..storage.whole import replacing
 from .style import styled
@@ -47,20 +47,9 @@ def save(fig: Figure, path: str | Path, formats: Sequence[str] = ("png",)) -> li
 
     Returns:
         The files written, in the order of ``formats``.
-
-    Raises:
-        PyroccamError: if a format is not known, or the path already ends in one.
     """
-    known = ("png", "pdf", "svg")
-    unknown = [fmt for fmt in formats if fmt not in known]
-    if unknown or isinstance(formats, str) or not formats:
-        raise PyroccamError(f"formats: got {formats!r}, expected a sequence drawn from {known}")
+    check("formats", formats, Sequence[Literal["png", "pdf", "svg"]])
     path = Path(path)
-    if path.suffix.lstrip(".") in known:
-        raise PyroccamError(
-            f"path: got {str(path)!r}, expected no suffix; try {path.stem!r} and "
-            f"formats=({path.suffix.lstrip('.')!r},)"
-        )
     undated: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "pdf": {"CreationDate": None},
@@ -82,35 +71,11 @@ def new_figure(height: float) -> Figure:
     return fig
 
 
-def checked_array(name: str, value: Array, ndim: int) -> Floats:
-    """Give ``value`` as a finite float64 array of ``ndim`` dimensions."""
+def floats(value: Array) -> Floats:
+    """An array, or a tensor wherever it is, in double precision."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
-    array = np.asarray(value, dtype=np.float64)
-    if array.ndim != ndim:
-        raise PyroccamError(f"{name}: got shape {array.shape}, expected {ndim} dimension(s)")
-    if not np.isfinite(array).all():
-        raise PyroccamError(f"{name}: holds nan or infinite values, expected finite ones")
-    return array
-
-
-def checked_distribution(name: str, value: Array) -> Floats:
-    array = checked_array(name, value, 1)
-    if not len(array) or array.min() < 0 or abs(array.sum() - 1) > 1e-3:
-        raise PyroccamError(
-            f"{name}: {len(array)} values that sum to {array.sum():.4g}, expected probabilities "
-            "(none negative, sum 1); pass log_q.exp() or torch.softmax(logits, 0)"
-        )
-    return array
-
-
-def checked_layers(name: str, found: Mapping[str, Any], /, **others: Mapping[str, Any]) -> None:
-    """Refuse no layers, or a layer that one of the others lacks."""
-    if not found:
-        raise PyroccamError(f"{name}: got no layers, expected at least one")
-    for other, values in others.items():
-        if missing := sorted({*found} - {*values}):
-            raise PyroccamError(f"{other}: layer {missing[0]!r} has none")
+    return np.asarray(value, dtype=np.float64)
 
 
 def cycled(values: Sequence[str]) -> Iterable[str]:

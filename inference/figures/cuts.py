@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ...data.errors import PyroccamError
 from ..pruning.intervals import ScaleIntervals
 from ..pruning.relevance import Irrelevance
-from .canvas import Array, Floats, checked_array, checked_layers, legend_above, log_axis, new_figure
+from .canvas import Array, Floats, floats, legend_above, log_axis, new_figure
 from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["irrelevance_histograms", "scale_posteriors"]
@@ -38,19 +37,13 @@ def irrelevance_histograms(
 
     Returns:
         The figure, with an axis for each layer.
-
-    Raises:
-        PyroccamError: if there are no layers, one has no threshold, or no finite value.
     """
-    checked_layers("found", found, thresholds=thresholds)
     values: dict[str, Floats] = {}
     within: dict[str, NDArray[np.bool_]] = {}
     for name, one in found.items():
         flat = one.values.flatten().double().numpy()
         kept = flat <= thresholds[name] if left is None else np.asarray(left[name]).reshape(-1)
         values[name], within[name] = flat[np.isfinite(flat)], kept[np.isfinite(flat)]
-        if not len(values[name]):
-            raise PyroccamError(f"found[{name!r}]: no finite value to draw")
     fig = new_figure(0.6 + 1.25 * len(found))
     axes = fig.subplots(len(found), 1, squeeze=False)[:, 0]
     for ax, (name, one) in zip(axes, found.items(), strict=True):
@@ -91,25 +84,12 @@ def scale_posteriors(
 
     Returns:
         The figure, with an axis for each layer, logarithmic for scales that are positive.
-
-    Raises:
-        PyroccamError: if there are no layers, their names differ, or a layer has other than one
-            interval for each irrelevance.
     """
-    checked_layers("scales", scales, found=found, thresholds=thresholds)
     fig = new_figure(0.75 + 1.5 * len(scales))
     axes = fig.subplots(len(scales), 1, squeeze=False)[:, 0]
     for ax, (name, one) in zip(axes, scales.items(), strict=True):
-        values = checked_array(f"found[{name!r}]", found[name].values.flatten(), 1)
-        ends = [
-            checked_array(f"scales[{name!r}]", end.flatten(), 1)
-            for end in (one.low, one.median, one.high)
-        ]
-        if {len(end) for end in ends} != {len(values)}:
-            raise PyroccamError(
-                f"scales[{name!r}]: got {len(ends[0])} intervals, expected {len(values)} as in "
-                "found; pass both of one model and guide"
-            )
+        values = floats(found[name].values.flatten())
+        ends = [floats(end.flatten()) for end in (one.low, one.median, one.high)]
         what = "groups" if found[name].grouped else "weights"
         number, step = _intervals(ax, one, ends, values, thresholds[name])
         every = "" if step == 1 else f", every {_ordinal(step)} drawn"

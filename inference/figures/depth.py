@@ -8,15 +8,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...data.errors import PyroccamError
+from ..posterior.depth import DepthStructure
 from .canvas import (
     MANY_POINTS,
     WIDTH,
     Array,
     Floats,
-    checked_array,
-    checked_distribution,
     cycled,
+    floats,
     legend_above,
     log_if_wide,
     mean_sd,
@@ -32,13 +31,9 @@ _FIXED, _FULL, _CUT = "fixed depth, mean ± sd", "learnt depth, all depths", "le
 
 @styled
 def depth_posterior(
-    q: Array,
-    exact: Array | None,
-    depth_chosen: int,
-    depth_chosen_exact: int | None = None,
+    found: DepthStructure,
     nll_by_depth: Mapping[str, Array] | None = None,
     unit: str = "nats per row",
-    beside: str = "exact posterior",
 ) -> Figure:
     """The learnt distribution over depth, and how good each depth is on its own.
 
@@ -47,42 +42,19 @@ def depth_posterior(
     cut at each depth; its axis is logarithmic where the values span more than a factor of 30.
 
     Arguments:
-        q: learnt distribution over depths 0 ... D, shape (D+1,).
-        exact: exact posterior over the same depths, shape (D+1,), or None.
-        depth_chosen: depth chosen from q.
-        depth_chosen_exact: depth chosen from the exact posterior, if there is one.
+        found: q(d), the exact posterior (of random weights the mean of other estimates) and the
+            depths chosen by both.
         nll_by_depth: for each split, e.g. "train" and "test", D+1 values;
             nothing or an empty mapping leaves the lower panel out.
         unit: of these values.
-        beside: what ``exact`` is, for the legend.
 
     Returns:
         The figure, with one or two axes.
-
-    Raises:
-        PyroccamError: if lengths differ, q or exact is not a distribution, or a chosen depth is
-            not one of 0 ... D.
     """
-    heights = checked_distribution("q", q)
+    curves = {k: floats(v) for k, v in (nll_by_depth or {}).items()}
+    heights, reference = floats(found.depth_probs), floats(found.exact_depth_probs)
+    beside = "exact posterior" if found.agreement is None else "mean of other draws"
     n = len(heights)
-    reference = None if exact is None else checked_distribution("exact", exact)
-    if reference is not None and len(reference) != n:
-        raise PyroccamError(
-            f"exact: got {len(reference)} depths, expected {n} as in q; both run over 0 ... D"
-        )
-    for name, depth in (("depth_chosen", depth_chosen), ("depth_chosen_exact", depth_chosen_exact)):
-        if depth is not None and not 0 <= depth < n:
-            raise PyroccamError(f"{name}: got {depth}, expected 0 to {n - 1}: q has {n} depths")
-    curves = {
-        k: checked_array(f"nll_by_depth[{k!r}]", v, 1) for k, v in (nll_by_depth or {}).items()
-    }
-    for name, values in curves.items():
-        if len(values) != n:
-            raise PyroccamError(
-                f"nll_by_depth[{name!r}]: got {len(values)} values, expected {n}, one for each "
-                "depth 0 ... D in q"
-            )
-
     fig = new_figure(3.9 if curves else 2.5)
     depths = np.arange(n)
     if curves:
@@ -90,19 +62,13 @@ def depth_posterior(
     else:
         top = bottom = fig.subplots()
     top.bar(depths, heights, width=0.8, color=CYCLE[0], alpha=0.75, label="q(d)")
-    if reference is not None:
-        top.stairs(
-            reference,
-            np.arange(n + 1) - 0.5,
-            color=CYCLE[1],
-            linewidth=1.5,
-            label=beside,
-        )
+    top.stairs(reference, np.arange(n + 1) - 0.5, color=CYCLE[1], linewidth=1.5, label=beside)
     top.set_ylabel("probability")
     top.set_ylim(bottom=0)
-    lines: list[tuple[int, Any, str]] = [(depth_chosen, "-", f"chosen by q: {depth_chosen}")]
-    if depth_chosen_exact is not None:
-        lines.append((depth_chosen_exact, (0, (2, 1.6)), f"by {beside}: {depth_chosen_exact}"))
+    lines: list[tuple[int, Any, str]] = [
+        (found.depth_chosen, "-", f"chosen by q: {found.depth_chosen}"),
+        (found.depth_chosen_exact, (0, (2, 1.6)), f"by {beside}: {found.depth_chosen_exact}"),
+    ]
     for ax in {id(a): a for a in (top, bottom)}.values():
         for depth, dashes, label in lines:
             ax.axvline(depth, color=INK, linestyle=dashes, linewidth=1.3, label=label, zorder=3)
@@ -150,42 +116,10 @@ def spiral_functions(
 
     Returns:
         The figure: K panels and a colour bar.
-
-    Raises:
-        PyroccamError: if the shapes do not fit together or a probability is outside [0, 1].
     """
-    points = checked_array("x_train", x_train, 2)
-    labels = checked_array("y_train", y_train, 1)
-    first, second = checked_array("grid_x", grid_x, 1), checked_array("grid_y", grid_y, 1)
-    surfaces = checked_array("probs", probs, 3)
-    masses = checked_array("q", q, 1)
-    if points.shape[1] != 2 or len(points) != len(labels):
-        raise PyroccamError(
-            f"x_train: got shape {points.shape} beside {len(labels)} labels, expected "
-            f"({len(labels)}, 2)"
-        )
-    if not np.isin(labels, (0, 1)).all():
-        raise PyroccamError(
-            f"y_train: got labels {np.unique(labels)[:5].tolist()}, expected only 0 and 1; the "
-            "picture is one of two classes"
-        )
-    expected = (len(depths), len(second), len(first))
-    if surfaces.shape != expected:
-        raise PyroccamError(
-            f"probs: got shape {surfaces.shape}, expected {expected}: shown depths, len(grid_y), "
-            "len(grid_x)"
-        )
-    if len(masses) != len(depths) or not len(depths):
-        raise PyroccamError(
-            f"q: got {len(masses)} values, expected {len(depths)}, one for each shown depth (at "
-            "least one); try q[list(depths)]"
-        )
-    if not (surfaces.min() >= 0 and surfaces.max() <= 1):
-        raise PyroccamError(
-            f"probs: got values from {surfaces.min():.4g} to {surfaces.max():.4g}, expected "
-            "probabilities in [0, 1]; try log_probs.exp() or logits.sigmoid()"
-        )
-
+    points, labels, first, second, surfaces, masses = map(
+        floats, (x_train, y_train, grid_x, grid_y, probs, q)
+    )
     columns = min(4, len(depths))
     rows = math.ceil(len(depths) / columns)
     fig = new_figure(0.12 + rows * (0.25 + 0.97 * (WIDTH - 0.8) / columns))
@@ -258,31 +192,19 @@ def depth_comparison(
 
     Returns:
         The figure, with one axes.
-
-    Raises:
-        PyroccamError: if there is nothing to draw, or a depth has no runs.
     """
-    if not ddn and not len(ldn_full) and not len(ldn_pruned):
-        raise PyroccamError("depth_comparison: ddn, ldn_full and ldn_pruned are all empty")
-    for depth, runs in ddn.items():
-        if not len(runs):
-            raise PyroccamError(f"ddn[{depth}]: got no runs, expected at least one; leave it out")
-    pairs = [tuple(pair) for pair in ldn_pruned]
-    if any(len(pair) != 2 for pair in pairs):
-        raise PyroccamError("ldn_pruned: expected pairs (chosen depth, score), one for each run")
-
     fig = new_figure(3.3)
     ax = fig.subplots()
     everything: list[Floats] = []
     if len(ldn_full):
-        scores = checked_array("ldn_full", ldn_full, 1)
+        scores = floats(ldn_full)
         everything.append(scores)
         mean, sd = mean_sd(scores)
         ax.axhspan(mean - sd, mean + sd, color=CYCLE[0], alpha=0.15, linewidth=0)
         ax.axhline(mean, color=CYCLE[0], label=_FULL)
     if ddn:
         order = sorted(ddn)
-        columns = [checked_array(f"ddn[{depth}]", ddn[depth], 1) for depth in order]
+        columns = [floats(ddn[depth]) for depth in order]
         everything += columns
         spread = np.array([mean_sd(column) for column in columns])
         for depth, column in zip(order, columns, strict=True):
@@ -300,8 +222,8 @@ def depth_comparison(
             elinewidth=1.0,
             label=_FIXED,
         )
-    if pairs:
-        chosen = np.array(pairs, dtype=np.float64)
+    if len(ldn_pruned):
+        chosen = np.array(ldn_pruned, dtype=np.float64)
         everything.append(chosen[:, 1])
         ax.plot(
             chosen[:, 0],

@@ -4,9 +4,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import ndtri
 
-from ...data.errors import PyroccamError
 from ..posterior.bands import Bands
-from .canvas import Array, Floats, checked_array, legend_above, new_figure
+from .canvas import Array, Floats, floats, legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["predicted_observed", "predictive_bands"]
@@ -38,22 +37,15 @@ def predictive_bands(
 
     Returns:
         The figure, with one axis. Bands reach 1.96 standard deviations to both sides.
-
-    Raises:
-        PyroccamError: if shapes do not fit, the grid does not increase, a deviation is negative, or
-            the deviation of a row is below that of the mean.
     """
-    points = checked_array("grid", grid, 1)
-    if len(points) < 2 or (np.diff(points) <= 0).any():
-        raise PyroccamError(f"grid: {len(points)} values, expected at least 2, each above the last")
-    mean, epistemic, total = _checked("bands", bands, len(points))
-    rows, observed = _pair("x", x, "y", y)
+    points, rows, observed = floats(grid), floats(x), floats(y)
+    mean, epistemic, total = _parts(bands)
     z = float(ndtri((1 + _LEVEL) / 2))
     fig = new_figure(3.4)
     ax = fig.subplots()
     inner, outer = "95 % band of the mean", "95 % band of a row"
     if at_rows is not None:
-        own = _checked("at_rows", at_rows, len(rows))
+        own = _parts(at_rows)
         outer += f", holds {100 * _held(observed, own[0], own[2], z):.3g} % of them"
     ax.fill_between(
         points, mean - z * total, mean + z * total, color=CYCLE[5], alpha=0.3, linewidth=0,
@@ -89,14 +81,9 @@ def predicted_observed(y: Array, bands: Bands, *, label: str = "target") -> Figu
 
     Returns:
         The figure, with two axes.
-
-    Raises:
-        PyroccamError: as :func:`predictive_bands`.
     """
-    observed = checked_array("y", y, 1)
-    mean, _, total = _checked("bands", bands, len(observed))
-    if not len(observed):
-        raise PyroccamError("y: got no rows, expected at least one")
+    observed = floats(y)
+    mean, _, total = _parts(bands)
     fig = new_figure(3.1)
     left, right = fig.subplots(1, 2, width_ratios=[1.25, 1.0])
     z = float(ndtri((1 + _LEVEL) / 2))
@@ -128,30 +115,8 @@ def predicted_observed(y: Array, bands: Bands, *, label: str = "target") -> Figu
     return fig
 
 
-def _checked(name: str, bands: Bands, length: int) -> list[Floats]:
-    found = [
-        checked_array(f"{name}.{part}", values.reshape(-1), 1)
-        for part, values in bands._asdict().items()
-    ]
-    if {len(values) for values in found} != {length}:
-        raise PyroccamError(
-            f"{name}: got {[len(values) for values in found]} values, expected {length} of each; "
-            "pass one target at a time"
-        )
-    _, epistemic, total = found
-    if length and (epistemic.min() < 0 or (total < epistemic * (1 - 1e-9)).any()):
-        raise PyroccamError(
-            f"{name}: expected 0 <= epistemic <= total, as the noise adds to what the mean does "
-            "not know; got the reverse in some row"
-        )
-    return found
-
-
-def _pair(first: str, x: Array, second: str, y: Array) -> tuple[Floats, Floats]:
-    one, other = checked_array(first, x, 1), checked_array(second, y, 1)
-    if len(one) != len(other):
-        raise PyroccamError(f"{second}: got {len(other)} values, expected {len(one)} as in {first}")
-    return one, other
+def _parts(bands: Bands) -> list[Floats]:
+    return [floats(values.reshape(-1)) for values in bands]
 
 
 def _held(observed: Floats, mean: Floats, sd: Floats, z: float) -> float:

@@ -6,9 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
-from ...data.errors import PyroccamError
 from ..posterior.metrics import Reliability
-from .canvas import FEW_ROWS, Floats, checked_array, cycled, legend_above, new_figure
+from .canvas import FEW_ROWS, cycled, floats, legend_above, new_figure
 from .style import CYCLE, GREY, MARKERS, styled
 
 __all__ = ["reliability_diagram"]
@@ -30,36 +29,18 @@ def reliability_diagram(reliabilities: Mapping[str, Reliability]) -> Figure:
 
     Returns:
         The figure, with two axes. The legend gives each expected calibration error.
-
-    Raises:
-        PyroccamError: if there are no contenders, or the four columns of one differ in length.
     """
-    if not reliabilities:
-        raise PyroccamError("reliabilities: got none, expected at least one contender")
-    tables: dict[str, tuple[Floats, Floats, Floats]] = {}
-    for name, table in reliabilities.items():
-        lengths = {len(column) for column in table}
-        if len(lengths) != 1:
-            raise PyroccamError(
-                f"reliabilities[{name!r}]: columns of {sorted(lengths)} bins, expected one length; "
-                "pass what metrics.reliability returned"
-            )
-        counts = checked_array("counts", table.counts, 1)
-        if not counts.sum() > 0:
-            raise PyroccamError(f"reliabilities[{name!r}]: all bins are empty, expected some rows")
-        held = counts > 0
-        confidence = checked_array("confidence", np.asarray(table.confidence)[held], 1)
-        accuracy = checked_array("accuracy", np.asarray(table.accuracy)[held], 1)
-        tables[name] = (confidence, accuracy, counts)
-
     fig = new_figure(5.0)
     top, bottom = fig.subplots(2, 1, sharex=True, height_ratios=[2.6, 1.0])
     top.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
     hollow, labels = False, list[str]()
-    for (name, (confidence, accuracy, counts)), colour, marker in zip(
-        tables.items(), cycled(CYCLE), cycled(MARKERS), strict=False
+    for (name, table), colour, marker in zip(
+        reliabilities.items(), cycled(CYCLE), cycled(MARKERS), strict=False
     ):
-        rows = counts[counts > 0]
+        counts = floats(table.counts)
+        held = counts > 0
+        rows = counts[held]
+        confidence, accuracy = floats(table.confidence)[held], floats(table.accuracy)[held]
         ece = float((np.abs(accuracy - confidence) * rows).sum() / rows.sum())
         few = rows < FEW_ROWS
         hollow = hollow or bool(few.any())

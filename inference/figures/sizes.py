@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from ...data.errors import PyroccamError
-from .canvas import checked_array, cycled, legend_above, log_axis, log_if_wide, new_figure
+from .canvas import cycled, floats, legend_above, log_axis, log_if_wide, new_figure
 from .style import CYCLE, GREY, INK, MARKERS, styled
 
 __all__ = ["bytes_by_bound", "trade_off", "weight_path"]
@@ -34,27 +33,12 @@ def trade_off(
 
     Returns:
         The figure, with an axis for each cost.
-
-    Raises:
-        PyroccamError: for no costs, numbers that are not as many as the networks, or costs that are
-            not positive.
     """
-    if not costs:
-        raise PyroccamError("costs: got none, expected at least one, by its name")
-    error = checked_array("errors", errors, 1)
-    if len(labels) != len(error) or not 0 <= chosen < len(error):
-        raise PyroccamError(
-            f"labels: got {len(labels)}, and chosen={chosen}, for {len(error)} errors; give a "
-            "label for each network, and the position of one"
-        )
+    error = floats(errors)
     fig = new_figure(3.0)
     axes = fig.subplots(1, len(costs), sharey=True, squeeze=False)[0]
     for ax, (name, values) in zip(axes, costs.items(), strict=True):
-        cost = checked_array(f"costs[{name!r}]", values, 1)
-        if len(cost) != len(error) or not (cost > 0).all():
-            raise PyroccamError(
-                f"costs[{name!r}]: expected {len(error)} positive numbers, one for each network"
-            )
+        cost = floats(values)
         order = cost.argsort()
         ax.plot(cost[order], error[order], color=CYCLE[0], linewidth=0.9)
         ax.plot(cost, error, "o", color=CYCLE[0], markerfacecolor="white", label=others)
@@ -91,18 +75,8 @@ def bytes_by_bound(
 
     Returns:
         The figure, with one axis.
-
-    Raises:
-        PyroccamError: for sizes that are not positive, or not one of each for each label.
     """
-    given = {"predicted": predicted, "actual": actual, "weights": weights}
-    x, y, z = (checked_array(name, values, 1) for name, values in given.items())
-    sizes = (x, y, z)
-    if any(len(one) != len(labels) or not (one > 0).all() for one in sizes):
-        raise PyroccamError(
-            f"predicted, actual, weights: expected a positive number for each of {len(labels)} "
-            f"labels, got {', '.join(str(len(one)) for one in sizes)}"
-        )
+    x, y, z = sizes = floats(predicted), floats(actual), floats(weights)
     fig = new_figure(3.6)
     ax = fig.subplots()
     ends = float(0.8 * min(map(min, sizes))), float(1.25 * max(map(max, sizes)))
@@ -154,26 +128,10 @@ def weight_path(
     Returns:
         The figure, with an axis each for losses and bytes, and for depths and widths where there
         are some.
-
-    Raises:
-        PyroccamError: for numbers that are not as many as the weights, weights or sizes that are
-            not positive, or a position that there is not.
     """
-    found = checked_array("bands", bands, 2)
-    given = {"nll": nll, "small_nll": small_nll, "file_bytes": file_bytes, **widths}
-    given |= {"depths": depths} if depths else {}
-    values = {name: checked_array(name, one, 1) for name, one in given.items()}
-    at = checked_array("weights", weights, 1)
-    if any(len(one) != len(at) for one in [*values.values(), found]):
-        raise PyroccamError(
-            f"weights: got {len(at)}, and other numbers of losses, sizes or widths; give one of "
-            "each for each weight"
-        )
-    if not ((at > 0).all() and (values["file_bytes"] > 0).all() and 0 <= chosen < len(at)):
-        raise PyroccamError(
-            f"weights, file_bytes: expected positive numbers, and chosen={chosen} to be the "
-            f"position of one of {len(at)}"
-        )
+    given = {"nll": nll, "small_nll": small_nll, "file_bytes": file_bytes, "depths": depths}
+    values = {name: floats(one) for name, one in {**given, **widths}.items()}
+    found, at = floats(bands), floats(weights)
     panels = 2 + bool(depths) + bool(widths)
     fig = new_figure(1.75 * panels)
     loss, size, *left = fig.subplots(panels, 1, sharex=True)

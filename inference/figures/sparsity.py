@@ -7,9 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...data.errors import PyroccamError
 from ..pruning.inventory import Remains
-from .canvas import Array, Floats, checked_array, checked_layers, new_figure
+from .canvas import Array, Floats, floats, new_figure
 from .style import AMOUNT, styled
 
 __all__ = ["sparsity_maps"]
@@ -35,12 +34,7 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
 
     Returns:
         The figure: the map of the pixels, if there is one, the layers, and a colour bar.
-
-    Raises:
-        PyroccamError: if there are no layers, one is larger now than before, or ``inputs`` is no
-            image or negative.
     """
-    checked_layers("found", found)
     pixels = None if inputs is None else _pixels(inputs)
     count = len(found) + (pixels is not None)
     # Names such as layer2.0.downsample.0 would run into the next panel.
@@ -60,7 +54,7 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
     for ax, (name, one) in zip(panels, found.items(), strict=False):
         height, width = one.before
         extent = (0.5, width + 0.5, height + 0.5, 0.5)
-        shown = ax.imshow(_shares(name, one), aspect="auto", extent=extent, **look)
+        shown = ax.imshow(_shares(one), aspect="auto", extent=extent, **look)
         split = "\n" if longest > 12 else " "
         ax.set_title(f"{name}:{split}{100 * one.fraction:.3g} % left", loc="left")
         ax.set(xlabel="inputs", ylabel="outputs")
@@ -78,22 +72,13 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
 
 
 def _pixels(inputs: Array) -> Floats:
-    ndim = np.ndim(inputs)
-    image = checked_array("inputs", inputs, 3 if ndim == 3 else 2)
-    image = image.sum(0) if ndim == 3 else image
-    if not image.size or image.min() < 0:
-        raise PyroccamError(f"inputs: least count {image.min(initial=0):g}, expected none negative")
-    return image
+    image = floats(inputs)
+    return image.sum(0) if image.ndim == 3 else image
 
 
-def _shares(name: str, one: Remains) -> Floats:
+def _shares(one: Remains) -> Floats:
     """The layer in at most FINEST squares along a side, each the share of its weights left."""
-    kept = checked_array(f"found[{name!r}].kept", one.kept, 2)
-    if kept.shape[0] > one.before[0] or kept.shape[1] > one.before[1]:
-        raise PyroccamError(
-            f"found[{name!r}]: {kept.shape[0]} x {kept.shape[1]} weights are left of "
-            f"{one.before[0]} x {one.before[1]}; give the sizes before the cut"
-        )
+    kept = floats(one.kept)
     kept = kept[np.argsort(-kept.sum(1), kind="stable")]
     kept = kept[:, np.argsort(-kept.sum(0), kind="stable")]
     whole = np.zeros(one.before)

@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from ...data.errors import PyroccamError
 from ...models.networks.structure_graph import StructureGraph
-from .canvas import WIDTH, Array, Floats, checked_array, new_figure
+from .canvas import WIDTH, Array, floats, new_figure
 from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["simplex_panels", "structure_graph"]
@@ -119,23 +118,15 @@ def simplex_panels(
         shares: by row and column, a number for each corner that is written beside its name, the
             largest bold. Points that lie on each other in a corner do not show how many they are.
         height: in inches.
-
-    Raises:
-        PyroccamError: for points that are not in the simplex, other than three corners, or rows
-            with other columns.
     """
-    if len(corners) != 3:
-        raise PyroccamError(f"corners: got {len(corners)} names, expected 3")
     columns = list(next(iter(panels.values())))
     fig = new_figure(height)
     axes = fig.subplots(len(panels), len(columns), squeeze=False)
     for i, (row, cells) in enumerate(panels.items()):
-        if list(cells) != columns:
-            raise PyroccamError(f"panels: row {row!r} has {list(cells)}, expected {columns}")
         for j, (column, points) in enumerate(cells.items()):
             ax = axes[i, j]
             _triangle(ax, corners, None if shares is None else shares[row][column])
-            x, y = (_checked(f"{row}, {column}", points) @ CORNERS).T
+            x, y = (floats(points) @ CORNERS).T
             look = {"color": CYCLE[i % len(CYCLE)], "markersize": 3.5, "alpha": 0.35, "mew": 0}
             ax.plot(x, y, ".", rasterized=True, **look)  # thousands of points in an SVG are large
             if i == 0:
@@ -165,13 +156,3 @@ def _triangle(ax: Axes, corners: Sequence[str], shares: Sequence[float] | None) 
             color=INK,
             annotation_clip=False,
         )
-
-
-def _checked(name: str, value: Array) -> Floats:
-    points = checked_array(name, value, 2)
-    odd = points.shape[1] != 3 or points.min() < 0 or np.abs(points.sum(1) - 1).max() > 1e-3
-    if odd:
-        raise PyroccamError(
-            f"{name}: shape {points.shape}, expected (N, 3), none negative, each row of sum 1"
-        )
-    return points

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...data.errors import PyroccamError
 from .canvas import MANY_POINTS, Floats, cycled, is_number, legend_above, log_if_wide, new_figure
 from .style import CYCLE, MARKERS, styled
 
@@ -36,24 +35,12 @@ def training_curve(
     Returns:
         The figure: columns whose names end in "loss" or "nll" share the first panel (of one
         unit), every other column has a panel of its own below.
-
-    Raises:
-        PyroccamError: if there is no record, a column asked for has no value, or of several
-            histories one has no value of a column.
     """
-    if not history:
-        raise PyroccamError("history: got no records, expected at least one mapping")
     single = isinstance(history[0], Mapping)
     histories = cast("list[History]", [history] if single else list(history))
-    empty = [number for number, one in enumerate(histories) if not one]
-    if empty:
-        raise PyroccamError(f"history[{empty[0]}]: got no records, expected at least one mapping")
     position = next((key for key in ("epoch", "step") if key in histories[0][0]), None)
     names = list(columns) if columns is not None else _numeric(histories)
-    series = {name: _series(name, histories, position, single) for name in names}
-    if not series:
-        raise PyroccamError("history: no numeric column to draw, expected e.g. 'loss'")
-
+    series = {name: [_series(name, one, position) for one in histories] for name in names}
     nats = [name for name in series if name.endswith(("loss", "nll"))]
     panels = ([nats] if nats else []) + [[name] for name in series if name not in nats]
     fig = new_figure(0.9 + 1.25 * len(panels) + (0.8 if nats else 0.0))
@@ -88,28 +75,14 @@ def _numeric(histories: Sequence[History]) -> list[str]:
     ]
 
 
-def _series(
-    name: str, histories: Sequence[History], position: str | None, single: bool
-) -> list[Floats]:
-    """Positions and values of a column, ``(n, 2)``, of each history."""
-    found = []
-    for number, history in enumerate(histories):
-        which = "history" if single else f"history[{number}]"
-        for index, row in enumerate(history):
-            if position is not None and not is_number(row.get(position)):
-                raise PyroccamError(
-                    f"{which}[{index}]: has no {position!r}, which the first record has"
-                )
-        pairs = [
-            (float(row[position]) if position else float(index), float(row[name]))
-            for index, row in enumerate(history)
-            if is_number(row.get(name))
-        ]
-        if not pairs:
-            known = sorted({key for row in history for key in row})
-            raise PyroccamError(f"columns: {name!r} has no finite value; {which} holds {known}")
-        found.append(np.array(pairs, dtype=np.float64))
-    return found
+def _series(name: str, history: History, position: str | None) -> Floats:
+    """Positions and values of a column, ``(n, 2)``."""
+    pairs = [
+        (float(row[position]) if position else float(index), float(row[name]))
+        for index, row in enumerate(history)
+        if is_number(row.get(name))
+    ]
+    return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
 def _lines(ax: Axes, label: str, each: Sequence[Floats], colour: str, marker: str) -> None:

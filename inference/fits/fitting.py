@@ -204,7 +204,7 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
         val_nll=best["value"],
         seconds=trainer.elapsed,
         structure=structure,
-        weights=one.pair.weights(one.data),
+        weights=one.pair.shares,
         out=one.out,
         engine={**trainer.step.describe(), "processes": trainer.ranks.size},
     )

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...data.errors import PyroccamError
 from ...models.parameters import refuse_without_values
-from ..posterior.family import family, named
+from ..posterior.posteriors import named, posterior_of
 
 __all__ = ["check_kinds", "pick_device", "refuse_one_network"]
 
@@ -22,7 +22,7 @@ def check_kinds(model: Any, guide: Any, data: Any) -> None:
     Raises:
         PyroccamError: naming it.
     """
-    family(model, guide)
+    posterior_of(model, guide)
     if isinstance(data, type) or not hasattr(data, "head"):
         raise PyroccamError(f"the data is {named(data)}", "a data.Dataset")
     if any(t.is_meta for t in (*data.head(1), data.x_val, data.y_val)):

@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
 
 from ...data.limits import ask
+from ...data.ranges import checked
 from ...guides.base import Guide
 from ...models.base import Model
-from ...models.checks import one_of, whole
 from ..posterior.depth import DepthStructure, slack
-from ..posterior.draws import MOST_DRAWS, Noise
-from ..posterior.family import family
+from ..posterior.draws import Draws, Noise
 from ..posterior.metrics import mean_spread
+from ..posterior.posteriors import Posterior, posterior_of
 from ..posterior.predict import (
     HOWS,
     How,
@@ -27,6 +28,7 @@ from ..posterior.predict import (
     mixture_log_probs,
 )
 from ..posterior.scores import by_parts
+from ..posterior.structures import Structure, edge_structure
 from ..training.replicate import validation_nll
 from ..training.settings import Settings
 from .doubts import doubts
@@ -89,6 +91,21 @@ class Fit(Generic[M, G]):
     out: Path | None = None
     engine: dict[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def posterior(self) -> Posterior:
+        """What it knows of its latents: draws, densities, moments of the weights by layer, the
+        network of their means, curvature."""
+        return posterior_of(self.model, self.guide, self.data, self.settings.seed)
+
+    @property
+    def structures(self) -> list[Structure]:
+        """What was learnt of depth, and of the operations of a graph."""
+        if self.structure is not None:
+            return [self.structure]
+        if not self.model.structure or self.guide.traits.variable is not None:
+            return []
+        return [edge_structure(cast(Any, self.model), cast(Any, self.guide))]
+
     @property
     def fits(self) -> list[Fit[M, G]]:
         """This fit alone, so that one fit and several are averaged by the same functions."""
@@ -132,7 +149,7 @@ class Fit(Generic[M, G]):
             model, guide = copy.deepcopy((model, guide))
             size, seed = self.settings.batch_size, self.settings.seed
             renew_statistics(model, guide, self.data, batch_size=size, seed=seed)
-        pair, structure = family(model, guide), None
+        pair, structure = posterior_of(model, guide, self.data), None
         if self.structure is not None:  # q(d) is the best beside the weights, as after any fit
             exact = pair.depth_posterior(self.data, kl_weight)
             running = guide.posterior("depth").probs
@@ -149,7 +166,7 @@ class Fit(Generic[M, G]):
             val_nll=validation_nll(pair, self.data),
             history=[],  # which is of another weight
             structure=structure,
-            weights=pair.weights(self.data),
+            weights=pair.shares,
             out=None,
         )
         return found
@@ -196,12 +213,13 @@ class Fit(Generic[M, G]):
         shares = self._shares(outputs)
         return evaluate(outputs, shares, self.model.likelihood, y, self.data.y_std)
 
+    @checked
     def outputs(
         self,
         x: Tensor | Several,
         how: How = "ensemble",
         *,
-        draws: int | None = None,
+        draws: Draws | None = None,
         noise: Noise = "weights",
         batch_size: int | None = None,
     ) -> Tensor:
@@ -218,19 +236,16 @@ class Fit(Generic[M, G]):
                 memory.
 
         Raises:
-            ValueError: for a way to predict that there is not for this model.
-            DataError: for one row without a batch, and what is no finite number.
+            PyroccamError: for one row without a batch, and what is no finite number.
             TooLarge: for more draws than fit into memory (:mod:`pyroccam.data.limits`).
         """
-        one_of("how", how, HOWS)
-        rows, pair = self.data.packed(x), family(self.model, self.guide)
+        rows = self.data.packed(x)
         if how == "deterministic":
-            return pair.mean_outputs(rows, batch_size)
-        count = len(self.weights) if draws is None else whole("draws", draws, 1, MOST_DRAWS)
+            return self.posterior.mean_outputs(rows, batch_size)
+        count = len(self.weights) if draws is None else draws
         if draws is not None:
             ask(4.0 * count * len(rows) * self.model.likelihood.outputs, f"draws={draws}")
-        seed = self.settings.seed
-        return pair.outputs(rows, count, noise=noise, seed=seed, batch_size=batch_size)
+        return self.posterior.outputs(rows, count, noise=noise, batch_size=batch_size)
 
     def predict(
         self, x: Tensor | Several, how: How = "ensemble", **drawing: Unpack[Drawing]
@@ -254,48 +269,11 @@ class Fit(Generic[M, G]):
             return mixture_log_probs(predicted, shares)
         return torch.einsum("s,sbt->bt", shares, predicted)
 
-    def to_arviz(
-        self,
-        draws: int = 500,
-        *,
-        split: str = "train",
-        rows: int | None = None,
-        weights: bool = False,
-        prior: bool = True,
-        seed: int | None = None,
-    ) -> Any:
-        """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
+    def to_arviz(self, draws: int = 500, **options: Any) -> Any:
+        """The posterior for ArviZ, see :func:`pyroccam.inference.arviz.to_arviz`."""
+        from ..arviz import to_arviz
 
-        Groups: ``posterior`` (structure as γ, scales, and weights if wanted; one chain),
-        ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
-        site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``,
-        ``prior`` and ``prior_predictive`` where the prior is proper, and ``structure``: exact
-        probabilities of depths and primitives. Where only weights are random, ``posterior`` and
-        ``prior`` hold the root mean square of each layer's, ``1.weight_rms``. Targets are in
-        original units. Variables have the names of their sites; dimensions are ``depth``, ``row``,
-        ``1.input``, ``1.output`` (of the layer ``1``), ``x-h.primitive`` (of an edge). Of
-        ``posterior`` weights that the depth of a draw does not reach are NaN, and have no part in
-        its densities.
-
-        Draws of a variational posterior are independent: effective sample sizes and R-hat of one
-        fit say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
-
-        Arguments:
-            draws: S; of a point estimate one.
-            split: whose rows; of others than ``train`` there is no ``log_p``.
-            rows: only so many, evenly spread; there is no ``log_p`` either.
-            weights: keep weights and biases too: S times their number.
-            prior: draw from the prior as well.
-            seed: of the draws, that of the fit if left out.
-
-        Raises:
-            ValueError: for more log-likelihoods than fit into 2 GiB.
-        """
-        from ..arviz.groups import to_arviz
-
-        return to_arviz(
-            [self], draws, split=split, rows=rows, weights=weights, prior=prior, seed=seed
-        )
+        return to_arviz(self, draws, **options)
 
     def components(self, x: Tensor | Several, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
         """Components of an ensemble: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``.
@@ -333,14 +311,10 @@ class Repeats(Generic[M, G]):
         return evaluate_together(self.fits, split, noise=noise)
 
     def to_arviz(self, draws: int = 500, **options: Any) -> Any:
-        """The repeats as chains, see :meth:`Fit.to_arviz`: R-hat then compares runs.
+        """The repeats as chains, see :func:`pyroccam.inference.arviz.to_arviz`."""
+        from ..arviz import to_arviz
 
-        Raises:
-            ValueError: if they differ in their latents, or in their rows.
-        """
-        from ..arviz.groups import to_arviz
-
-        return to_arviz(self.fits, draws, **options)
+        return to_arviz(self, draws, **options)
 
     def spread(self, metrics: Callable[[Fit], dict[str, float]] = Fit.evaluate) -> dict[str, Any]:
         """Mean, standard deviation and number of each metric over the repeats."""

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ...models.contexts import evaluating
-from ..posterior.draws import draw_outputs
 from ..posterior.predict import DRAWS, streamed
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def teacher_of(fit: Fit) -> Teacher | None:
         return None
 
     def predictive(x: Tensor) -> Tensor:
-        outputs = draw_outputs(fit.model, fit.guide, x, DRAWS, seed=fit.settings.seed)
+        outputs = fit.posterior.outputs(x, DRAWS)
         return like.mean_prediction(outputs)[None]
 
     return Teacher(*(streamed(predictive, x)[0] for x in (data.x_train, data.x_val)))

@@ -17,7 +17,7 @@ from ...models.contexts import seeded
 from ..diagnostics.log_joint import is_discrete
 from ..elbo.full_data import summed_out
 from ..fits.result import Fit
-from ..posterior.family import random_network
+from ..posterior.posteriors import random_network
 from .estimator import Estimator, LogEvidence
 from .joint import Joint, joint
 

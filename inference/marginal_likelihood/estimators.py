@@ -11,7 +11,7 @@ from ...data.ranges import Between, Whole, nearest
 from ...guides.base import sums_out
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
-from ..posterior.family import refuse_undecided
+from ..posterior.posteriors import refuse_undecided
 from .annealing import Annealed
 from .closed_form import Exact
 from .codes import ChainRule, Prequential

@@ -23,8 +23,8 @@ from ...models.contexts import evaluating
 from ...models.distributions.wrapped import base
 from ..diagnostics.log_joint import is_improper
 from ..posterior.draws import at_once, outputs_of, weights_of
-from ..posterior.family import require
-from ..posterior.weight_moments import mean_network
+from ..posterior.layers import mean_network
+from ..posterior.posteriors import require
 
 if TYPE_CHECKING:
     from ...data import Dataset

@@ -11,7 +11,7 @@ from ...guides.base import sums_out
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
 from ..posterior.depth import exact_depth_posterior, sum_by_depth
-from ..posterior.family import refuse_undecided
+from ..posterior.posteriors import refuse_undecided
 from .joint import numbers_of, refuse_improper
 
 __all__ = ["DescriptionLength", "description_length", "refuse_points"]

@@ -8,28 +8,33 @@ from .depth import (
     rounded_mean,
     total_variation,
 )
-from .draws import DrawnNetwork, draw_outputs
+from .draws import DrawnNetwork
 from .ensemble import EnsembleNetwork
-from .mean_propagation import Curvature, curvature, to_sample
+from .layers import Layer
+from .mean_propagation import Curvature, Curvatures
+from .posteriors import DepthPosterior, Posterior, WeightPosterior, posterior_of
+from .structures import EdgeStructure, Structure
 from .uncertainties import Uncertainty, out_of_domain, uncertainty
-from .weight_moments import mean_network, moments
 
 __all__ = [
     "Curvature",
+    "Curvatures",
+    "DepthPosterior",
     "DepthStructure",
     "DrawnNetwork",
+    "EdgeStructure",
     "EnsembleNetwork",
+    "Layer",
+    "Posterior",
+    "Structure",
     "Uncertainty",
+    "WeightPosterior",
     "choose_depth",
-    "curvature",
-    "draw_outputs",
     "exact_depth_posterior",
-    "mean_network",
     "metrics",
-    "moments",
     "out_of_domain",
+    "posterior_of",
     "rounded_mean",
-    "to_sample",
     "total_variation",
     "uncertainty",
 ]

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-
 __all__ = ["Bands", "mixture_bands"]
 
 
@@ -47,19 +45,7 @@ def mixture_bands(
 
     Returns:
         Moments in float64.
-
-    Raises:
-        PyroccamError: for shapes that do not fit, or weights that are no distribution.
     """
-    if outputs.dim() != 3 or weights.shape != outputs.shape[:1]:
-        raise PyroccamError(
-            f"outputs: got {tuple(outputs.shape)} beside weights {tuple(weights.shape)}, expected "
-            "(S, N, T) and (S,); pass fit.outputs(x) and fit.weights"
-        )
-    if weights.min() < 0 or abs(float(weights.sum()) - 1) > 1e-3:
-        raise PyroccamError(
-            f"weights: sum {float(weights.sum()):.4g}, expected probabilities: none negative, sum 1"
-        )
     w, m = weights.detach().double(), outputs.detach().double()
     mean = torch.einsum("s,snt->nt", w, m)
     # Around the mean: the difference of two large squares would lose the digits of a small one.

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Protocol
 
 import pyro
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data.ranges import Between, checked
 from ...guides.base import NetworkGuide
 from ...models.base import Model
 from ...models.bayesian_stack import BayesianStack
-from ...models.checks import as_number
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import log_likelihood_by_depth
 from ..distributed.ranks import ALONE, Ranks
@@ -23,8 +22,7 @@ from ..elbo.estimator import bound
 
 __all__ = [
     "DepthStructure",
-    "certainty",
-    "check_share",
+    "Threshold",
     "choose_depth",
     "depth_posterior_of_weights",
     "exact_depth_posterior",
@@ -34,6 +32,9 @@ __all__ = [
     "total_variation",
 ]
 
+
+Threshold = Annotated[float, Between(0.0, 1.0, "(]")]
+"""Of the 95 % rule: the first depth with so large a share of the largest probability is chosen."""
 
 EQUAL = 0.001
 """Nats of a row within which depths are as good as each other, where weights are random: what many
@@ -163,20 +164,8 @@ def small_parts(
                 yield x[part.rows], y[part.rows]
 
 
-def check_share(threshold: Any) -> None:
-    """Refuse what can be no threshold of the 95 % rule.
-
-    Raises:
-        PyroccamError: for anything but a number in (0, 1].
-    """
-    if not 0.0 < as_number(threshold) <= 1.0:
-        raise PyroccamError(
-            f"threshold must be in (0, 1], got {threshold!r}: the first depth with so large a "
-            "share of the largest probability is chosen."
-        )
-
-
-def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
+@checked
+def choose_depth(probs: Tensor, threshold: Threshold = 0.95) -> int:
     r"""The 95 % rule: :math:`\min \{ i : q_i \ge threshold \cdot \max_j q_j \}`.
 
     Arguments:
@@ -190,7 +179,6 @@ def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
         >>> choose_depth(torch.tensor([0.1, 0.39, 0.4, 0.11]))
         1
     """
-    check_share(threshold)
     return int((probs >= threshold * probs.max()).nonzero()[0])
 
 
@@ -203,25 +191,6 @@ def slack(rows: int, kl_weight: float) -> float:
     """What the share of a rule is multiplied by where weights are random: depths that are as good
     as each other differ by so much in q(d)."""
     return math.exp(max(-EQUAL * rows / kl_weight, -600.0))
-
-
-def certainty(found: Mapping[str, Any]) -> str:
-    """How far a chosen depth is to be believed, in words.
-
-    Arguments:
-        found: what a :class:`DepthStructure` has, by name.
-    """
-    other, apart = found["depth_chosen_exact"], found["tv_to_exact"]
-    if (share := found.get("agreement")) is None:
-        return (
-            f"Exact posterior given the weights: depth {other}; total variation between it and q "
-            f"{apart:.3f}"
-        )
-    return (
-        f"q is an estimate from {PASSES} draws of the weights. {OTHERS} such estimates from other "
-        f"draws: {share:.0%} choose this depth, their mean depth {other}; total variation between "
-        f"one of them and q {apart:.3f} ± {found['tv_error']:.3f}"
-    )
 
 
 def total_variation(p: Tensor, q: Tensor) -> float:
@@ -271,6 +240,36 @@ class DepthStructure:
     agreement: float | None = None
 
     @property
+    def choice(self) -> int:
+        """The chosen depth."""
+        return self.depth_chosen
+
+    @property
+    def certainty(self) -> float:
+        """Its probability under q."""
+        return float(self.depth_probs[self.depth_chosen])
+
+    def sentences(self) -> list[str]:
+        """What was learnt, in words."""
+        d, deepest = self.depth_chosen, len(self.depth_probs) - 1
+        rule = (
+            f"the first depth whose probability is within {self.threshold:.0%} of the largest"
+            if self.agreement is None
+            else f"no deeper one has a bound that is more than {EQUAL:g} nats of a row better"
+        )
+        running = (
+            f" (of the running estimate of q in training {self.tv_running:.3f})"
+            if self.tv_running is not None
+            else ""
+        )
+        return [
+            f"Depth {d} of {deepest} was chosen: {rule}. q(d={d}) = {self.certainty:.3f}; "
+            f"E[d] = {self.depth_expected:.1f}; depths below {d} together have probability "
+            f"{float(self.depth_probs[:d].sum()):.3f}.",
+            f"{self._beside()}{running}.",
+        ]
+
+    @property
     def blocks_left(self) -> int:
         """How many blocks the network of the chosen depth has: as many, or fewer."""
         return self.depth_chosen if self.blocks is None else len(self.blocks)
@@ -317,6 +316,20 @@ class DepthStructure:
             for name, value in vars(self).items()
         }
 
+    def _beside(self) -> str:
+        """How far a chosen depth is to be believed, in words."""
+        other, apart = self.depth_chosen_exact, f"{self.tv_to_exact:.3f}"
+        if self.agreement is None:
+            return (
+                f"Exact posterior given the weights: depth {other}; total variation between it "
+                f"and q {apart}"
+            )
+        return (
+            f"q is an estimate from {PASSES} draws of the weights. {OTHERS} such estimates from "
+            f"other draws: {self.agreement:.0%} choose this depth, their mean depth {other}; total "
+            f"variation between one of them and q {apart} ± {self.tv_error:.3f}"
+        )
+
     def __str__(self) -> str:
         q = self.depth_probs
         left = ""
@@ -326,5 +339,5 @@ class DepthStructure:
         return (
             f"depth {self.depth_chosen} of {len(q) - 1} (q = {q[self.depth_chosen]:.3f}, "
             f"P(d <= {self.depth_chosen}) = {q[: self.depth_chosen + 1].sum():.3f}, "
-            f"E[d] = {self.depth_expected:.1f}){left}. {certainty(vars(self))}"
+            f"E[d] = {self.depth_expected:.1f}){left}. {self._beside()}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, nullcontext
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyro
 import torch
@@ -16,15 +16,14 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, checked
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import one_of, unknown_name, whole
 from ...models.contexts import dropping, evaluating, local_parameters, plain_kernels, seeded
 from ...models.layers.bayesian_layer import BayesianLayer, convolves
-from .weight_moments import mean_network, moments
+from .layers import layer_moments, mean_network
 
 __all__ = [
-    "NOISES",
     "DrawnNetwork",
     "Noise",
     "draw_outputs",
@@ -34,11 +33,10 @@ __all__ = [
 ]
 
 Noise = Literal["weights", "activations"]
-NOISES = ("weights", "activations")
 
 # Weights of networks that are drawn at once, in numbers.
 AT_ONCE = 2**24
-MOST_DRAWS = 1_000_000  # of one prediction
+Draws = Annotated[int, Between(1, 1_000_000)]  # of one prediction
 ROWS_AT_ONCE = 2**16  # of all of them together
 IMAGES_AT_ONCE = 2**11  # of 28 x 28, where hidden units are images: what a CPU's cache holds
 
@@ -107,9 +105,9 @@ def draw_weights(
     """
     held = None
     if only is not None:
-        means = moments(model, guide)
+        means = layer_moments(model, guide)
         if unknown := sorted({*only} - {*means}):
-            raise PyroccamError(unknown_name("Bayesian layer in only=", unknown[0], means))
+            raise PyroccamError(f"only= of {unknown[0]!r}", f"Bayesian layers: {[*means]}")
         held = {name: (chosen, means[name].mean) for name, chosen in only.items()}
     return weights_of(model, draw_sites(model, guide, draws), held)
 
@@ -137,15 +135,14 @@ class DrawnNetwork(nn.Module):
         PyroccamError: for activations of a guide that draws its weights.
     """
 
+    @checked
     def __init__(
         self, model: BayesianNetwork, guide: NetworkGuide, noise: Noise = "weights"
     ) -> None:
         super().__init__()
-        one_of("noise", noise, NOISES)
         if noise == "activations" and guide.scales is None:
             raise PyroccamError(
-                f"noise='activations' needs a guide with local reparameterisation, this "
-                f"{type(guide).__name__} draws weights: use noise='weights'."
+                f"noise='activations' of a {type(guide).__name__}", "a guide of local=True"
             )
         self.model, self.guide = model, guide
         self.noise: Noise = noise
@@ -212,11 +209,12 @@ _WRITES_NOISE = {
 
 
 @torch.no_grad()
+@checked
 def draw_outputs(
     model: BayesianNetwork,
     guide: NetworkGuide,
     x: Tensor,
-    draws: int,
+    draws: Draws,
     *,
     noise: Noise = "weights",
     only: Mapping[str, Tensor] | None = None,
@@ -232,7 +230,7 @@ def draw_outputs(
             inputs.
         only: weights that are drawn, by layer, booleans in their shape; those of other layers are
             drawn, and the rest are means
-            (:func:`~pyroccam.inference.posterior.mean_propagation.to_sample`). For drawn weights.
+            (:meth:`~pyroccam.inference.posterior.Curvatures.to_sample`). For drawn weights.
         seed: of the draws; the state of the generator is left as it was.
         batch_size: rows in a pass, by default 1024, or fewer large images. Several networks pass at
             once where their weights fit into 64 MiB.
@@ -240,9 +238,8 @@ def draw_outputs(
     Returns:
         ``(S, N, outputs)``.
     """
-    whole("draws", draws, 1, MOST_DRAWS)
     if only is not None and noise != "weights":
-        raise PyroccamError(f"only= says which weights are drawn, noise={noise!r} draws none.")
+        raise PyroccamError(f"only= beside noise={noise!r}", "noise='weights'")
     batch_size = rows_in_a_pass(x, batch_size)
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,20 +12,20 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, checked
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import whole
 from ...models.contexts import seeded
 from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.networks.structure_graph import StructureGraph
-from .draws import MOST_DRAWS, DrawnNetwork, Noise, chunks
-from .family import require
+from .draws import DrawnNetwork, Draws, Noise, chunks
+from .fitted import Fits, members
+from .posteriors import require
 from .same_rows import on_scale_of
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from ..fits.fitting import Fit, Repeats
 
-__all__ = ["EnsembleNetwork", "components", "members"]
+__all__ = ["EnsembleNetwork", "components"]
 
 
 class EnsembleNetwork(nn.Module):
@@ -56,26 +56,24 @@ class EnsembleNetwork(nn.Module):
             computes passes again: memory is bounded, for a third more time.
 
     Raises:
-        PyroccamError: for a fit of anything but a Bayesian network.
-        ValueError: for a fit of regression, or no fit, or numbers below 1.
+        PyroccamError: for a fit of anything but a Bayesian network that classifies, or no fit.
 
     References:
         Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474; Athalye, Carlini, Wagner 2018,
         arXiv:1802.00420, for gradients through noise.
     """
 
+    @checked
     def __init__(
         self,
-        fits: Fit | Repeats | Sequence[Fit],
+        fits: Fits,
         *,
-        draws: int = 20,
+        draws: Draws = 20,
         noise: Noise = "weights",
         seed: int | None = None,
-        at_once: int = 32,
+        at_once: Count = 32,
     ) -> None:
         super().__init__()
-        for name, value in (("draws", draws), ("at_once", at_once)):
-            whole(name, value, 1, MOST_DRAWS)
         trunks: list[nn.Module] = []
         networks: list[nn.Module] = []
         likelihoods: list[nn.Module] = []
@@ -85,13 +83,9 @@ class EnsembleNetwork(nn.Module):
             instead = "Of learnt depth, inference.prune makes a plain network: take its gradients."
             model, guide = require(one, BayesianNetwork, "EnsembleNetwork", instead)
             if model.likelihood.task != "classification":
-                raise PyroccamError(
-                    f"EnsembleNetwork averages probabilities of classes, got a fit of "
-                    f"{model.likelihood.task} by {type(model.likelihood).__name__}. Use "
-                    "Fit.predict, or inference.posterior.DrawnNetwork."
-                )
+                raise PyroccamError(f"A fit of {model.likelihood.task}", "classification")
             model, guide = copy.deepcopy((model, guide))
-            self._passes += [len(networks)] * (1 if is_point(one) else draws)
+            self._passes += [len(networks)] * (1 if one.posterior.is_point else draws)
             likelihoods.append(model.part("likelihood"))
             trunk, model.net = _split(model.part("net"))
             trunks.append(_of_own_scale(trunk, all_of[0].data, one.data))
@@ -192,28 +186,8 @@ def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
     return net[:first], net[first:]
 
 
-def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
-    """The fits that a prediction averages.
-
-    Raises:
-        PyroccamError: if there is none.
-    """
-    found: list[Fit] = list(getattr(fits, "fits", cast(Any, fits)))
-    if not found:
-        raise PyroccamError("fits: got none, expected at least one fit.")
-    return found
-
-
-def is_point(one: Fit) -> bool:
-    """True if every pass through a Bayesian network gives the same: weights that are points, a
-    known structure, and no dropout."""
-    if any(isinstance(part, _DropoutNd) for part in one.model.modules()):
-        return False
-    return one.guide.traits.point
-
-
 def components(
-    fits: Fit | Repeats | Sequence[Fit],
+    fits: Fits,
     x: Tensor,
     *,
     draws: int | None = None,
@@ -230,7 +204,7 @@ def components(
     found, shares = [], []
     all_of = members(fits)
     for one in all_of:
-        count = 1 if is_point(one) else draws
+        count = 1 if one.posterior.is_point else draws
         own_x = on_scale_of(x, all_of[0].data, one.data).to(one.weights.device)
         outputs, own = one.components(own_x, draws=count, noise=noise)
         found.append(outputs)

@@ -5,26 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vjp, vmap
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Count, Fraction, NotNegative, checked
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import one_of
 from ...models.contexts import evaluating, plain_kernels, seeded
 from ...models.distributions.wrapped import base
 from .draws import draw_weights
-from .family import require
-from .weight_moments import mean_network, moments
 
 if TYPE_CHECKING:
-    from ..fits.fitting import Fit
+    from .posteriors import WeightPosterior
 
-__all__ = ["Curvature", "curvature", "to_sample"]
+__all__ = ["Curvature", "Curvatures", "curvature"]
 
 At = Literal["means", "posterior"]
 
@@ -47,15 +45,46 @@ class Curvature:
     rows: int
 
 
+class Curvatures(dict[str, Curvature]):
+    """The curvature along the weights of each layer."""
+
+    @checked
+    def to_sample(
+        self, *, threshold: NotNegative | None = None, share: Fraction | None = None
+    ) -> dict[str, Tensor]:
+        """The weights that have to be drawn, by layer, as ``only=`` of
+        :meth:`Posterior.outputs <pyroccam.inference.posterior.Posterior.outputs>` takes them; the
+        others are set to their means.
+
+        Arguments:
+            threshold: draw those of ``|κ|`` at or above it, in nats.
+            share: or draw this share of all weights, those of the greatest ``|κ|``, and whatever
+                ties with the last of them: many are exactly zero behind units that a ReLU cuts off.
+
+        Raises:
+            PyroccamError: unless one of both is given.
+        """
+        if (threshold is None) == (share is None):
+            raise PyroccamError("to_sample takes threshold= or share=, one of both")
+        sizes = {layer: one.kappa.abs() for layer, one in self.items()}
+        if share is not None:
+            ordered = torch.cat([size.flatten() for size in sizes.values()]).sort().values
+            first = len(ordered) - round(share * len(ordered))
+            threshold = float(ordered[first]) if first < len(ordered) else math.inf
+        assert threshold is not None
+        return {layer: size >= threshold for layer, size in sizes.items()}
+
+
+@checked
 def curvature(
-    fit: Fit,
+    posterior: WeightPosterior,
     *,
     at: At = "means",
-    probes: int | None = 64,
-    rows: int = 512,
+    probes: Annotated[int, Between(2)] | None = 64,
+    rows: Count = 512,
     split: str = "train",
     seed: int = 0,
-) -> dict[str, Curvature]:
+) -> Curvatures:
     r"""The curvature test for mean propagation, for every random weight.
 
     .. math:: κ_{ij} = σ_{ij}^2 \, \frac{1}{N} \sum_n
@@ -73,7 +102,7 @@ def curvature(
     may be replaced.
 
     Arguments:
-        fit: of a :class:`~pyroccam.models.BayesianNetwork`.
+        posterior: of random weights, with its data.
         at: where the derivative is taken.
         probes: random directions (or draws, ``at="posterior"``) of the estimate. ``None`` is exact
             at the means, by one directional derivative for each weight: for small layers.
@@ -87,26 +116,20 @@ def curvature(
         row.
 
     Raises:
-        PyroccamError: for a fit of another model.
-        ValueError: for fewer than two probes, exact derivatives over the posterior, or weights
-            whose posterior is not normal there.
+        PyroccamError: for exact derivatives over the posterior, or weights whose posterior is not
+            normal there.
 
     References:
         Neklyudov et al. 2018, arXiv:1803.03764 (version 1), for the test; Bekas, Kokiopoulou, Saad
         2007, An estimator for the diagonal of a matrix; Stein 1981, Estimation of the mean of a
         multivariate normal distribution.
     """
-    model, guide = require(fit, BayesianNetwork, "curvature", "The weights of others are numbers.")
-    one_of("at", at, ("means", "posterior"))
-    if probes is not None and probes < 2:
-        raise PyroccamError(
-            f"probes must be at least 2, for a standard error, or None; got {probes}."
-        )
     if probes is None and at == "posterior":
-        raise PyroccamError("probes=None is exact at the means; over the posterior give a number.")
-    x, y = (part[:rows] for part in fit.data.split(split))
-    net = mean_network(model, guide)
-    known = moments(model, guide)
+        raise PyroccamError("probes=None over the posterior", "a number of draws")
+    model, guide, data = posterior.model, posterior.guide, posterior.data
+    assert data is not None
+    x, y = (part[:rows] for part in data.split(split))
+    net = posterior.mean_network()
     names = {layer: f"{layer}.weight" if layer else "weight" for layer in model.layers}
     means = {name: p.detach() for name, p in net.named_parameters()}
 
@@ -119,10 +142,10 @@ def curvature(
         if at == "posterior":
             assert probes is not None
             return _over_posterior(log_likelihood, model, guide, means, names, probes, len(x))
-        found = {}
+        found = Curvatures()
         for layer, name in names.items():
             diagonal = _diagonal(_own(log_likelihood, means, name), means[name], probes)
-            variance = known[layer].variance
+            variance = posterior.layers[layer].variance
             found[layer] = Curvature(variance * diagonal[0], variance * diagonal[1], len(x))
         return found
 
@@ -167,7 +190,7 @@ def _over_posterior(
     names: Mapping[str, str],
     draws: int,
     rows: int,
-) -> dict[str, Curvature]:
+) -> Curvatures:
     """Curvature by Stein's lemma, for normal posteriors of the weights themselves."""
     for layer, part in model.layers.items():
         weight = base(guide.posterior(f"{layer}.weight"))
@@ -176,8 +199,8 @@ def _over_posterior(
             "bias",
         }:
             raise PyroccamError(
-                f"at='posterior' needs normal weights without scales, which those of layer "
-                f"{layer!r} are not: take at='means'."
+                f"at='posterior' where weights of layer {layer!r} are not normal or have scales",
+                "at='means'",
             )
     found: dict[str, list[Tensor]] = {layer: [] for layer in names}
     for _ in range(draws):
@@ -185,7 +208,9 @@ def _over_posterior(
         slopes = grad(f)({**means, **drawn})
         for layer, name in names.items():
             found[layer].append((drawn[name] - means[name]) * slopes[name])
-    return {layer: Curvature(*_mean_and_error(iter(each)), rows) for layer, each in found.items()}
+    return Curvatures(
+        {layer: Curvature(*_mean_and_error(iter(each)), rows) for layer, each in found.items()}
+    )
 
 
 def _mean_and_error(values: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
@@ -198,32 +223,3 @@ def _mean_and_error(values: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
         mean = mean + gap / count
         squares = squares + gap * (value - mean)
     return mean, (squares / (count * (count - 1))).sqrt()
-
-
-def to_sample(
-    found: Mapping[str, Curvature], *, threshold: float | None = None, share: float | None = None
-) -> dict[str, Tensor]:
-    """The weights that have to be drawn, by layer, as ``only=`` of
-    :func:`~pyroccam.inference.posterior.draw_outputs` takes them; the others are set to their
-    means.
-
-    Arguments:
-        found: of :func:`curvature`.
-        threshold: draw those of ``|κ|`` at or above it, in nats.
-        share: or draw this share of all weights, those of the greatest ``|κ|``, and whatever ties
-            with the last of them: many are exactly zero behind units that a ReLU cuts off.
-
-    Raises:
-        PyroccamError: unless one of both is given, or for a share outside of [0, 1].
-    """
-    if (threshold is None) == (share is None):
-        raise PyroccamError("Give threshold= or share=, one of both.")
-    sizes = {layer: one.kappa.abs() for layer, one in found.items()}
-    if share is not None:
-        if not 0.0 <= share <= 1.0:
-            raise PyroccamError(f"share must be in [0, 1], got {share}.")
-        ordered = torch.cat([size.flatten() for size in sizes.values()]).sort().values
-        first = len(ordered) - round(share * len(ordered))
-        threshold = float(ordered[first]) if first < len(ordered) else math.inf
-    assert threshold is not None
-    return {layer: size >= threshold for layer, size in sizes.items()}

@@ -1,8 +1,8 @@
 """Scores of predictive distributions: accuracy, likelihood, Brier, calibration.
 
 Every classification score takes *log*-probabilities, so that a likelihood is a likelihood
-and a confident mistake costs what it should; handing over probabilities is an error that
-says so. Sums are taken in float64 whatever the network ran in.
+and a confident mistake costs what it should. Sums are taken in float64 whatever the network
+ran in.
 """
 
 import math
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, checked
 
 __all__ = [
     "Reliability",
@@ -52,59 +53,26 @@ class Reliability(NamedTuple):
 
 
 def _checked_classification(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Check (N, C) log-probabilities and (N,) labels; give them back in float64 and int64.
+    """(N, C) log-probabilities and (N,) labels, in float64 and int64.
 
     Rows within the tolerance are normalised exactly, so that no probability exceeds one.
     """
-    if log_probs.ndim != 2 or log_probs.shape[0] < 1 or log_probs.shape[1] < 2:
+    log_p, labels = log_probs.detach().double(), y.detach().to(log_probs.device)
+    if log_p.ndim != 2 or not len(log_p) or labels.shape != log_p.shape[:1]:
         raise PyroccamError(
-            f"log_probs: got shape {tuple(log_probs.shape)}, expected (N, C) with N >= 1 rows and "
-            "C >= 2 classes; average draws or depths first (torch.logsumexp over them), and give "
-            "a two-class problem two columns"
-        )
-    if not log_probs.is_floating_point():
-        raise PyroccamError(
-            f"log_probs: got dtype {log_probs.dtype}, expected floating-point log-probabilities; "
-            "predicted classes are not enough"
-        )
-    if y.ndim != 1 or y.shape[0] != log_probs.shape[0]:
-        raise PyroccamError(
-            f"y: got shape {tuple(y.shape)}, expected ({log_probs.shape[0]},), one label for each "
-            "row of log_probs; try y.squeeze(-1), or y.argmax(-1) for one-hot labels"
-        )
-    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise PyroccamError(f"y: got dtype {y.dtype}, expected integer class labels; try y.long()")
-    log_p = log_probs.detach().to(torch.float64)
-    labels = y.detach().to(device=log_p.device, dtype=torch.int64)
-    if not bool(torch.isfinite(log_p).all()):
-        row = int((~torch.isfinite(log_p)).any(-1).nonzero()[0])
-        raise PyroccamError(
-            f"log_probs: row {row} holds nan or infinite values, expected finite ones; use "
-            "torch.log_softmax(logits, -1), and torch.logsumexp to average, instead of "
-            "softmax(...).log(), which underflows"
-        )
-    total = log_p.sum(-1)
-    if bool((log_p >= 0).all()) and bool(((total - 1).abs() < _TOLERANCE).all()):
-        raise PyroccamError(
-            "log_probs: got probabilities (every row is in [0, 1] and sums to 1), expected "
-            "log-probabilities; pass probs.log(), or better torch.log_softmax(logits, -1)"
-        )
-    excess = torch.logsumexp(log_p, -1)
-    worst = int(excess.abs().argmax())
-    if abs(float(excess[worst])) > _TOLERANCE:
-        raise PyroccamError(
-            f"log_probs: row {worst} has logsumexp {float(excess[worst]):.4g}, expected 0 to "
-            f"within {_TOLERANCE}; pass torch.log_softmax(logits, -1) if these are logits, and "
-            "subtract log(S) after a logsumexp over S draws"
+            f"log_probs and y of shapes {tuple(log_probs.shape)} and {tuple(y.shape)}",
+            "(N, C) and (N,)",
         )
     classes = log_p.shape[1]
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
+    if y.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise PyroccamError(f"y of {y.dtype}", f"whole numbers from 0 to {classes - 1}")
+    worst = float(torch.logsumexp(log_p, -1).abs().max())
+    if not worst <= _TOLERANCE or not bool(torch.isfinite(log_p).all()):
         raise PyroccamError(
-            f"y: got labels from {low} to {high}, expected 0 to {classes - 1} because log_probs "
-            f"has {classes} columns; count classes from zero"
+            f"log_probs whose logsumexp is off by {worst:.4g}",
+            "finite log-probabilities, as torch.log_softmax(logits, -1) gives them",
         )
-    return torch.log_softmax(log_p, -1), labels
+    return torch.log_softmax(log_p, -1), labels.long()
 
 
 def classification_metrics(log_probs: Tensor, y: Tensor) -> dict[str, float]:
@@ -125,8 +93,7 @@ def classification_metrics(log_probs: Tensor, y: Tensor) -> dict[str, float]:
         fraction, in [0, 1].
 
     Raises:
-        PyroccamError: if a shape, a type, a label or the normalisation is wrong, or if
-            probabilities come in place of their logarithms.
+        PyroccamError: if a shape, a type, a label or the normalisation is wrong.
 
     The calibration error follows torchmetrics' ``multiclass_calibration_error(norm="l1")``
     except that it sums in float64 and that a confidence of exactly one shares the last bin.
@@ -175,16 +142,11 @@ def label_metrics(probs: Tensor, y: Tensor) -> dict[str, float]:
     """
     from torchmetrics.functional.classification import multilabel_auroc, multilabel_f1_score
 
-    if probs.ndim != 2 or probs.shape != y.shape or 0 in probs.shape:
-        raise PyroccamError(
-            f"probs: got shape {tuple(probs.shape)} beside y of shape {tuple(y.shape)}, expected "
-            "(N, L) for both"
-        )
     p, marks = probs.detach().double(), y.detach().to(probs.device).long()
-    if not bool(((p >= 0) & (p <= 1)).all()):
+    if p.ndim != 2 or p.shape != y.shape or not bool(((p >= 0) & (p <= 1)).all()):
         raise PyroccamError(
-            f"probs: values from {float(p.min()):.4g} to {float(p.max()):.4g}, expected "
-            "probabilities; pass logits through sigmoid first"
+            f"probs and y of shapes {tuple(probs.shape)} and {tuple(y.shape)}",
+            "probabilities in [0, 1] and labels, both (N, L)",
         )
     labels = p.shape[1]
     found = {
@@ -200,7 +162,8 @@ def label_metrics(probs: Tensor, y: Tensor) -> dict[str, float]:
     return {**found, "ece": _reliability(two, marks.reshape(-1), _ECE_BINS).ece}
 
 
-def reliability(log_probs: Tensor, y: Tensor, bins: int = _ECE_BINS) -> Reliability:
+@checked
+def reliability(log_probs: Tensor, y: Tensor, bins: Count = _ECE_BINS) -> Reliability:
     """Confidence against accuracy of the predicted class, bin by bin.
 
     Arguments:
@@ -214,14 +177,14 @@ def reliability(log_probs: Tensor, y: Tensor, bins: int = _ECE_BINS) -> Reliabil
         bins.
 
     Raises:
-        PyroccamError: as :func:`classification_metrics`, and if ``bins`` is not positive.
+        PyroccamError: as :func:`classification_metrics`.
     """
     log_p, labels = _checked_classification(log_probs, y)
     return _reliability(log_p.exp(), labels, bins)
 
 
 def _reliability(probs: Tensor, labels: Tensor, bins: int) -> Reliability:
-    edges = _edges(bins, probs)
+    edges = torch.linspace(0, 1, bins + 1, dtype=probs.dtype, device=probs.device)
     confidence, predicted = probs.max(-1)
     index = (torch.bucketize(confidence, edges, right=True) - 1).clamp(0, bins - 1)
     counts = torch.bincount(index, minlength=bins)
@@ -234,13 +197,8 @@ def _reliability(probs: Tensor, labels: Tensor, bins: int) -> Reliability:
     )
 
 
-def _edges(bins: int, like: Tensor) -> Tensor:
-    if bins < 1:
-        raise PyroccamError(f"bins: got {bins}, expected at least 1")
-    return torch.linspace(0, 1, bins + 1, dtype=like.dtype, device=like.device)
-
-
-def poster_ece(log_probs: Tensor, y: Tensor, bins: int = 10) -> float:
+@checked
+def poster_ece(log_probs: Tensor, y: Tensor, bins: Count = 10) -> float:
     """The calibration number of the depth-search poster's table. Not a calibration error.
 
     Kept so that the published column can be set beside ours. Its rule has three turns that
@@ -266,7 +224,7 @@ def poster_ece(log_probs: Tensor, y: Tensor, bins: int = 10) -> float:
         prints per cent).
 
     Raises:
-        PyroccamError: as :func:`classification_metrics`, and if ``bins`` is not positive.
+        PyroccamError: as :func:`classification_metrics`.
 
     The authors' own evaluation drops probabilities of exactly zero and turns to nan when a
     bin is empty; here zeros fall in the lowest bin, and an empty bin counts for nothing.
@@ -277,7 +235,7 @@ def poster_ece(log_probs: Tensor, y: Tensor, bins: int = 10) -> float:
     """
     log_p, labels = _checked_classification(log_probs, y)
     probs = log_p.exp()
-    edges = _edges(bins, probs)
+    edges = torch.linspace(0, 1, bins + 1, dtype=probs.dtype, device=probs.device)
     rows = torch.arange(len(labels), device=labels.device)
     hits = torch.zeros_like(probs)
     hits[rows, labels] = (probs.argmax(-1) == labels).to(probs)
@@ -312,50 +270,24 @@ def regression_metrics(
         PyroccamError: if a shape does not fit, a value is not finite, a deviation is not
             positive, or the weights are not a distribution.
     """
-    if means.ndim != 3 or 0 in means.shape:
-        raise PyroccamError(
-            f"means: got shape {tuple(means.shape)}, expected (S, N, T): components, rows, "
-            "targets; try means.unsqueeze(0) for one component, unsqueeze(-1) for one target"
-        )
-    s, n, t = means.shape
-    for name, value, shape in (
-        ("weights", weights, (s,)),
-        ("y", y, (n, t)),
-        ("y_std", y_std, (t,)),
-    ):
-        if tuple(value.shape) != shape:
-            raise PyroccamError(
-                f"{name}: got shape {tuple(value.shape)}, expected {shape} beside means of shape "
-                f"{(s, n, t)} = (S, N, T)"
-            )
+    named = {"means": means, "stds": stds, "weights": weights, "y": y, "y_std": y_std}
+    shapes = {name: tuple(value.shape) for name, value in named.items()}
+    s, n, t = means.shape if means.ndim == 3 else (0, 0, 0)
     try:
         fits = torch.broadcast_shapes(stds.shape, means.shape) == means.shape
     except RuntimeError:
         fits = False
-    if not fits:
-        raise PyroccamError(
-            f"stds: got shape {tuple(stds.shape)}, expected one that broadcasts to {(s, n, t)} = "
-            "(S, N, T); try stds.view(S, 1, T) for one deviation per component and target"
-        )
-    named = {"means": means, "stds": stds, "weights": weights, "y": y, "y_std": y_std}
-    for name, value in named.items():
-        if not bool(torch.isfinite(value).all()):
-            raise PyroccamError(f"{name}: holds nan or infinite values, expected finite ones")
-    for name in ("stds", "y_std"):
-        if not bool((named[name] > 0).all()):
-            raise PyroccamError(
-                f"{name}: smallest value is {float(named[name].min()):.4g}, expected positive "
-                "standard deviations; pass log-deviations through exp first"
-            )
+    if not fits or (shapes["weights"], shapes["y"], shapes["y_std"]) != ((s,), (n, t), (t,)):
+        raise PyroccamError(f"shapes {shapes}", "means (S, N, T), weights (S,), y (N, T)")
     mu, sigma, w, target, scale = (
         value.detach().to(device=means.device, dtype=torch.float64) for value in named.values()
     )
+    if not all(bool(torch.isfinite(v).all()) for v in (mu, sigma, w, target, scale)):
+        raise PyroccamError("nan or infinite values", "finite ones")
+    if not bool((sigma > 0).all()) or not bool((scale > 0).all()):
+        raise PyroccamError("deviations that are not positive", "positive ones")
     if not bool((w >= 0).all()) or abs(float(w.sum()) - 1) > _TOLERANCE:
-        raise PyroccamError(
-            f"weights: smallest is {float(w.min()):.4g} and they sum to {float(w.sum()):.4g}, "
-            "expected none negative and a sum of 1; pass torch.softmax(logits, 0), or "
-            "torch.full((S,), 1 / S) for equal draws"
-        )
+        raise PyroccamError(f"weights of sum {float(w.sum()):.4g}", "shares of sum 1")
     w = w / w.sum()
     z = (target - mu) / sigma
     log_density = -(0.5 * z.square() + sigma.log() + 0.5 * math.log(2 * math.pi))
@@ -380,19 +312,14 @@ def mean_spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, floa
         of runs that report it.
 
     Raises:
-        PyroccamError: if there are no runs, or a value is not finite: a run that diverged is to
-            be looked at, neither averaged nor left out in silence.
+        PyroccamError: if a value is not finite: a run that diverged is to be looked at, neither
+            averaged nor left out in silence.
     """
-    if not runs:
-        raise PyroccamError("runs: got none, expected at least one mapping of metrics")
     values: dict[str, list[float]] = {}
-    for index, run in enumerate(runs):
+    for run in runs:
         for name, value in run.items():
             if not math.isfinite(value):
-                raise PyroccamError(
-                    f"runs[{index}][{name!r}]: got {value}, expected a finite number; "
-                    "leave the metric out of that run, and say so"
-                )
+                raise PyroccamError(f"{name}={value} of a run", "a finite number")
             values.setdefault(name, []).append(float(value))
     spread: dict[str, dict[str, float | None]] = {}
     for name, column in values.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["on_scale_of", "original_targets", "same_inputs", "same_targets"]
+__all__ = ["in_original_units", "on_scale_of", "original_targets", "same_inputs", "same_targets"]
 
 # In standard deviations of the first set's rows: rounding of a standardised number in single
 # precision and of its scale, where the mean is up to some thousand deviations.
@@ -48,7 +48,13 @@ def same_targets(first: Dataset, other: Dataset, split: str) -> bool:
 
 def original_targets(data: Dataset, split: str) -> Tensor:
     """Targets of a split ``(N, T)`` that are no classes, in original units, float64."""
-    return data.split(split)[1].double() * data.y_std.double() + data.y_mean.double()
+    return in_original_units(data, data.split(split)[1])
+
+
+def in_original_units(data: Dataset, values: Tensor) -> Tensor:
+    """Standardised targets ``(*, T)`` in original units, float64: in single precision a mean of
+    many deviations would leave them few digits."""
+    return values.double() * data.y_std.double() + data.y_mean.double()
 
 
 @torch.no_grad()

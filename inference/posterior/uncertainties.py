@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +10,7 @@ from torch import Tensor
 from ...data.errors import PyroccamError
 from .draws import Noise
 from .ensemble import components
-
-if TYPE_CHECKING:
-    from ..fits.fitting import Fit, Repeats
+from .fitted import Fits
 
 __all__ = ["Uncertainty", "auroc", "out_of_domain", "uncertainty"]
 
@@ -59,17 +56,11 @@ def uncertainty(outputs: Tensor, weights: Tensor | None = None) -> Uncertainty:
         >>> round(float(uncertainty(two).mutual_information), 4)
         0.6931
     """
-    if outputs.dim() != 3 or 0 in outputs.shape or outputs.shape[-1] < 2:
-        raise PyroccamError(
-            f"outputs: got shape {tuple(outputs.shape)}, expected (S, N, C): components, rows and "
-            "classes; try outputs[None] for one component, or likelihood.predicted(outputs)."
-        )
+    if outputs.dim() != 3:
+        raise PyroccamError(f"outputs of shape {tuple(outputs.shape)}", "(S, N, C)")
     log_p = outputs.detach().double().log_softmax(-1)
     if bool(log_p.isnan().any()):
-        row = int(log_p.isnan().any(-1).any(0).nonzero()[0])
-        raise PyroccamError(
-            f"outputs: row {row} holds nan, +inf or no class that can be, expected logits."
-        )
+        raise PyroccamError("outputs with nan, +inf or no class that can be", "logits")
     w = _checked_weights(outputs, weights)
     kept = w > 0.0
     log_p, w = log_p[kept], w[kept]
@@ -87,16 +78,8 @@ def _checked_weights(outputs: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return torch.full((count,), 1.0 / count, dtype=torch.float64, device=outputs.device)
     w = weights.detach().to(outputs.device, torch.float64)
-    if w.shape != (count,):
-        raise PyroccamError(
-            f"weights: got shape {tuple(w.shape)}, expected ({count},), one for each component of "
-            f"outputs {tuple(outputs.shape)}."
-        )
-    if not bool((w >= 0.0).all()) or abs(float(w.sum()) - 1.0) > 1e-3:
-        raise PyroccamError(
-            f"weights: smallest is {float(w.min()):.4g} and they sum to {float(w.sum()):.4g}, "
-            "expected none negative and a sum of 1; try weights=None for equal ones."
-        )
+    if w.shape != (count,) or not bool((w >= 0.0).all()) or abs(float(w.sum()) - 1.0) > 1e-3:
+        raise PyroccamError(f"weights of sum {float(w.sum()):.4g}", f"{count} shares of sum 1")
     return w / w.sum()
 
 
@@ -105,16 +88,7 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
 
     Arguments:
         inside, outside: scores ``(N,)`` and ``(M,)``, finite.
-
-    Raises:
-        PyroccamError: for a score that is not finite, or no rows.
     """
-    for name, scores in (("inside", inside), ("outside", outside)):
-        if scores.dim() != 1 or not len(scores) or not bool(torch.isfinite(scores).all()):
-            raise PyroccamError(
-                f"{name}: got shape {tuple(scores.shape)}, expected finite scores (N,), N of at "
-                "least 1."
-            )
     from torchmetrics.functional.classification import binary_auroc  # slow to import
 
     scores = torch.cat([inside.double(), outside.double()])
@@ -125,7 +99,7 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
 
 
 def out_of_domain(
-    fits: Fit | Repeats | Sequence[Fit],
+    fits: Fits,
     x_in: Tensor,
     x_out: Tensor,
     *,
@@ -150,11 +124,6 @@ def out_of_domain(
     References:
         Hendrycks, Gimpel 2017, arXiv:1610.02136, for the measure.
     """
-    if x_in.shape[1:] != x_out.shape[1:]:
-        raise PyroccamError(
-            f"x_out: got inputs of shape {tuple(x_out.shape[1:])}, expected "
-            f"{tuple(x_in.shape[1:])} as in x_in."
-        )
     inside, outside = (
         uncertainty(*components(fits, x, draws=draws, noise=noise)) for x in (x_in, x_out)
     )

@@ -2,7 +2,7 @@
 
 from .compression import Compressed, compress
 from .depth import kept_depth_probs, prune, settled, worthwhile
-from .graph import StructureChoice, choose_structure, discretise, random_structures
+from .graph import choose_structure, discretise, random_structures
 from .intervals import scale_intervals
 from .inventory import bytes_by_part, input_use, remains
 from .magnitude import prune_weights, share_weights, splice_weights
@@ -11,7 +11,6 @@ from .variance_network import mean_costs, without_means
 
 __all__ = [
     "Compressed",
-    "StructureChoice",
     "bytes_by_part",
     "choose_structure",
     "compress",

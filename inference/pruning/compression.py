@@ -32,8 +32,9 @@ from ..packing.rates import (
     place_bits,
     sparse_rates,
 )
-from ..posterior.family import require
-from ..posterior.weight_moments import Moments, moments
+from ..posterior.layers import Layer as Moments
+from ..posterior.layers import layer_moments
+from ..posterior.posteriors import require
 from .decision import decide, inside, smallest
 from .depth import settled
 from .magnitude import PerLayer, by_layer
@@ -290,7 +291,7 @@ def compress(
         small, temperature = tempered(again.net, fit)
     shared = _shared(model, decision.sizes, codebook)
     steps = dict(guide.steps)
-    variances = _variances(report, moments(model, guide), model)
+    variances = _variances(report, layer_moments(model, guide), model)
     open_ = [
         n for n in variances if n not in shared and n not in steps and _weights(small, n).any()
     ]

@@ -19,8 +19,8 @@ from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut, has_path
 from ..fits.retraining import RATES, PlainTraining, Retrained, retrain, row_losses
 from ..fits.teacher import FEW, Teacher, may_teach, teacher_of
-from ..posterior.family import require
-from ..posterior.weight_moments import mean_network
+from ..posterior.layers import mean_network
+from ..posterior.posteriors import require
 from .depth import settled
 from .relevance import Irrelevance, irrelevance
 from .thresholds import Chosen, Threshold, choose_thresholds, refuse_uncut, with_zeros

@@ -17,7 +17,7 @@ from ...models.plain.pruned import Form, PrunedNetwork
 from ..elbo.full_data import evidence
 from ..fits.statistics import keeps_statistics, renew_statistics
 from ..posterior.depth import EQUAL
-from ..posterior.family import random_network, require
+from ..posterior.posteriors import random_network, require
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit

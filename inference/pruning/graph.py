@@ -3,96 +3,37 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...models.contexts import seeded
-from ...models.networks.discrete import discretised, filled
+from ...models.networks.discrete import discretised
 from ...models.plain.torch_only import torch_only
 from ...models.structured import StructuredNetwork
 from ..cutting.cost import count_parameters
-from ..posterior.family import require
-from ..posterior.weight_moments import mean_network
+from ..posterior.layers import mean_network
+from ..posterior.posteriors import require
+from ..posterior.structures import Choice, EdgeStructure, edge_structure
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["Choice", "StructureChoice", "choose_structure", "discretise", "random_structures"]
-
-Choice = dict[str, list[str]]
-"""Names of the chosen primitives by edge."""
+__all__ = ["choose_structure", "discretise", "random_structures"]
 
 KNOWN = "Depth is cut by inference.prune, or, of random weights, by inference.compress."
 TRIES = 1000  # draws of random structures
 
 
-@dataclass(frozen=True)
-class StructureChoice:
-    """The structure that a fit finds.
-
-    Attributes:
-        probs: by edge, of each of its primitives that it is the one, or, in the cube, that it is
-            one of those that are in.
-        chosen: the most probable.
-        entropy: of the vertices under the posterior, edges independent, in nats.
-        log_prob: of the chosen structure under it, in nats.
-    """
-
-    probs: dict[str, dict[str, float]]
-    chosen: Choice
-    entropy: float
-    log_prob: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a result file."""
-        return dict(vars(self))
-
-    def __str__(self) -> str:
-        parts = []
-        for edge, names in self.chosen.items():
-            found = self.probs.get(edge)
-            shown = [n if found is None else f"{n} ({found[n]:.2f})" for n in names]
-            parts.append(f"{edge}: {' + '.join(shown) or 'none'}")
-        return f"{'; '.join(parts)}. Probability of all {math.exp(self.log_prob):.3f}"
-
-
-@torch.no_grad()
-def choose_structure(fit: Fit) -> StructureChoice:
-    """The most probable primitive of every edge; in the cube all with a probability above ½.
-
-    Where that would leave a vertex without edges, the edges that cost least probability have their
-    most probable primitives after all, so that every choice is a network.
+def choose_structure(fit: Fit) -> EdgeStructure:
+    """The most probable primitives of every edge, as ``fit.structures`` has them.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
     """
-    model, guide = require(fit, StructuredNetwork, "choose_structure", KNOWN)
-    probs: dict[str, dict[str, float]] = {}
-    known: Choice = {edge: list(names) for edge, names in model.primitives.items()}
-    chosen, full = dict(known), dict(known)
-    log_prob, lost = dict.fromkeys(known, 0.0), dict.fromkeys(known, 0.0)
-    entropy = 0.0
-    for site, prior in model.structure.items():
-        factor, edge = guide.edge(site), prior.edge
-        pairs = zip(prior.primitives, factor.probs().double().tolist(), strict=True)
-        probs[edge] = {name: round(value, 6) for name, value in pairs}
-        vertices = [factor.vertex(), factor.vertex(empty=False)]
-        chosen[edge], full[edge] = (
-            [n for n, v in zip(prior.primitives, one.tolist(), strict=True) if v > 0.5]
-            for one in vertices
-        )
-        log_prob[edge], other = map(factor.vertex_log_prob, vertices)
-        lost[edge] = log_prob[edge] - other
-        entropy += factor.entropy()
-    for edge in filled(model.start_network(), chosen, lost):
-        chosen[edge] = full[edge]
-        log_prob[edge] -= lost[edge]
-    return StructureChoice(probs, chosen, entropy, sum(log_prob.values()))
+    return edge_structure(*require(fit, StructuredNetwork, "choose_structure", KNOWN))
 
 
 @torch.no_grad()

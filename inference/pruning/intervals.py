@@ -13,7 +13,7 @@ from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.family import require
+from ..posterior.posteriors import require
 from .relevance import judged
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ...guides.points import Book, Mask, Points, Switch
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number, unknown_name
 from ..packing.quantise import cluster
-from ..posterior.family import require
+from ..posterior.posteriors import require
 from .thresholds import refuse_twice
 
 if TYPE_CHECKING:

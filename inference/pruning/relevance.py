@@ -16,7 +16,7 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.wrapped import base
 from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.weight_moments import Moments, moments
+from ..posterior.layers import Layer, layer_moments
 
 __all__ = ["Irrelevance", "Judged", "irrelevance", "judged", "of_groups", "search", "valley"]
 
@@ -121,12 +121,13 @@ def irrelevance(
     """
     if by == "weight":
         return {
-            n: _made(model.layers[n], *_of_weights(m)) for n, m in moments(model, guide).items()
+            n: _made(model.layers[n], *_of_weights(m))
+            for n, m in layer_moments(model, guide).items()
         }
     return {name: _of_layer(layer, guide, by) for name, layer in model.layers.items()}
 
 
-def _of_weights(found: Moments) -> tuple[Tensor, str]:
+def _of_weights(found: Layer) -> tuple[Tensor, str]:
     tiny = torch.finfo(torch.float64).tiny  # also of what has no noise, as the row of a padding
     square = found.mean.double().square().clamp_min(tiny)
     return found.variance.double().clamp_min(tiny).log() - square.log(), "log alpha"

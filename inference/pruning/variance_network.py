@@ -14,7 +14,7 @@ from ...guides.base import NetworkGuide
 from ...guides.zero_mean import ZeroMean
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.local_reparameterisation import LocalReparameterization
-from ..posterior.family import require
+from ..posterior.posteriors import require
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit

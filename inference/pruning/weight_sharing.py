@@ -17,7 +17,7 @@ from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.mixture import Components, NormalMixture
 from ...models.distributions.wrapped import base
-from ..posterior.weight_moments import moments
+from ..posterior.layers import layer_moments
 
 __all__ = [
     "Assigned",
@@ -93,7 +93,7 @@ def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
         raise PyroccamError(
             "No layer has the prior priors.GaussianMixture, to whose components weights belong."
         )
-    means = moments(model, guide)
+    means = layer_moments(model, guide)
     out = {}
     for name, own in found.items():
         components = merged(own)

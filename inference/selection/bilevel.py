@@ -17,7 +17,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
 from ...models.likelihoods.choosing import precision
 from ..fits.fitting import Fit, pick_device
-from ..posterior.family import family
+from ..posterior.posteriors import posterior_of
 from ..training.settings import Settings
 from ..training.terminal import FitProgress
 from ..training.trainer import Interrupted
@@ -138,7 +138,7 @@ def select(
         Bakhteev, Strijov, Bayesian selection of deep learning model structure.
     """
     L, Q = L or Level(), Q or Level()
-    pair = family(model, guide)
+    pair = posterior_of(model, guide, data)
     _refuse_levels(L, Q, guide, data)
     if not isinstance(method, Method):
         raise PyroccamError(f"method={method!r}", "one of inference.selection, such as Greedy()")
@@ -218,7 +218,7 @@ def select(
         val_nll=float("nan"),
         seconds=time.perf_counter() - start,
         structure=pair.structure(data, 0.95),
-        weights=pair.weights(),
+        weights=pair.shares,
         engine={"kind": "graph", "replicates": 1},
     )  # fmt: skip
     return Selection(found, method, history, best - 1, objectives.kl_weights())

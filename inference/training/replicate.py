@@ -20,7 +20,7 @@ from ...models.base import Model
 from ...models.contexts import evaluating, seeded
 from ...models.layers.bayesian_layer import convolves
 from ..distributed.ranks import ALONE, Ranks
-from ..posterior.family import Family, family
+from ..posterior.posteriors import Posterior, posterior_of
 from ..storage.checkpoint import CheckpointError, fingerprint, read_weights
 from ..storage.watching import Watched
 from .flat_parameters import difference
@@ -112,7 +112,7 @@ class Replicate(Job):
         watched: Watched | None = None,
     ) -> None:
         super().__init__(model, guide, data, seed, out)
-        self.pair = family(model, guide)
+        self.pair = posterior_of(model, guide, data)
         self.track, self.watched = track, watched
         self.kl_weight = 1.0
         self.history: list[dict[str, float]] = []
@@ -290,7 +290,7 @@ class Replicate(Job):
             self.watched.begin(self.history)
 
 
-def validation_nll(pair: Family, data: Dataset, ranks: Ranks = ALONE) -> float:
+def validation_nll(pair: Posterior, data: Dataset, ranks: Ranks = ALONE) -> float:
     """The negative log-likelihood of the validation rows by which a checkpoint is chosen, in nats
     for each; NaN where there are none.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...guides.base import Guide
 from ...models.base import Model
 from ...models.likelihoods.noise import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
-from ..posterior.family import Family
+from ..posterior.posteriors import Posterior
 from ..posterior.predict import outputs_by_depth
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def has_validated_noise(model: Model, guide: Guide, data: Dataset) -> bool:
 
 
 @torch.no_grad()
-def validate_noise(pair: Family, data: Dataset) -> None:
+def validate_noise(pair: Posterior, data: Dataset) -> None:
     """Set the noise to that of the validation rows, in place; model in evaluation mode.
 
     Where q(d) is the exact posterior, which depends on the noise, the two are made to agree.

@@ -141,7 +141,7 @@ def test_a_stack_has_a_depth_for_each_weight(tmp_path):
     assert all(0 <= one["depth"] <= 2 for one in networks)
     (chosen,) = [one for one in networks if one["chosen"]]
     assert found["depth"]["depth_chosen"] >= chosen["depth"]
-    assert "of 2 is enough" in said
+    assert "of 2 was chosen" in said
     assert (out / "figures" / "depth.png").is_file()
     fit = load_fit(out)
     assert isinstance(fit.model, models.BayesianStack)

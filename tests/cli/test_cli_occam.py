@@ -36,7 +36,7 @@ def test_a_run(run):
     found = json.loads((folder / "metrics.json").read_text())
     depth, near = found["depth"], found["neighbours"]
     assert len(depth["depth_probs"]) == 4
-    assert f"Depth {depth['depth_chosen']} of 3 is enough" in said
+    assert f"Depth {depth['depth_chosen']} of 3 was chosen" in said
     assert [row["depth"] for row in near if row["chosen"]] == [depth["depth_chosen"]]
     assert all(row["file_bytes"] > 0 and row["multiply_adds"] > 0 for row in near)
     # A scale and a shift of ten channels in each block, of two bits.
@@ -116,7 +116,7 @@ def test_a_run_that_ends_with_its_stack(tmp_path):
     said = call("fit", "occam", "--out", tmp_path / "run", *SMALL, *options)
     fit = load_fit(tmp_path / "run")
     assert isinstance(fit.model, models.BayesianStack)
-    assert f"Depth {fit.structure.depth_chosen} of 3 is enough" in said
+    assert f"Depth {fit.structure.depth_chosen} of 3 was chosen" in said
     small = inference.compress(fit).net
     net = read(tmp_path / "run" / "compressed.pocc")
     assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in net.parameters())

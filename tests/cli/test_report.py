@@ -12,6 +12,7 @@ from pyroccam.cli.pages import read_run, report
 from pyroccam.cli.pages.catalogue import slug
 from pyroccam.cli.pages.numbers import METRICS, best_of, cell, networks
 from pyroccam.cli.pages.words import summary
+from pyroccam.inference.posterior import EdgeStructure
 from pyroccam.inference.storage.checkpoint import seal
 from scipy.stats import ttest_ind
 
@@ -265,10 +266,17 @@ def test_words_for_structure(tmp_path):
         "runs": [{"parameters": 90, "test": scores(0.2)}, {"parameters": 110, "test": scores(0.3)}],
         "all": True,
     }
-    more = {"structure": structure, "discretised": part, "random": random, "retrained": part}
+    learnt = EdgeStructure(**structure).sentences()
+    more = {
+        "learnt": learnt,
+        "structure": structure,
+        "discretised": part,
+        "random": random,
+        "retrained": part,
+    }
     folder = made(tmp_path / "a", [ways], **more)
     text = said(folder)
-    assert "x-h: relu; h-y: nothing. All of these together have probability 0.500." in text
+    assert "x-h: relu; h-y: nothing. All of these together have probability 0.500;" in text
     assert "The smaller network has 100 of 400 parameters and is 3.0 times as fast" in text
     assert "reaches accuracy 0.9000" in text
     assert "the smaller one accuracy 0.8000" in text
@@ -277,13 +285,6 @@ def test_words_for_structure(tmp_path):
     *_, last = read.table("Metrics on the test rows")
     assert last[:2] == ["2 structures at random (there are no more)", "0.2500 ± 0.0707"]
     assert [n.kind for n in networks(read_run(folder).seeds)].count("small") == 1
-
-
-def test_words_for_weights_without_means_and_for_what_was_not_cut(tmp_path):
-    ways = {way: scores(0.9) for way in ("stochastic", "deterministic", "ensemble")}
-    assert "no mean by which the network could be cut" in said(made(tmp_path / "a", [ways]))
-    kept = made(tmp_path / "b", [ways], not_compressed="All weights are zero: prune it less.")
-    assert "Nothing was cut: All weights are zero" in said(kept)
 
 
 def test_words_for_repeats_trained_together(tmp_path):

@@ -144,9 +144,3 @@ def test_triangles():
     assert y[2] == pytest.approx(math.sqrt(0.75))
     texts = {text.get_text(): text.get_fontweight() for text in ax.texts}
     assert texts == {"complex 0.20": "normal", "simple 0.50": "bold", "constant 0.30": "normal"}
-    with pytest.raises(ValueError, match=r"row, column: shape .*each row of sum 1"):
-        simplex_panels({"row": {"column": 2 * points}}, PRIMITIVES)
-    with pytest.raises(ValueError, match="got 2 names, expected 3"):
-        simplex_panels(one, PRIMITIVES[:2])
-    with pytest.raises(ValueError, match="row 'b'"):
-        simplex_panels({"a": {"c": points}, "b": {"d": points}}, PRIMITIVES)

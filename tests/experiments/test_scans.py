@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from drawn import inside, texts_overlap
 from pyroccam import inference
-from pyroccam.inference import figures
 from typer import Typer
 from typer.testing import CliRunner
 
 from experiments.published import tables
 from experiments.published.depth import scans
+from experiments.published.depth.panels import ScanPanel, scan_panels
 
 SIZES = ("--set", "width=4", "--steps", 12)
 ONE = ("--scans", "max-depth", "--values", "max-depth=1", *SIZES)
@@ -225,11 +225,11 @@ def panel(**changes):
         "depth": [[3, 5], [7]],
         "reference": {1: 6.0},
     }
-    return figures.ScanPanel(**{**arguments, **changes})
+    return ScanPanel(**{**arguments, **changes})
 
 
 def test_the_figure_shows_mean_and_spread():
-    fig = figures.scan_panels([panel(), panel(title="b", depth=None, log=False)], "theirs")
+    fig = scan_panels([panel(), panel(title="b", depth=None, log=False)], "theirs")
     by_title = {ax.get_title(): ax for ax in fig.axes if ax.get_title()}
     assert list(by_title) == ["a", "b"]
     mean, _, (bars,) = by_title["a"].containers[0]
@@ -254,23 +254,7 @@ def test_the_full_figure_has_no_texts_on_top_of_each_other():
         error, depth = rng.uniform(0, 50, shape), rng.integers(0, 20, shape)
         depth = None if scan.method == "ddn" else depth
         more = scan.authors, scan.ticks, scan.log
-        panels.append(figures.ScanPanel(scan.title, scan.xlabel, scan.values, error, depth, *more))
-    fig = figures.scan_panels(panels, "the code\nof others")
+        panels.append(ScanPanel(scan.title, scan.xlabel, scan.values, error, depth, *more))
+    fig = scan_panels(panels, "the code\nof others")
     assert texts_overlap(fig) == []
     assert inside(fig)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"values": []}, "a: got no values"),
-        ({"values": [1]}, "a: error has 2 entries, expected 1"),
-        ({"depth": [[1], []]}, "a: depth of a value without runs"),
-        ({"error": [[np.nan], [1]]}, "holds nan"),
-    ],
-)
-def test_the_figure_refuses(change, message):
-    with pytest.raises(ValueError, match=message):
-        figures.scan_panels([panel(**change)])
-    with pytest.raises(ValueError, match="got none"):
-        figures.scan_panels([])

@@ -14,7 +14,7 @@ from pyro.infer import SVI, config_enumerate
 from pyroccam import guides, inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.base import Guide, NetworkGuide
-from pyroccam.inference.posterior.family import family
+from pyroccam.inference.posterior.posteriors import posterior_of
 from random_weights import assert_same_means
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -99,7 +99,7 @@ def test_it_refuses_a_model_that_it_is_not_for(case):
     for other in (make(rows) for make in (depth, fixed, network)):
         if isinstance(other, guide.covers):
             continue
-        for refuse in (type(guide), guide.rebuild, lambda m: family(m, guide)):
+        for refuse in (type(guide), guide.rebuild, lambda m: posterior_of(m, guide)):
             with pytest.raises(PyroccamError):
                 refuse(other)
         with pytest.raises(PyroccamError):
@@ -136,4 +136,4 @@ def test_its_state_goes_into_another_and_into_a_fit(case):
     fit = inference.fit(model, guide, rows, **QUICK, **batch)
     assert torch.isfinite(fit.predict(rows.x_test)).all()
     assert float(fit.weights.sum()) == pytest.approx(1.0)
-    assert {*family(model, guide).draw(3)} == {*guide.latents()}
+    assert {*posterior_of(model, guide).draw(3)} == {*guide.latents()}

@@ -136,7 +136,7 @@ def pair(net=None, **options):
 def test_weights_begin_where_those_of_the_network_are():
     model, guide, _ = pair()
     net = model.start_network()
-    for name, moments in inference.posterior.weight_moments.moments(model, guide).items():
+    for name, moments in inference.posterior.layers.layer_moments(model, guide).items():
         own, step = net.get_submodule(name), guide.steps[name]
         assert (moments.mean - own.weight).abs().max() <= step / 2 * (1 + 1e-5)
         assert (moments.bias - own.bias).abs().max() <= 2.0**-6 * (1 + 1e-5)
@@ -148,7 +148,7 @@ def test_the_bound_is_likelihood_and_length():
     model, guide, rows = pair(noise=False)
     with torch.no_grad():
         terms = bound(model, guide).terms(*rows.split("train"))
-        net = inference.posterior.weight_moments.mean_network(model, guide)
+        net = inference.posterior.layers.mean_network(model, guide)
         nll = nn.functional.cross_entropy(net(rows.x_train), rows.y_train, reduction="sum")
         length = 0.0
         for site, (layer, name) in model.sites.items():
@@ -203,7 +203,7 @@ def test_the_file_is_the_network_and_as_long_as_was_said(result, tmp_path):
     x = result.data.x_test
     with torch.no_grad():
         assert torch.equal(again(x), small.net(x))
-    mean = inference.posterior.weight_moments.mean_network(result.model, result.guide)
+    mean = result.posterior.mean_network()
     with torch.no_grad():
         torch.testing.assert_close(again(x), mean(x), rtol=1e-4, atol=1e-5)
     weights = [p for p in again.parameters() if p.dim() == 2]

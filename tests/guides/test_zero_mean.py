@@ -8,7 +8,7 @@ from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.draws import draw_outputs
-from pyroccam.inference.posterior.weight_moments import moments
+from pyroccam.inference.posterior.layers import layer_moments
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import Rows, assert_same_means, limit, outputs, pair, small_net, table
@@ -99,7 +99,7 @@ def test_noise_that_is_not_normal_is_drawn(noise):
     with guide.handler, torch.no_grad():
         out = outputs(model, guide, x)
     torch.testing.assert_close(out[0], out[1])  # one draw for the batch
-    moment = moments(model, guide)[""]
+    moment = layer_moments(model, guide)[""]
     assert float(moment.mean.abs().max()) == 0.0
     share = 1.0 if noise == "rademacher" else 1.0 / 3.0
     torch.testing.assert_close(
@@ -218,7 +218,7 @@ def test_biases_as_numbers():
     x = torch.randn(9, 3)
     mean = fit.outputs(x, "deterministic")[0]
     smaller, guide = inference.narrow(fit, threshold=50.0)
-    net = inference.posterior.mean_network(smaller, guide)
+    net = inference.posterior.layers.mean_network(smaller, guide)
     torch.testing.assert_close(net(x), mean, rtol=1e-4, atol=1e-5)
     assert not smaller.random_biases
     assert models.BayesianNetwork(small_net(), rows, prior=priors.Normal()).random_biases

@@ -10,7 +10,6 @@ from bayesian import QUICK, bayesian, noisy_net
 from fitting import assert_same, fit_weights, spy
 from pyroccam import guides, inference
 from pyroccam.inference.posterior.draws import draw_outputs
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.storage.checkpoint import (
     CheckpointError,
 )
@@ -63,7 +62,7 @@ def test_ways_to_predict():
     assert one["nll"] == pytest.approx(-float(log_p.mean()), rel=1e-5)
     assert one["accuracy"] == pytest.approx(float((out.argmax(-1) == y).double().mean()))
     assert fit.predict(x, "stochastic").shape == (len(x), 2)
-    mean = inference.posterior.mean_network(fit.model, fit.guide)(x).log_softmax(-1)
+    mean = fit.posterior.mean_network()(x).log_softmax(-1)
     torch.testing.assert_close(fit.predict(x, "deterministic"), mean, check_layout=False)
     ways = fit.evaluate_ways(draws=30)
     assert list(ways) == ["stochastic", "deterministic", "ensemble"]
@@ -84,7 +83,7 @@ def test_dropout_is_noise_of_draws_and_not_of_means():
     for noise in ("weights", "activations") if guide.handler else ("weights",):
         drawn = fit.outputs(x, draws=300, noise=noise)
         assert float(drawn.std(0).min()) > 0
-    net = inference.posterior.mean_network(model, guide)
+    net = inference.posterior.layers.mean_network(model, guide)
     with torch.no_grad():
         torch.testing.assert_close(fit.outputs(x, "deterministic")[0], net(x))
         dropout = net[3].train()
@@ -100,7 +99,7 @@ def test_validation_is_by_the_mean_network():
     rows = table()
     fit = inference.fit(*bayesian(rows, net=noisy_net()), rows, **QUICK)
     x, y = rows.split("val")
-    log_p = mean_network(fit.model, fit.guide)(x).log_softmax(-1).detach()
+    log_p = fit.posterior.mean_network()(x).log_softmax(-1).detach()
     expected = -float(log_p[torch.arange(len(y)), y].mean())
     assert fit.val_nll == pytest.approx(expected, rel=1e-5)
     drawn_nll = fit.evaluate("val")["nll"]

@@ -14,8 +14,8 @@ from pyroccam.inference import compress
 from pyroccam.inference.cutting import Mask, masked
 from pyroccam.inference.packing import FixedPoint, Significand, quantised, write
 from pyroccam.inference.packing.rates import Layer, group_rates, sparse_rates
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network, moments
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.inference.pruning.thresholds import with_zeros
 from pyroccam.models import priors
@@ -33,7 +33,7 @@ def fitted(prior, net=None, rows=None, kill=(), **settings):
 
 def rounded(result, thresholds, small):
     """The mean network with zeros for what is above the thresholds, rounded as the small one."""
-    mean, masks = mean_network(result.model, result.guide), {}
+    mean, masks = result.posterior.mean_network(), {}
     for name, one in irrelevance(result.model, result.guide).items():
         keep = one.values <= thresholds.get(name, math.inf)
         outputs = result.model.layers[name].affine.shape.output_groups
@@ -97,7 +97,7 @@ def test_single_weights_are_zero_and_stored_sparsely():
     assert small.rates == sparse_rates(40, layers, counts, [b.total for b in small.bits.values()])
     assert small.to_json()["rates"]["fast_prediction"] == small.rates.fast > 1
     # Bits are those of the weights that are left, not of the zeros.
-    m = moments(result.model, result.guide)["0"]
+    m = result.posterior.layers["0"]
     ratio = (m.mean.square() / m.variance)[values <= limit].mean()
     expected = 1 + math.ceil(0.5 * math.log2(float(ratio)))
     assert small.bits["0"].significand == max(expected, 1)
@@ -109,7 +109,7 @@ def test_single_weights_are_zero_and_stored_sparsely():
 def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
     result = fitted(priors.GroupNormalJeffreys())
     small = compress(result, threshold=100.0, significand=rule)
-    mean = mean_network(result.model, result.guide)
+    mean = result.posterior.mean_network()
     for name, bits in small.bits.items():
         weight = mean.get_submodule(name).weight
         found = small.net.get_submodule(name).weight
@@ -136,7 +136,7 @@ def test_grouped_transposed_convolutions_keep_zeros(threshold):
     assert not weight[1].any()
     x = result.data.x_test
     found = irrelevance(result.model, result.guide)
-    zeros = with_zeros(mean_network(result.model, result.guide), found, small.thresholds,
+    zeros = with_zeros(result.posterior.mean_network(), found, small.thresholds,
                        result.model)  # fmt: skip
     torch.testing.assert_close(small.net(x), quantised(zeros, small.bits)(x))
 
@@ -149,7 +149,7 @@ def test_one_layer_alone_is_compressed_with_zeros():
     x = result.data.x_test
     torch.testing.assert_close(small.net(x), rounded(result, {"": 5.0}, small)(x))
     model, guide = inference.narrow(result, threshold=5.0)
-    mean = mean_network(result.model, result.guide)
+    mean = result.posterior.mean_network()
     expected = masked(mean, {"": Mask(inputs=torch.tensor([True, False]))})
     torch.testing.assert_close(mean_network(model, guide)(x), expected(x))
 
@@ -183,7 +183,7 @@ def test_a_branch_that_died_costs_nothing(prior):
     books = compress(result, threshold=math.inf, codebook=3)
     assert books.rates.maximum == pytest.approx(32 * 445 / (405 * 3 + 2 * 32 * 8))
     x = result.data.x_test
-    mean = mean_network(result.model, result.guide)
+    mean = result.posterior.mean_network()
     torch.testing.assert_close(small.net(x), mean(x), rtol=0.05, atol=0.05)
     assert inference.narrow(result, threshold=math.inf)[0].layers["up"].start["weight"].numel() == 5
 
@@ -200,7 +200,7 @@ def test_weights_of_units_that_die_are_not_counted():
 
 def test_the_likelihood_of_the_validation_rows_stays_within_the_tolerance():
     result = fitted(priors.GroupNormalJeffreys(), epochs=30, kill=[("2", 1), ("2", 6)])
-    whole = mean_network(result.model, result.guide)
+    whole = result.posterior.mean_network()
     before = evaluate_net(whole, result.model, result.data, "val")["nll"]
     tight = compress(result, threshold="validation", tolerance=1e-4)
     middle = compress(result, threshold="validation", tolerance=0.2)

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam import guides, inference, models
+from pyroccam import guides, models
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.posterior import Curvature, Curvatures, posterior_of
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights
-from pyroccam.inference.posterior.mean_propagation import Curvature
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import limit, table
@@ -26,11 +27,12 @@ def fit_of(net, rows, guide=guides.MeanField, prior=None, **options):
     guide = guide(model.double(), **options).double()
     x, y = (t.double() if t.is_floating_point() else t for t in rows.split("train"))
     data = SimpleNamespace(split=lambda name: (x, y))
-    return SimpleNamespace(model=model, guide=guide, data=data), x, y
+    posterior = posterior_of(model, guide, data)
+    return SimpleNamespace(model=model, guide=guide, data=data, posterior=posterior), x, y
 
 
 def log_likelihood(fit, x, y):
-    net = inference.posterior.mean_network(fit.model, fit.guide)
+    net = fit.posterior.mean_network()
     means = {n: p.detach() for n, p in net.named_parameters()}
 
     def f(name, w):
@@ -53,12 +55,12 @@ def test_of_a_linear_regression():
         fit.guide.posterior(".bias").base_dist.loc.copy_(best[:, 3])
     noise = float(fit.model.likelihood.scale.detach())
     expected = -(0.3**2) * x.square().mean(0)[None] / noise**2
-    found = inference.posterior.curvature(fit, probes=None)[""]
+    found = fit.posterior.curvature(probes=None)[""]
     torch.testing.assert_close(found.kappa, expected)
     assert found.rows == len(x)
     assert float(found.error.abs().max()) == 0.0
     for at in ("means", "posterior"):
-        rough = inference.posterior.curvature(fit, at=at, probes=300)[""]
+        rough = fit.posterior.curvature(at=at, probes=300)[""]
         z = ((rough.kappa - expected) / rough.error).abs().max()
         assert float(z) < limit(3)
         assert float((rough.error / expected.abs()).max()) < 0.15
@@ -71,7 +73,7 @@ def test_of_a_small_network_against_the_whole_hessian(task):
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, rows.outputs))
     fit, x, y = fit_of(net, rows, scale=0.2)
     f, means = log_likelihood(fit, x, y)
-    exact, rough = (inference.posterior.curvature(fit, probes=p) for p in (None, 600))
+    exact, rough = (fit.posterior.curvature(probes=p) for p in (None, 600))
     for layer in ("0", "2"):
         name = f"{layer}.weight"
         hessian = torch.autograd.functional.hessian(lambda w, name=name: f(name, w), means[name])
@@ -95,7 +97,7 @@ def test_half_of_it_is_what_drawing_a_weight_costs():
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     fit, x, y = fit_of(net, rows, scale=0.05)
     f, means = log_likelihood(fit, x, y)
-    kappa = inference.posterior.curvature(fit, probes=None)["2"].kappa
+    kappa = fit.posterior.curvature(probes=None)["2"].kappa
     w = means["2.weight"]
     for index in ((0, 0), (1, 3)):
         step = torch.zeros_like(w)
@@ -109,8 +111,8 @@ def test_a_bend_has_no_curvature_where_there_are_no_means():
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(3, 6, bias=False), nn.ReLU(), nn.Linear(6, 2))
     fit, *_ = fit_of(net, table(), guide=guides.ZeroMean, prior=priors.LogUniform(), layers="0")
-    assert float(inference.posterior.curvature(fit, probes=4)["0"].kappa.abs().max()) == 0.0
-    over = inference.posterior.curvature(fit, at="posterior", probes=150)["0"]
+    assert float(fit.posterior.curvature(probes=4)["0"].kappa.abs().max()) == 0.0
+    over = fit.posterior.curvature(at="posterior", probes=150)["0"]
     assert float((over.kappa / over.error).abs().max()) > 5.0
 
 
@@ -118,12 +120,12 @@ def test_only_chosen_weights_are_drawn():
     torch.manual_seed(4)
     fit, x, _ = fit_of(nn.Linear(3, 2), table(), scale=0.5)
     kappa = torch.tensor([[3.0, -2.0, 0.1], [0.5, 0.0, 1.0]], dtype=F64)
-    found = {"": Curvature(kappa, torch.zeros_like(kappa), 1)}
-    only = inference.posterior.to_sample(found, threshold=1.0)
+    found = Curvatures({"": Curvature(kappa, torch.zeros_like(kappa), 1)})
+    only = found.to_sample(threshold=1.0)
     assert only[""].tolist() == [[True, True, False], [False, False, True]]
-    assert torch.equal(inference.posterior.to_sample(found, share=0.5)[""], only[""])
-    assert not inference.posterior.to_sample(found, share=0.0)[""].any()
-    assert inference.posterior.to_sample(found, share=1.0)[""].all()
+    assert torch.equal(found.to_sample(share=0.5)[""], only[""])
+    assert not found.to_sample(share=0.0)[""].any()
+    assert found.to_sample(share=1.0)[""].all()
     drawn = draw_weights(fit.model, fit.guide, 50, only)["weight"]
     assert torch.equal(drawn.std(0) > 0, only[""])
     mean = fit.guide.posterior(".weight").mean.detach()
@@ -134,24 +136,18 @@ def test_only_chosen_weights_are_drawn():
 
 def test_what_cannot_be():
     fit, x, _ = fit_of(nn.Linear(3, 2), table())
-    kappa = {"": Curvature(torch.zeros(2, 3), torch.zeros(2, 3), 1)}
-    for options in ({}, {"threshold": 1.0, "share": 0.5}):
-        with pytest.raises(ValueError, match="one of both"):
-            inference.posterior.to_sample(kappa, **options)
-    with pytest.raises(ValueError, match=r"in \[0, 1\], got 1\.5"):
-        inference.posterior.to_sample(kappa, share=1.5)
-    with pytest.raises(ValueError, match="at least 2"):
-        inference.posterior.curvature(fit, probes=1)
-    with pytest.raises(ValueError, match="exact at the means"):
-        inference.posterior.curvature(fit, at="posterior", probes=None)
-    with pytest.raises(ValueError, match="'means', 'posterior'; got 'mode'"):
-        inference.posterior.curvature(fit, at="mode")
+    kappa = Curvatures({"": Curvature(torch.zeros(2, 3), torch.zeros(2, 3), 1)})
     scaled, *_ = fit_of(nn.Linear(3, 2), table(), prior=priors.GroupNormalJeffreys())
-    with pytest.raises(ValueError, match="without scales"):
-        inference.posterior.curvature(scaled, at="posterior")
-    with pytest.raises(ValueError, match="got one of Module"):
-        inference.posterior.curvature(SimpleNamespace(model=nn.Module(), guide=None))
-    with pytest.raises(ValueError, match=r"Unknown Bayesian layer in only= 'first'"):
-        draw_weights(fit.model, fit.guide, 1, {"first": torch.ones(2, 3).bool()})
-    with pytest.raises(ValueError, match="draws none"):
-        draw_outputs(fit.model, fit.guide, x, 2, noise="activations", only={})
+    for refused in (
+        kappa.to_sample,
+        lambda: kappa.to_sample(threshold=1.0, share=0.5),
+        lambda: kappa.to_sample(share=1.5),
+        lambda: fit.posterior.curvature(probes=1),
+        lambda: fit.posterior.curvature(at="posterior", probes=None),
+        lambda: fit.posterior.curvature(at="mode"),
+        lambda: scaled.posterior.curvature(at="posterior"),
+        lambda: draw_weights(fit.model, fit.guide, 1, {"first": torch.ones(2, 3).bool()}),
+        lambda: draw_outputs(fit.model, fit.guide, x, 2, noise="activations", only={}),
+    ):
+        with pytest.raises(PyroccamError):
+            refused()

@@ -9,7 +9,7 @@ import torch
 from cutting import exactly, keep
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.pruning.decision import decide
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models.plain.description import describe, fill, rebuild, state

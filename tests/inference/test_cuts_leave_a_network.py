@@ -9,7 +9,7 @@ from fitting import blobs, fit_weights, images
 from pyroccam import inference
 from pyroccam.inference.cutting.surgery import has_path
 from pyroccam.inference.fits.doubts import nll_alone
-from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.inference.pruning.thresholds import COSTLY, TOLERANCE, Cuts, choose_thresholds
 from pyroccam.models import priors
@@ -91,7 +91,7 @@ def layers_apart(val_fraction=0.0):
 
 
 def parts(result):
-    whole, model = mean_network(result.model, result.guide), result.model
+    whole, model = result.posterior.mean_network(), result.model
     found = irrelevance(model, result.guide, by="noise")
     return whole, found, model, result.data
 

@@ -53,7 +53,9 @@ def test_what_is_chosen(rows):
     entropy = -sum(p * math.log(p) for part in each for p in part)
     assert found.entropy == pytest.approx(entropy, abs=1e-6)
     assert "x-h: relu (0.70)" in str(found)
-    assert "Probability of all 0.420" in str(found)
+    assert fit.structures == [found]
+    assert found.certainty == pytest.approx(0.42, abs=1e-6)
+    assert "x-h: relu" in " ".join(found.sentences())
 
 
 def test_entropy_over_all_vertices_of_the_cube(rows):

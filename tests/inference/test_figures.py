@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -9,9 +10,10 @@ from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.patches import StepPatch
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import figures
 from pyroccam.inference.figures import style
-from pyroccam.inference.posterior import metrics
+from pyroccam.inference.posterior import DepthStructure, metrics
 
 
 def posterior(n, peak, decay):
@@ -23,14 +25,11 @@ def posterior(n, peak, decay):
 def depth_figure(n=21, **changes):
     d = np.arange(n)
     curve = 0.7 * np.exp(-d / 3) + 0.01
-    arguments = {
-        "q": torch.tensor(posterior(n, n // 3, 0.03)),
-        "exact": posterior(n, n // 4, 0.16),
-        "depth_chosen": n // 3,
-        "depth_chosen_exact": n // 4,
-        "nll_by_depth": {"train": curve, "test": torch.tensor(1.3 * curve)},
-    }
-    return figures.depth_posterior(**{**arguments, **changes})
+    q, exact = (torch.tensor(posterior(n, n // k, s)) for k, s in ((3, 0.03), (4, 0.16)))
+    found = DepthStructure.from_probs(q, exact)
+    found = replace(found, depth_chosen=n // 3, depth_chosen_exact=n // 4)
+    nll = {"nll_by_depth": {"train": curve, "test": torch.tensor(1.3 * curve)}}
+    return figures.depth_posterior(found, **{**nll, **changes})
 
 
 def spirals_figure(k=5, **changes):
@@ -118,7 +117,7 @@ EVERY = {
     "bytes": bytes_figure,
     "depth, 4": lambda: depth_figure(4),
     "depth, 101": lambda: depth_figure(101),
-    "depth, bare": lambda: depth_figure(exact=None, depth_chosen_exact=None, nll_by_depth=None),
+    "depth, bare": lambda: depth_figure(nll_by_depth=None),
     "spirals, 1": lambda: spirals_figure(1),
     "spirals, 9": lambda: spirals_figure(9),
     "reliability": lambda: figures.reliability_diagram(
@@ -153,24 +152,10 @@ def test_a_path_marks_its_choice_on_every_axis():
     assert next(tuple(line.get_ydata()) for line in deep[2].get_lines()) == (9, 5, 2, 0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"nll": [0.1]}, "one of each for each weight"),
-        ({"file_bytes": [1, 2, 0, 4]}, "expected positive numbers"),
-        ({"weights": [0.0, 0.1, 1.0, 2.0]}, "expected positive numbers"),
-        ({"chosen": 4}, "position of one of 4"),
-    ],
-)
-def test_what_is_no_path_is_refused(changes, said):
-    with pytest.raises(ValueError, match=said):
-        path_figure(**changes)
-
-
 def test_settings_come_back_after_an_error():
     before = dict(matplotlib.rcParams)
-    with pytest.raises(ValueError, match="q:"):
-        depth_figure(q=[2.0])
+    with pytest.raises(ValueError, match="same first dimension"):
+        depth_figure(nll_by_depth={"test": [2.0]})
     assert dict(matplotlib.rcParams) == before
 
 
@@ -201,9 +186,8 @@ def test_depth_posterior_shows_the_data(n):
 
 
 def test_depth_posterior_without_the_rest():
-    (ax,) = depth_figure(exact=None, depth_chosen_exact=None, nll_by_depth={}).axes
-    assert legend(ax) == ["q(d)", "chosen by q: 7"]
-    assert len(ax.lines) == 1
+    (ax,) = depth_figure(nll_by_depth={}).axes
+    assert legend(ax) == ["q(d)", "exact posterior", "chosen by q: 7", "by exact posterior: 5"]
     assert ax.get_xlabel() == "depth d"
 
 
@@ -212,8 +196,8 @@ def test_depth_posterior_without_the_rest():
     [([0.01, 0.5, 1.0], "log"), ([0.1, 0.5, 1.0], "linear"), ([-1.0, 0.01, 1.0], "linear")],
 )
 def test_wide_positive_likelihoods_get_a_logarithmic_axis(values, scale):
-    q = [0.2, 0.3, 0.5]
-    fig = figures.depth_posterior(q, None, 1, None, {"test": values})
+    q = torch.tensor([0.2, 0.3, 0.5])
+    fig = figures.depth_posterior(DepthStructure.from_probs(q, q), {"test": values})
     assert fig.axes[1].get_yscale() == scale
 
 
@@ -337,63 +321,6 @@ def test_trades_show_the_data():
     assert chosen.get_xydata().tolist() == [[900, 1500]]
 
 
-# -- what cannot be drawn ---------------------------------------------------------------------
-
-TABLE = reliability(1.0)
-ROW = {"epoch": 0, "loss": 1.0}
-REFUSED = [
-    (depth_figure, {"q": np.ones(21)}, r"q: 21 values that sum to 21.*softmax"),
-    (depth_figure, {"q": np.ones((3, 7)) / 21}, r"q: got shape \(3, 7\)"),
-    (depth_figure, {"exact": np.ones(20) / 20}, r"exact: got 20 depths, expected 21"),
-    (depth_figure, {"depth_chosen": 21}, r"depth_chosen: got 21, expected 0 to 20"),
-    (depth_figure, {"depth_chosen_exact": -1}, r"depth_chosen_exact: got -1"),
-    (depth_figure, {"nll_by_depth": {"a": [1.0] * 20}}, r"nll_by_depth\['a'\]: got 20 values"),
-    (depth_figure, {"nll_by_depth": {"a": [math.nan] * 21}}, r"nll_by_depth\['a'\]: holds nan"),
-    (spirals_figure, {"probs": np.zeros((5, 30, 20))}, r"probs: got .*, expected \(5, 20, 30\)"),
-    (spirals_figure, {"probs": np.full((5, 20, 30), -0.7)}, r"values from -0\.7.*log_probs\.exp"),
-    (spirals_figure, {"depths": [1, 2]}, r"probs: got .*, expected \(2, 20, 30\)"),
-    (spirals_figure, {"q": np.ones(21) / 21}, r"q: got 21 values, expected 5.*q\[list"),
-    (spirals_figure, {"y_train": np.zeros(39)}, r"x_train: got shape \(40, 2\) beside 39 labels"),
-    (spirals_figure, {"y_train": np.full(40, 2)}, r"labels \[2\.0\], expected only 0 and 1"),
-    (comparison_figure, {"ddn": {3: []}}, r"ddn\[3\]: got no runs"),
-    (comparison_figure, {"ddn": {}, "ldn_full": [], "ldn_pruned": []}, "all empty"),
-    (comparison_figure, {"ldn_pruned": [(1, 2, 3)]}, "expected pairs"),
-    (comparison_figure, {"ldn_full": [math.nan]}, "ldn_full: holds nan"),
-    (figures.reliability_diagram, {"reliabilities": {}}, "got none"),
-    (
-        figures.reliability_diagram,
-        {"reliabilities": {"a": TABLE._replace(counts=TABLE.counts[1:])}},
-        r"'a'\]: columns of \[14, 15\] bins",
-    ),
-    (
-        figures.reliability_diagram,
-        {"reliabilities": {"a": TABLE._replace(counts=TABLE.counts * 0)}},
-        r"'a'\]: all bins are empty",
-    ),
-    (trade_figure, {"costs": {}}, "costs: got none"),
-    (trade_figure, {"costs": {"bytes": [1, 2, 0]}}, r"costs\['bytes'\]: expected 3 positive"),
-    (trade_figure, {"labels": ["0"]}, "labels: got 1, and chosen=1, for 3 errors"),
-    (trade_figure, {"chosen": 3}, "chosen=3"),
-    (bytes_figure, {"actual": [1, 2]}, "for each of 3 labels, got 3, 2, 3"),
-    (bytes_figure, {"predicted": [1, 2, -1]}, "a positive number"),
-    (bytes_figure, {"weights": [1, 2]}, "got 3, 3, 2"),
-    (figures.training_curve, {"history": []}, "got no records"),
-    (figures.training_curve, {"history": [{"epoch": 0}]}, "no numeric column"),
-    (
-        figures.training_curve,
-        {"history": [ROW], "columns": ["lss"]},
-        r"'lss' has no finite value.*'epoch', 'loss'",
-    ),
-    (figures.training_curve, {"history": [ROW, {"loss": 1.0}]}, r"history\[1\]: has no 'epoch'"),
-]
-
-
-@pytest.mark.parametrize(("draw", "change", "message"), REFUSED)
-def test_what_cannot_be_drawn_is_refused(draw, change, message):
-    with pytest.raises(ValueError, match=message):
-        draw(**change)
-
-
 # -- files and look ---------------------------------------------------------------------------
 
 
@@ -421,18 +348,10 @@ def test_save_writes_undated_pdf(tmp_path):
     assert b"CreationDate" not in path.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("name", "formats", "message"),
-    [
-        ("a.png", ("png",), r"expected no suffix; try 'a'"),
-        ("a", ("gif",), r"formats: got \('gif',\)"),
-        ("a", "png", r"formats: got 'png'"),
-        ("a", (), r"formats: got \(\)"),
-    ],
-)
-def test_save_refuses(tmp_path, name, formats, message):
-    with pytest.raises(ValueError, match=message):
-        figures.save(comparison_figure(), tmp_path / name, formats=formats)
+@pytest.mark.parametrize("formats", [("gif",), "png"])
+def test_save_refuses(tmp_path, formats):
+    with pytest.raises(PyroccamError):
+        figures.save(comparison_figure(), tmp_path / "a", formats=formats)
     assert list(tmp_path.iterdir()) == []
 
 

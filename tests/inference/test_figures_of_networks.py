@@ -309,59 +309,6 @@ def test_one_repeat_is_a_single_training():
         assert one.get_title(loc="right") == other.get_title(loc="right") == ""
 
 
-# -- what cannot be drawn ---------------------------------------------------------------------
-
-INTERVALS, FOUND, THRESHOLDS = scales()
-SWAPPED = {"a": FOUND["b"], "b": FOUND["a"]}
-LARGER = {"1": Remains("1", torch.ones(3, 5).bool(), (2, 5))}
-REFUSED = [
-    (figures.scale_posteriors, ({}, FOUND, THRESHOLDS), "got no layers"),
-    (figures.scale_posteriors, (INTERVALS, FOUND, {"a": 0.0}), "thresholds: layer 'b' has none"),
-    (figures.scale_posteriors, (INTERVALS, {"b": FOUND["b"]}, THRESHOLDS), "layer 'a' has none"),
-    (figures.scale_posteriors, (INTERVALS, SWAPPED, THRESHOLDS), "got 30 intervals, expected 7"),
-    (figures.sparsity_maps, ({},), "got no layers"),
-    (figures.sparsity_maps, (LARGER,), r"found\['1'\]: 3 x 5 weights are left of 2 x 5"),
-    (figures.sparsity_maps, (remains(), [[-1.0, 2.0]]), "least count -1"),
-    (figures.sparsity_maps, (remains(), torch.ones(4)), r"inputs: got shape \(4,\)"),
-    (figures.bits_per_layer, ({}, {}, PARTS), "got no layers"),
-    (figures.bits_per_layer, (BITS, {"1": 3}, PARTS), "weights: layer '3' has none"),
-    (figures.bits_per_layer, (BITS, WEIGHTS, {"3": 1.0}), "parts: layer '1' has none"),
-    (figures.bits_per_layer, (BITS, WEIGHTS, {**PARTS, "tables": -1.0}), "expected none negative"),
-    (figures.predicted_observed, ([], bands(0)), "got no rows"),
-    (figures.training_curve, ([histories()[0], []],), r"history\[1\]: got no records"),
-    (
-        figures.training_curve,
-        ([histories()[0], [{"epoch": 0, "loss": 1.0}]],),
-        r"'kl' has no finite value; history\[1\] holds",
-    ),
-    (
-        figures.training_curve,
-        ([histories()[0], [{"loss": 1.0, "kl": 1.0}]],),
-        r"history\[1\]\[0\]: has no 'epoch'",
-    ),
-]
-REFUSED_BANDS = [
-    ({"grid": np.zeros(40)}, "each above the last"),
-    ({"y": np.zeros(24)}, "y: got 24 values, expected 25 as in x"),
-    ({"bands": bands(39)}, r"bands: got \[39, 39, 39\] values, expected 40"),
-    ({"at_rows": Bands(*(np.ones(25) * k for k in (0, 2, 1)))}, "epistemic <= total"),
-    ({"at_rows": Bands(*(np.ones(25) * k for k in (0, -1, 1)))}, "0 <= epistemic"),
-    ({"x": np.full(25, math.nan)}, "x: holds nan"),
-]
-
-
-@pytest.mark.parametrize(("draw", "arguments", "message"), REFUSED)
-def test_what_cannot_be_drawn_is_refused(draw, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        draw(*arguments)
-
-
-@pytest.mark.parametrize(("change", "message"), REFUSED_BANDS)
-def test_bands_refuse(change, message):
-    with pytest.raises(ValueError, match=message):
-        over_one_input(**change)
-
-
 # -- look -------------------------------------------------------------------------------------
 
 

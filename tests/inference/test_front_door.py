@@ -11,14 +11,14 @@ BEFORE = [
     "Against", "Busy", "CheckpointError", "CompileFallback", "Compressed", "Curvature",
     "DrawnNetwork", "EnsembleNetwork", "EnumMeanFieldELBO", "Evidence", "Fit", "Interrupted",
     "InverseGamma", "Level", "NonFiniteLoss", "PosteriorDraws", "PriorDraws", "Repeats",
-    "Selection", "Settings", "Structure", "StructureChoice", "TrainingStep", "Uncertainty",
-    "bound", "bytes_by_part", "choose_depth", "choose_structure", "compress", "curvature",
-    "cutting", "diagnostics", "discretise", "draw_outputs", "draw_posterior", "draw_prior",
+    "Selection", "Settings", "Structure", "TrainingStep", "Uncertainty",
+    "bound", "bytes_by_part", "choose_depth", "choose_structure", "compress",
+    "cutting", "diagnostics", "discretise", "draw_posterior", "draw_prior",
     "evidence", "exact_depth_posterior", "figures", "fit", "fit_repeats", "input_use", "load",
-    "mean_costs", "mean_network", "metrics", "narrow", "out_of_domain", "packing", "prune",
+    "mean_costs", "metrics", "narrow", "out_of_domain", "packing", "prune",
     "prune_weights", "pruned_weights", "random_structures", "remains", "rounded_mean", "save",
     "scale_intervals", "seconds_per_batch", "select", "share_weights", "side_by_side",
-    "splice_weights", "swap", "to_sample", "total_variation", "uncertainty", "without_means",
+    "splice_weights", "swap", "total_variation", "uncertainty", "without_means",
 ]  # fmt: skip
 
 

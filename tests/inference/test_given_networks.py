@@ -7,7 +7,7 @@ import torch
 from plain import network
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.fits.retraining import PlainTraining
-from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.training import trainer
 from pyroccam.inference.training.replicate import Job
 from pyroccam.models import priors
@@ -229,7 +229,7 @@ def test_what_is_frozen_stays_through_training_cutting_and_retraining(how, monke
     found["anew"] = model.anew(table).first_network()
     smaller = inference.narrow(fit, threshold=1e9)
     again = inference.fit(*smaller, table, epochs=2, **QUICK)
-    found["narrow"] = mean_network(again.model, again.guide)
+    found["narrow"] = again.posterior.mean_network()
     if how == "in evaluation":  # compress writes statistics into scales that are not frozen
         found["retrained"] = PlainTraining(found["the means"], fit)(2, 0.1)[0]
     else:

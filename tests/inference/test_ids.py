@@ -8,7 +8,6 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference import diagnostics, posterior
-from pyroccam.inference.posterior.weight_moments import mean_network
 from torch import Tensor, nn
 
 
@@ -82,7 +81,7 @@ def test_ids_are_cut_by_every_rule_timed_and_diagnosed() -> None:
         assert (outputs - outputs[:1]).abs().max() > 0
         narrowed, _ = inference.narrow(fit, threshold=threshold)
         assert inference.cutting.count_parameters(narrowed.start_network()) <= 160 + 144 + 34
-    nets = {"whole": mean_network(fit.model, fit.guide), "small": small.net}
+    nets = {"whole": fit.posterior.mean_network(), "small": small.net}
     times = inference.cutting.seconds_per_batch(nets, own.x_test[:20], rounds=2)
     assert all(seconds > 0 for seconds in times.values())
     found = {one.name: one for one in diagnostics.diagnose(fit, draws=100)}

@@ -8,7 +8,6 @@ from pyroccam.data import Dataset
 from pyroccam.inference.cutting import Mask, cut, masked
 from pyroccam.inference.packing import read, write
 from pyroccam.inference.packing.exporting import export
-from pyroccam.inference.posterior.weight_moments import mean_network
 from several import of, texts
 from torch import nn
 
@@ -47,7 +46,7 @@ def test_encoders_of_hugging_face(tmp_path, make):
     linear = {name for name, m in make(library).named_modules() if type(m) is nn.Linear}
     assert linear <= {*model.layers}  # queries, keys and values among them
     fit = inference.fit(model, guides.MeanField(model), own, **{**QUICK, "epochs": 1})
-    whole = mean_network(fit.model, fit.guide)
+    whole = fit.posterior.mean_network()
     heard = [n for n in linear if n.endswith((".o_proj", ".out_lin", "attention.output.dense"))]
     assert len(heard) == 2
     masks = {name: Mask(inputs=torch.arange(32) // 8 != 1) for name in heard}

@@ -9,7 +9,6 @@ from pyroccam import guides, inference, models
 from pyroccam.inference import compress
 from pyroccam.inference.packing import read, write
 from pyroccam.inference.packing.rates import Layer, place_bits
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning import prune_weights, share_weights, splice_weights
 from pyroccam.inference.pruning.magnitude import by_layer
 from pyroccam.models import priors
@@ -153,7 +152,7 @@ def test_convolutions_with_few_values_are_cut_and_compute_the_same():
     left = {n: int((weights(fit)[n] != 0).sum()) for n in small.bits}
     assert small.nonzero <= sum(left.values()) < 0.5 * (54 + 216 + 128)
     x = fit.data.x_test
-    expected = mean_network(fit.model, fit.guide)(x)
+    expected = fit.posterior.mean_network()(x)
     torch.testing.assert_close(small.net(x), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -172,7 +171,7 @@ def test_zeros_are_cut_with_what_they_feed_and_stored_sparsely():
     assert small.nonzero == 6 * 2 + 6 * 3 - 1
     assert (small.thresholds, small.irrelevance) == ({}, {})
     assert small.rates.pruning == pytest.approx(WEIGHTS / (2 * 29 + 6 + 3))
-    whole = mean_network(fit.model, fit.guide)
+    whole = fit.posterior.mean_network()
     x = fit.data.x_test
     torch.testing.assert_close(small.net(x), whole(x), rtol=1e-5, atol=1e-6)
 
@@ -184,7 +183,7 @@ def test_a_point_without_zeros_is_the_network():
     assert small.rates.pruning == 1.0  # no places are stored
     assert all(b.significand == 23 for b in small.bits.values())
     x = fit.data.x_test
-    expected = mean_network(fit.model, fit.guide)(x)
+    expected = fit.posterior.mean_network()(x)
     torch.testing.assert_close(small.net(x), expected, rtol=1e-5, atol=1e-6)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyroccam import data, guides, inference, models
+from pyroccam import data, guides, models
 from pyroccam.inference import fit, fit_repeats
 from pyroccam.models import priors
 from torch import nn
@@ -55,7 +55,7 @@ def test_a_network_that_views_its_images(layers):
     close = 1e-4 if layers == ["out"] else 0.05
     assert bound.evaluate()["nll"] == pytest.approx(free.evaluate()["nll"], abs=close)
     assert bound.history[-1]["loss"] == pytest.approx(free.history[-1]["loss"], rel=close)
-    net = inference.posterior.mean_network(bound.model, bound.guide)
+    net = bound.posterior.mean_network()
     assert net(rows.x_test).shape == (20, 2)
 
 

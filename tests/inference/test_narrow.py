@@ -13,7 +13,7 @@ from pyroccam import data as spirals
 from pyroccam import guides, inference
 from pyroccam.inference import packing
 from pyroccam.inference.cutting import cut
-from pyroccam.inference.posterior.weight_moments import mean_network, moments
+from pyroccam.inference.posterior.layers import layer_moments, mean_network
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.inference.pruning.thresholds import with_zeros
 from pyroccam.models import priors
@@ -50,7 +50,7 @@ def cut_here(result, share=0.6):
         name: float(one.values.quantile(share)) if len(one.values) > 2 else float("inf")
         for name, one in found.items()
     }
-    whole = mean_network(result.model, result.guide)
+    whole = result.posterior.mean_network()
     zeros = with_zeros(whole, found, thresholds, result.model)
     return thresholds, cut(zeros, result.data.x_train[:2])
 
@@ -80,7 +80,7 @@ def test_the_mean_of_the_narrow_pair_is_the_cut_mean(build, prior, guide):
     assert report.weights_after < report.weights_before
     x = result.data.x_test
     torch.testing.assert_close(mean_network(model, own)(x), small(x), rtol=1e-4, atol=1e-5)
-    before, after = moments(result.model, result.guide), list(moments(model, own).values())
+    before, after = result.posterior.layers, list(layer_moments(model, own).values())
     for (name, part), new in zip(report.layers.items(), after, strict=True):
         dim = result.model.layers[name].affine.output_dim
         old = before[name].variance.index_select(dim, part.outputs)
@@ -97,7 +97,7 @@ def test_units_that_became_constant_move_into_biases():
     model, own = inference.narrow(result, threshold=thresholds)
     assert next(iter(model.layers.values())).affine.shape.weight == (8, 2)
     x = result.data.x_test
-    mean = mean_network(result.model, result.guide)
+    mean = result.posterior.mean_network()
     torch.testing.assert_close(mean_network(model, own)(x), mean(x), rtol=1e-4, atol=1e-5)
 
 
@@ -235,12 +235,12 @@ def test_groups_of_a_grouped_convolution_begin_at_zero_and_are_trained():
     gone = values > values.median()
     assert gone.any()
     assert smaller.layers["2"].start["weight"].shape == (6, 2, 3, 3)
-    before = moments(smaller, own)["2"]
+    before = layer_moments(smaller, own)["2"]
     assert not before.mean[gone].any()
     assert before.mean[~gone].all()
     assert (before.variance > 0).all()
     inference.fit(smaller, own, result.data, **QUICK)
-    assert moments(smaller, own)["2"].mean[gone].any()
+    assert layer_moments(smaller, own)["2"].mean[gone].any()
 
 
 class _OfEachUnit(LayerPrior):

@@ -9,7 +9,6 @@ from fitting import blobs
 from pyroccam import guides, inference, models
 from pyroccam.inference import compress
 from pyroccam.inference.packing import read, write
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning.weight_sharing import levels_of, on_levels
 from pyroccam.models import priors
 from torch import nn
@@ -86,7 +85,7 @@ def test_thresholds_are_judged_by_weights_on_the_levels(fit):
     means."""
     small = compress(fit, threshold="validation", tolerance=0.01)
     x, y = fit.data.x_val, fit.data.y_val
-    means = mean_network(fit.model, fit.guide)
+    means = fit.posterior.mean_network()
     rounded = on_levels(means, levels_of(fit.model))
     nll = {
         name: -float(fit.model.likelihood(net(x).detach()).log_prob(y).mean())

@@ -13,7 +13,6 @@ from pyroccam.inference import compress
 from pyroccam.inference.fits.retraining import row_changes
 from pyroccam.inference.packing import write
 from pyroccam.inference.packing.priced import priced
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import priors
 from torch import nn
 
@@ -137,7 +136,7 @@ def test_a_file_is_smaller_and_predicts_the_same(tmp_path):
         small = compress(fit, threshold=100.0, significand=rule)
         write(small.net, tmp_path / f"{rule}.pocc")
         sizes[rule] = (tmp_path / f"{rule}.pocc").stat().st_size
-        change = row_changes(mean_network(fit.model, fit.guide), small.net, fit).mean()
+        change = row_changes(fit.posterior.mean_network(), small.net, fit).mean()
         if rule == "rate":
             assert change <= 1e-3
             weights = [p for p in small.net.parameters() if p.dim() == 2]

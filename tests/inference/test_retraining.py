@@ -174,7 +174,7 @@ def fit(fitted_wide):
 def test_the_smallest_network_that_is_as_good(fit):
     """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
     small = inference.compress(fit, retrain_epochs=60)
-    whole = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60)
+    whole = retrain(fit.posterior.mean_network(), fit, 60)
     left = sum(int(p.count_nonzero()) for p in small.net.parameters())
     assert left < sum(p.numel() for p in whole.net.parameters()) / 3
     worse = row_losses(small.net, fit) - whole.losses
@@ -190,7 +190,7 @@ def test_inputs_whose_weights_are_zero_already_go(monkeypatch, fit, begun):
     fit.guide.factor_of("0.weight").loc.data[:, 3:] = 0.0
     numbers = None
     if begun:
-        net = inference.posterior.mean_network(fit.model, fit.guide)
+        net = fit.posterior.mean_network()
         numbers = Numbers(net, fit.model.likelihood, {}, 3e-3, 0.0, 1)
     kept, found = smallest(fit, 1, numbers)
     assert len(kept.report.layers["0"].inputs) <= 3
@@ -274,7 +274,7 @@ def test_a_change_of_predictions_is_a_divergence(fitted, fit):
 
 def test_a_rounding_that_the_rows_happen_to_like_is_not_taken(monkeypatch, fit):
     """Labels that are what a coarsely rounded network predicts do not make it good enough."""
-    net = inference.posterior.mean_network(fit.model, fit.guide)
+    net = fit.posterior.mean_network()
     bits = {"0": LayerBits(1, 3), "2": LayerBits(1, 3)}
 
     def rounding(more):
@@ -307,7 +307,7 @@ def test_a_few_validation_rows_do_not_tell_what_may_go(monkeypatch, fit):
 
 
 def test_the_trained_network_is_one_of_those_compared(fit):
-    net = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60).net
+    net = retrain(fit.posterior.mean_network(), fit, 60).net
     good = Numbers(net, fit.model.likelihood, {}, 3e-3, 0.0, 60)
     with torch.no_grad():  # a posterior that has lost its way
         for one in fit.guide.factors.values():
@@ -318,7 +318,7 @@ def test_the_trained_network_is_one_of_those_compared(fit):
 
 
 def test_the_noise_of_a_plain_network_is_that_of_its_errors(fit):
-    net = inference.posterior.mean_network(fit.model, fit.guide)
+    net = fit.posterior.mean_network()
     own = validated(fit.model.likelihood, net, fit.data)
     errors = (net(fit.data.x_val) - fit.data.y_val).detach().square().sum()
     expected = float((errors / (len(fit.data.x_val) - 2)).sqrt())
@@ -367,7 +367,7 @@ def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, me
 
 def a_search(fit):
     found = inference.pruning.relevance.irrelevance(fit.model, fit.guide, by="weight")
-    means = inference.posterior.mean_network(fit.model, fit.guide)
+    means = fit.posterior.mean_network()
     whole = Retrained(means, 0.1, torch.full((len(fit.data.x_val),), 0.1), 1e-2)
     return decision._Search(fit, found, [means], [whole], 1, 0.02, None, (3e-3, 1e-2))
 

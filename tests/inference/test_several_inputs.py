@@ -17,7 +17,6 @@ from pyroccam.data import DataError, Dataset
 from pyroccam.inference.cutting import Mask, cut, groups, masked
 from pyroccam.inference.packing.exporting import SUFFIXES, export
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models.feeding import feed
 from several import Pair, Reader, logits, of, pictured, texts
@@ -80,7 +79,7 @@ def test_what_is_handed_back_has_its_own_signature_and_nothing_of_ours(cut_fit):
 
 def test_a_cut_network_is_the_masked_one_for_the_arguments_by_name(cut_fit):
     fit, at, _ = cut_fit
-    whole = mean_network(fit.model, fit.guide)
+    whole = fit.posterior.mean_network()
     found = irrelevance(fit.model, fit.guide)
     masks = {name: Mask(inputs=one.values <= at[name]) for name, one in found.items()
              if not fit.model.layers[name].affine.shape.output_groups}  # fmt: skip

@@ -15,8 +15,8 @@ from pyroccam.inference.diagnostics.simulation import _Simulation
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.posterior import depth as depth_module
 from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
-from pyroccam.inference.posterior.family import family
-from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.posterior.layers import mean_network
+from pyroccam.inference.posterior.posteriors import posterior_of
 from pyroccam.inference.pruning.depth import settled
 from pyroccam.models import priors
 from scipy.stats import norm
@@ -68,7 +68,7 @@ def test_depths_that_are_as_good_are_so_in_the_objective(nats, depth):
     short = -nats * EQUAL * DIGITS.N / 0.1
     with torch.no_grad():
         guide.edge("depth").logits.copy_(torch.tensor([short, 0.0, -50.0, -50.0]))
-    found = family(model, guide).structure(DIGITS, 1.0, kl_weight=0.1)
+    found = posterior_of(model, guide).structure(DIGITS, 1.0, kl_weight=0.1)
     assert found.depth_chosen == depth
     assert found.threshold == pytest.approx(math.exp(-EQUAL * DIGITS.N / 0.1))
 
@@ -77,11 +77,11 @@ def test_depths_that_are_as_good_are_so_in_the_objective(nats, depth):
 def test_the_network_of_a_depth_computes_the_same(fitted, depth):
     """Alone and as an exit of the whole, with the numbers and the statistics that it has there."""
     alone = settled(fitted, depth)
-    whole = mean_network(fitted.model, fitted.guide)
+    whole = fitted.posterior.mean_network()
     x = DIGITS.x_test[:50]
     with torch.no_grad():
         expected = whole.outputs(x)[depth]
-        torch.testing.assert_close(mean_network(alone.model, alone.guide)(x), expected)
+        torch.testing.assert_close(alone.posterior.mean_network()(x), expected)
     assert type(alone.model) is models.BayesianNetwork
     left = [name for name in fitted.model.layers if depth in fitted.model.exits.used_at(name)]
     assert len(alone.model.layers) == len(left) == depth + 2 + (depth < 2)
@@ -158,11 +158,11 @@ def test_blocks_of_other_kinds(make):
     model = models.BayesianStack(make(), DIGITS, prior=priors.GroupNormalJeffreys())
     fit = inference.fit(model, guides.MeanField(model), DIGITS, **{**HOW, "epochs": 1})
     x = DIGITS.x_test[:20]
-    whole = mean_network(fit.model, fit.guide)
+    whole = fit.posterior.mean_network()
     for depth in (0, 2):
         alone = settled(fit, depth)
         with torch.no_grad():
-            found = mean_network(alone.model, alone.guide)(x)
+            found = alone.posterior.mean_network()(x)
             torch.testing.assert_close(found, whole.outputs(x)[depth], rtol=1e-4, atol=1e-5)
         assert inference.compress(alone, threshold=3.0).net(x).shape == (20, 10)
     with pytest.raises(ValueError, match="depth 3 is outside 0"):

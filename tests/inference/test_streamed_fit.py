@@ -325,14 +325,14 @@ def test_noise_of_validation_rows_beside_a_closed_form(tmp_path):
     rows = streamed(tmp_path, "regression")
     fit = inference.fit(*depth_pair(rows), rows, **SHORT)
     memory = replace(fit, data=rows.sample(rows.N))
-    from pyroccam.inference.posterior.family import family
+    from pyroccam.inference.posterior.posteriors import posterior_of
     from pyroccam.inference.training.validated_noise import validate_noise
 
     found = []
     for one in (fit, memory):
         with torch.no_grad():
             fit.model.likelihood.log_scale.fill_(0.0)
-        validate_noise(family(fit.model, fit.guide), one.data)
+        validate_noise(posterior_of(fit.model, fit.guide), one.data)
         found.append(fit.model.likelihood.scale.detach().clone())
     torch.testing.assert_close(*found, rtol=1e-5, atol=0)
 

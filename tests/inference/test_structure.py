@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 from pyroccam import inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import total_variation
 from pyroccam.inference.posterior.depth import DepthStructure
 from pyroccam.inference.pruning import kept_depth_probs
@@ -89,7 +90,7 @@ def test_exact_posterior_of_many_rows_does_not_underflow():
 
 def test_no_rows_is_an_error():
     model, _ = normalised()
-    with pytest.raises(ValueError, match="no observations: x has 0 rows"):
+    with pytest.raises(PyroccamError):
         log_likelihood_by_depth(model, torch.zeros(0, 2), torch.zeros(0).long())
 
 
@@ -114,7 +115,7 @@ def test_choose_depth(probs, threshold, depth):
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1.01, math.nan])
 def test_choose_depth_refuses_a_threshold(threshold):
-    with pytest.raises(ValueError, match=r"threshold must be in \(0, 1\]"):
+    with pytest.raises(PyroccamError):
         inference.posterior.choose_depth(torch.tensor([1.0]), threshold)
 
 
@@ -164,12 +165,12 @@ def test_pruned_weights_leave_q_alone_and_sum_to_one():
 
 def test_pruned_weights_errors():
     for depth in (-1, 4):
-        with pytest.raises(ValueError, match=rf"depth {depth} is outside 0 \.\.\. 3"):
+        with pytest.raises(PyroccamError):
             kept_depth_probs(Q, depth)
-    with pytest.raises(ValueError, match="'tail_to_last' or 'proportional', got 'drop'"):
+    with pytest.raises(PyroccamError):
         kept_depth_probs(Q, 1, "drop")
     nothing = torch.tensor([0.0, 0.0, 1.0])
-    with pytest.raises(ValueError, match=r"no mass to the depths 0 \.\.\. 1.*tail_to_last"):
+    with pytest.raises(PyroccamError):
         kept_depth_probs(nothing, 1, "proportional")
     assert kept_depth_probs(nothing, 1).tolist() == [0.0, 1.0]
 

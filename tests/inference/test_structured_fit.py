@@ -11,7 +11,7 @@ from plain import network
 from pyroccam import guides, inference
 from pyroccam.guides import StructureFamily
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
-from pyroccam.inference.posterior.weight_moments import mean_network, moments
+from pyroccam.inference.posterior.layers import layer_moments, mean_network
 from pyroccam.models import Annealed, Floored, NonCentred, StructuredNetwork, priors
 from random_weights import assert_same_means, limit, table
 from stepping import assert_close, stacked, step_of, walk
@@ -118,7 +118,7 @@ def test_a_draw_is_the_network_of_the_model(scaling, shared):
     )
     x = batch(5)[0]
     expected = inference.posterior.DrawnNetwork(model, guide)(x)
-    plain = model.plain({n: (m.mean, m.bias) for n, m in moments(model, guide).items()})
+    plain = model.plain({n: (m.mean, m.bias) for n, m in layer_moments(model, guide).items()})
     weights = draw_weights(model, guide, 2)
     torch.testing.assert_close(outputs_of(plain, weights, x)[0], expected)
     found = draw_outputs(model, guide, x, 2)

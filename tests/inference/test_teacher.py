@@ -9,7 +9,6 @@ from fitting import blobs, fit_weights
 from pyroccam.data import Dataset
 from pyroccam.inference.fits.retraining import retrain, row_losses, temperature_of_rows
 from pyroccam.inference.fits.teacher import FEW, Teacher, may_teach, teacher_of
-from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.posterior.predict import validated
 from pyroccam.models import priors
@@ -37,7 +36,7 @@ class Says(nn.Module):
 def by_hand(fit, x, draws=400):
     """Probabilities averaged over networks that are drawn one by one, and their standard error."""
     torch.manual_seed(5)
-    net, weights = mean_network(fit.model, fit.guide), draw_weights(fit.model, fit.guide, draws)
+    net, weights = fit.posterior.mean_network(), draw_weights(fit.model, fit.guide, draws)
     each = torch.stack(
         [
             functional_call(net, {n: w[i] for n, w in weights.items()}, (x,)).softmax(-1)
@@ -117,7 +116,7 @@ def test_a_posterior_that_is_near_enough_to_targets_teaches_their_mean(rows, fac
     data = dataclasses.replace(fit.data, x_val=fit.data.x_val[:rows], y_val=fit.data.y_val[:rows])
     fit = dataclasses.replace(fit, data=data)
     torch.manual_seed(5)
-    net, weights = mean_network(fit.model, fit.guide), draw_weights(fit.model, fit.guide, 400)
+    net, weights = fit.posterior.mean_network(), draw_weights(fit.model, fit.guide, 400)
     teacher = teacher_of(fit)
     for found, x in ((teacher.train, data.x_train), (teacher.val, data.x_val)):
         each = torch.stack(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.pruning import thresholds
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models import priors

@@ -10,7 +10,6 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.posterior.depth import EQUAL
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning import depth
 from pyroccam.inference.pruning.depth import settled, worthwhile
 from pyroccam.models import priors
@@ -81,7 +80,7 @@ def test_a_block_goes_for_less_than_is_nothing_in_the_objective(fitted, share, l
 
 def bound_by_hand(fit, blocks, draws=60):
     """Of some blocks, by draws of all weights, in words of torch alone."""
-    own = mean_network(fit.model, fit.guide)
+    own = fit.posterior.mean_network()
     net = nn.Sequential(own.stem, *(own.blocks[i] for i in blocks), own.head)
     parts = ["stem", *(f"blocks.{i}" for i in blocks), "head"]
     kl, drawn = 0.0, {}
@@ -153,7 +152,7 @@ def test_statistics_are_those_of_what_is_left():
     fit = at_depth(fit, 3)
     fit.structure = replace(fit.structure, blocks=(0, 2))
     alone = settled(fit)
-    net = mean_network(alone.model, alone.guide)
+    net = alone.posterior.mean_network()
     seen = {}
     for name, part in net.named_modules():
         if isinstance(part, nn.BatchNorm1d):

@@ -7,7 +7,7 @@ from pyro import poutine
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of, weights_of
-from pyroccam.inference.posterior.weight_moments import mean_network, moments
+from pyroccam.inference.posterior.layers import layer_moments
 from pyroccam.models import priors
 from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.layers.affine import Affine
@@ -149,7 +149,7 @@ def test_padding_stays_a_number():
     tables = draw_weights(model, guide, 4000)["table.weight"]
     assert (tables[:, 2] == net.table.weight[2]).all()
     assert (tables[:, [0, 1, 3, 4]].std(0) > 0.01).all()
-    found = moments(model, guide)["table"]
+    found = layer_moments(model, guide)["table"]
     assert torch.equal(found.mean[2], net.table.weight[2])
     assert (found.variance[2] == 0).all()
     error = (found.variance / 4000).sqrt()
@@ -179,14 +179,14 @@ def test_curvature_through_unpacked_modules(kind):
     model = models.BayesianNetwork(net, own, prior=priors.Normal())
     options = {"epochs": 1, "progress": False, "device": "cpu", "seed": 0}
     fit = inference.fit(model, guides.MeanField(model), own, **options)
-    found = inference.posterior.curvature(fit, probes=None, rows=20)
-    means = mean_network(fit.model, fit.guide)
+    found = fit.posterior.curvature(probes=None, rows=20)
+    means = fit.posterior.mean_network()
     hidden = []
     means.out.register_forward_pre_hook(lambda _, given: hidden.append(given[0]))
     with torch.no_grad():
         probs = means(fit.data.x_train[:20]).softmax(-1)
     bent = torch.einsum("ni,nc->ci", hidden[0] ** 2, probs * (1 - probs)) / len(probs)
-    expected = -moments(fit.model, fit.guide)["out"].variance * bent
+    expected = -fit.posterior.layers["out"].variance * bent
     torch.testing.assert_close(found["out"].kappa, expected, rtol=1e-3, atol=1e-8)
     inner = [one.kappa for name, one in found.items() if name != "out"]
     assert all(kappa.isfinite().all() and kappa.any() for kappa in inner)
@@ -222,7 +222,7 @@ def test_recurrent_primitives_count_by_their_structure():
     trace = passed(model, guide, x)
     values = {site: trace.nodes[site]["value"][None] for site in model.latents()}
     found = {n: value[0] for n, value in weights_of(model, values).items()}
-    means = {layer: (m.mean, m.bias) for layer, m in moments(model, guide).items()}
+    means = {layer: (m.mean, m.bias) for layer, m in layer_moments(model, guide).items()}
     expected = functional_call(model.plain(means), found, (x,))
     torch.testing.assert_close(trace.nodes["y"]["fn"].logits, expected.log_softmax(-1))
     assert draw_outputs(model, guide, x, 3).shape == (3, 20, 2)

@@ -6,7 +6,7 @@ from plain import network
 from pyro.infer import Predictive
 from pyroccam import guides
 from pyroccam.data.errors import NetworkError, PyroccamError
-from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.models import BayesianStack, DepthStack, LearntDepth, priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import Rows, small_net

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import torch
 from pyroccam import data, guides, models
+from pyroccam.inference.posterior import posterior_of
 from torch import nn
 
 NOISE = 0.5
@@ -59,4 +60,5 @@ def mean_field(model, table, bias=False, factor=1.0, shift=0.0):
 
 def as_fit(model, guide, table):
     """What the diagnostics look at."""
-    return SimpleNamespace(model=model, guide=guide, data=table)
+    posterior = posterior_of(model, guide, table)
+    return SimpleNamespace(model=model, guide=guide, data=table, posterior=posterior)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOCK = ("second", "times_faster", "version", "engine", "machine", "created", "digest")
+CLOCK = ("learnt", "second", "times_faster", "version", "engine", "machine", "created", "digest")
 QUICK = ["--epochs", "2", "--set", "compile=false"]
 OWN = {  # settings of methods whose shortest run would be long
     "structure": ["--set", "random=1"],

@@ -35,6 +35,7 @@ from pyroccam.models.checks import unknown_name
 
 from .. import options
 from ..runner import Row, untrained
+from .panels import ScanPanel, scan_panels
 
 TEST_ROWS = 1800
 
@@ -244,12 +245,12 @@ class Results:
             error = [[100 * (1 - row["accuracy"]) for row in rows] for rows in runs]
             depth = [[row["depth_chosen"] for row in rows] for rows in runs]
             panels.append(
-                figures.ScanPanel(
+                ScanPanel(
                     scan.title, scan.xlabel, values, error,
                     None if scan.method == "ddn" else depth, scan.authors, scan.ticks, scan.log,
                 )
             )  # fmt: skip
-        return figures.scan_panels(panels, "authors' code,\nmean of 2 to 5 runs")
+        return scan_panels(panels, "authors' code,\nmean of 2 to 5 runs")
 
 
 def main(

@@ -18,9 +18,9 @@ import torch
 import typer
 from pyroccam.data import Dataset
 from pyroccam.inference import select
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network
 from torch import Tensor, nn
 
 from .. import options

@@ -24,7 +24,8 @@ from pyroccam.inference.cutting.cost import count_parameters
 from pyroccam.inference.cutting.surgery import ROWS
 from pyroccam.inference.fits.fitting import fit
 from pyroccam.inference.posterior.metrics import mean_spread
-from pyroccam.inference.pruning.graph import Choice, choose_structure, random_structures
+from pyroccam.inference.posterior.structures import Choice
+from pyroccam.inference.pruning.graph import choose_structure, random_structures
 from pyroccam.models import BayesianNetwork, StructuredNetwork
 from pyroccam.models.distributions.temperature import Annealed
 from pyroccam.models.networks.discrete import discretised, primitive_sizes

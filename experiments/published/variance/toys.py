@@ -173,7 +173,7 @@ def code(fit: Fit, x: Tensor) -> Tensor:
         x: ``(N, 2)``, standardised.
     """
     guide: Any = fit.guide
-    net, hidden = inference.posterior.mean_network(fit.model, guide), x
+    net, hidden = inference.posterior.layers.mean_network(fit.model, guide), x
     for name, part in net.named_children():
         if name == CODE:
             break

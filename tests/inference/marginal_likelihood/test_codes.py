@@ -19,7 +19,7 @@ from pyroccam.inference.marginal_likelihood import (
     switching,
 )
 from pyroccam.inference.marginal_likelihood.codes import SHARES, block_ends
-from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.models import priors
 from random_weights import FALSE_ALARM, FourScales, normal_kl
 from torch import nn

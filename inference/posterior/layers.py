@@ -11,10 +11,10 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
 
-__all__ = ["Moments", "mean_network", "moments", "vertices"]
+__all__ = ["Layer", "layer_moments", "mean_network", "vertices"]
 
 
-class Moments(NamedTuple):
+class Layer(NamedTuple):
     """Moments of the weights that a layer computes with, scales included.
 
     Attributes:
@@ -30,7 +30,7 @@ class Moments(NamedTuple):
 
 
 @torch.no_grad()
-def moments(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Moments]:
+def layer_moments(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Layer]:
     r"""Posterior means and variances of all weights, by layer.
 
     The factors of a weight ``w = w̃ Π v_k^{p_k}`` are independent, so ``E[w]`` and ``E[w²]`` are the
@@ -39,34 +39,29 @@ def moments(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Moments]:
     References:
         Louizos et al. 2017, arXiv:1705.08665, eq. 10-11, for one scale.
     """
-    return {name: _layer_moments(layer, guide) for name, layer in model.layers.items()}
+    return {name: _moments(layer, guide) for name, layer in model.layers.items()}
 
 
-def _layer_moments(layer: BayesianLayer, guide: NetworkGuide) -> Moments:
+def _moments(layer: BayesianLayer, guide: NetworkGuide) -> Layer:
     found = {
         name: guide.factor_of(f"{layer.name}.{name}").moments(latent.power)
         for name, latent in layer.latents().items()
     }
-    first, second = found["weight"]
-    bias, bias_second = found.get("bias", (layer.bias, None))
+    first, second = found.pop("weight")
+    bias, bias_second = found.pop("bias", (layer.bias, None))
     if bias is not None and bias_second is None:
         bias_second = bias.square()
-    for name, (mean, square) in found.items():
-        if name in ("weight", "bias"):
-            continue
+    for mean, square in found.values():
         first = first * layer.affine.on_weight(mean)
         second = second * layer.affine.on_weight(square)
         if bias is not None and bias_second is not None and layer.covers_bias(mean.shape):
             bias, bias_second = bias * mean, bias_second * square
     # Rounding may leave a tiny negative number.
     variance = layer.affine.held((second - first.square()).clamp_min(0.0), 0.0)
-    first = layer.affine.held(first, layer.start_weight)
-    bias_variance = None
-    if bias is not None and bias_second is not None:
-        bias_variance = (bias_second - bias.square()).clamp_min(0.0)
-    # A mean may be the parameter itself.
-    own_bias = None if bias is None else bias.detach()
-    return Moments(first.detach(), variance, own_bias, bias_variance)
+    first = layer.affine.held(first, layer.start_weight).detach()  # it may be the parameter itself
+    if bias is None or bias_second is None:
+        return Layer(first, variance, None, None)
+    return Layer(first, variance, bias.detach(), (bias_second - bias.square()).clamp_min(0.0))
 
 
 @torch.no_grad()
@@ -75,7 +70,7 @@ def mean_network(model: BayesianNetwork, guide: NetworkGuide) -> nn.Module:
 
     Of random structure it has the most probable: its graphs are at a vertex.
     """
-    weights = {name: (m.mean, m.bias) for name, m in moments(model, guide).items()}
+    weights = {name: (m.mean, m.bias) for name, m in layer_moments(model, guide).items()}
     return model.plain(weights, vertices(model, guide))
 
 

@@ -7,10 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FormatStrFormatter, MaxNLocator, NullLocator
-
-from ...data.errors import PyroccamError
-from .canvas import checked_array, mean_sd, new_figure
-from .style import CYCLE, INK, MARKERS, styled
+from pyroccam.inference.figures.canvas import floats, mean_sd, new_figure
+from pyroccam.inference.figures.style import CYCLE, INK, MARKERS, styled
 
 __all__ = ["ScanPanel", "scan_panels"]
 
@@ -41,21 +39,6 @@ class ScanPanel:
     ticks: Sequence[float] = ()
     log: bool = True
 
-    def check(self) -> None:
-        """Every value must have its runs."""
-        if not len(self.values):
-            raise PyroccamError(f"{self.title}: got no values, expected at least one")
-        for name, column in (("error", self.error), ("depth", self.depth)):
-            if column is None:
-                continue
-            if len(column) != len(self.values):
-                raise PyroccamError(
-                    f"{self.title}: {name} has {len(column)} entries, expected {len(self.values)}, "
-                    "one for each value"
-                )
-            if not all(len(runs) for runs in column):
-                raise PyroccamError(f"{self.title}: {name} of a value without runs; leave it out")
-
 
 @styled
 def scan_panels(panels: Sequence[ScanPanel], reference: str = "reference") -> Figure:
@@ -68,18 +51,12 @@ def scan_panels(panels: Sequence[ScanPanel], reference: str = "reference") -> Fi
     Returns:
         The figure: mean and sample standard deviation over the runs, the single runs faint behind,
         references hollow. The legend stands after the last panel.
-
-    Raises:
-        PyroccamError: if there is nothing to draw, or a value has no runs.
     """
-    if not panels:
-        raise PyroccamError("panels: got none, expected at least one scan")
     rows = len(panels) // 2 + 1
     fig = new_figure(0.15 + 2.25 * rows)
     grid = fig.add_gridspec(2 * rows, 2, height_ratios=[1.15, 1.0] * rows)
     handles: dict[str, Any] = {}
     for k, panel in enumerate(panels):
-        panel.check()
         row, column = 2 * (k // 2), k % 2
         if panel.depth is None:
             top = bottom = fig.add_subplot(grid[row : row + 2, column])
@@ -121,7 +98,7 @@ def _draw(
     """Mean and spread over the runs at each value, and the runs behind."""
     order = sorted(range(len(values)), key=lambda i: values[i])
     x = [values[i] for i in order]
-    runs = [checked_array(label, columns[i], 1) for i in order]
+    runs = [floats(columns[i]) for i in order]
     for i, (value, column) in enumerate(zip(x, runs, strict=True)):
         at, name = [value] * len(column), "_" if i else _RUN
         ax.plot(at, column, ".", color=CYCLE[look], alpha=0.35, markersize=4, label=name)

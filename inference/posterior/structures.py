@@ -1,0 +1,115 @@
+"""What a fit has learnt of its structure: the depth of a stack, the primitives of a graph."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ...guides.base import NetworkGuide
+from ...models.networks.discrete import filled
+from ...models.structured import StructuredNetwork
+
+__all__ = ["Choice", "EdgeStructure", "Structure", "edge_structure"]
+
+Choice = dict[str, list[str]]
+"""Names of the chosen primitives by edge."""
+
+
+class Structure(Protocol):
+    """A structure that was learnt, see ``fit.structures``."""
+
+    @property
+    def choice(self) -> Any:
+        """What is kept: a depth, or primitives by edge."""
+
+    @property
+    def certainty(self) -> float:
+        """The probability of just that."""
+
+    def sentences(self) -> list[str]:
+        """What was learnt in words, for a terminal and a page alike."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a result file."""
+        ...
+
+
+@dataclass(frozen=True)
+class EdgeStructure:
+    """The structure of a graph that a fit finds.
+
+    Attributes:
+        probs: by edge, of each of its primitives that it is the one, or, in the cube, that it is
+            one of those that are in.
+        chosen: the most probable.
+        entropy: of the vertices under the posterior, edges independent, in nats.
+        log_prob: of the chosen structure under it, in nats.
+    """
+
+    probs: dict[str, dict[str, float]]
+    chosen: Choice
+    entropy: float
+    log_prob: float
+
+    @property
+    def choice(self) -> Choice:
+        return self.chosen
+
+    @property
+    def certainty(self) -> float:
+        return math.exp(self.log_prob)
+
+    def sentences(self) -> list[str]:
+        edges = "; ".join(
+            f"{edge}: {' + '.join(p) or 'nothing'}" for edge, p in self.chosen.items()
+        )
+        return [
+            f"Chosen of the operations are {edges}.",
+            f"All of these together have probability {self.certainty:.3f}; the entropy of the "
+            f"structure is {self.entropy:.2f} nats.",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def __str__(self) -> str:
+        parts = []
+        for edge, names in self.chosen.items():
+            found = self.probs.get(edge)
+            shown = [n if found is None else f"{n} ({found[n]:.2f})" for n in names]
+            parts.append(f"{edge}: {' + '.join(shown) or 'none'}")
+        return f"{'; '.join(parts)}. Probability of all {self.certainty:.3f}"
+
+
+@torch.no_grad()
+def edge_structure(model: StructuredNetwork, guide: NetworkGuide) -> EdgeStructure:
+    """The most probable primitive of every edge; in the cube all with a probability above ½.
+
+    Where that would leave a vertex without edges, the edges that cost least probability have their
+    most probable primitives after all, so that every choice is a network.
+    """
+    probs: dict[str, dict[str, float]] = {}
+    known: Choice = {edge: list(names) for edge, names in model.primitives.items()}
+    chosen, full = dict(known), dict(known)
+    log_prob, lost = dict.fromkeys(known, 0.0), dict.fromkeys(known, 0.0)
+    entropy = 0.0
+    for site, prior in model.structure.items():
+        factor, edge = guide.edge(site), prior.edge
+        pairs = zip(prior.primitives, factor.probs().double().tolist(), strict=True)
+        probs[edge] = {name: round(value, 6) for name, value in pairs}
+        vertices = [factor.vertex(), factor.vertex(empty=False)]
+        chosen[edge], full[edge] = (
+            [n for n, v in zip(prior.primitives, one.tolist(), strict=True) if v > 0.5]
+            for one in vertices
+        )
+        log_prob[edge], other = map(factor.vertex_log_prob, vertices)
+        lost[edge] = log_prob[edge] - other
+        entropy += factor.entropy()
+    for edge in filled(model.start_network(), chosen, lost):
+        chosen[edge] = full[edge]
+        log_prob[edge] -= lost[edge]
+    return EdgeStructure(probs, chosen, entropy, sum(log_prob.values()))

@@ -23,7 +23,7 @@ from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
 from .base import Pair, Stage, length_in
-from .options import Layers, Nats, Part, Rule, Share
+from .options import Layers, NotNegative, Part, Rule, Share
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
 
 __all__ = ["Bayes"]
@@ -80,10 +80,10 @@ class Bayes(OverWeights):
     scales: Scales = "example"
     max_scale: Limit = None
     threshold: Threshold | None = None
-    tolerance: Nats | None = None
+    tolerance: NotNegative | None = None
     narrow: Fractions = ()
     narrow_at: Threshold | None = None
-    narrow_tolerance: Nats | None = None
+    narrow_tolerance: NotNegative | None = None
     last_rows: Literal["all"] | None = None
     layers: Layers = None
     random_biases: bool = True

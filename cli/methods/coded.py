@@ -17,7 +17,7 @@ from ...inference.fits.fitting import Fit
 from ...inference.training.settings import Settings
 from .base import Finished
 from .bayes import Bayes
-from .options import FromOne, FromZero, Rule
+from .options import Count, Rule, Whole
 from .weights import DRAW, draw_run, sent
 
 __all__ = ["Coded"]
@@ -43,12 +43,12 @@ class Coded(Bayes):
 
     lengths = ("coding",)
 
-    size: FromOne | None = None
+    size: Count | None = None
     code: CodeWord = "minimal-random"
     bits: Bits = 14
-    coding: FromOne = 20
-    between: FromZero = 10
-    shift: FromZero = 0
+    coding: Count = 20
+    between: Whole = 10
+    shift: Whole = 0
 
     def trainings(
         self, settings: Settings, data: Dataset, compare: bool

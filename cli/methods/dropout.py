@@ -13,7 +13,7 @@ from ...inference.posterior.draws import Noise
 from ...inference.pruning.thresholds import Threshold
 from ...models.networks.dropout import with_dropout
 from .base import Pair
-from .options import Layers, Nats, Share
+from .options import Layers, NotNegative, Share
 from .points import FromPoint
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable
 
@@ -36,7 +36,7 @@ class GaussianDropout(OverWeights):
     layers: Layers = "hidden"
     noise: Noise = "activations"
     threshold: Threshold | None = None
-    tolerance: Nats | None = 0.001
+    tolerance: NotNegative | None = 0.001
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model = models.BayesianNetwork(

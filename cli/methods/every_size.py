@@ -27,7 +27,7 @@ from ...models.networks.stack import DepthStack
 from ..run_figures import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair
 from .occam import FromNumbers
-from .options import Nats, Positive, Rule
+from .options import NotNegative, Positive, Rule
 from .weights import evaluate, refuse_names
 
 __all__ = ["EverySize"]
@@ -65,7 +65,7 @@ class EverySize(FromNumbers):
     bytes: Positive | None = None
     milliseconds: Positive | None = None
     threshold: Threshold | None = None
-    tolerance: Nats | None = None
+    tolerance: NotNegative | None = None
 
     @property
     def passes(self) -> float:

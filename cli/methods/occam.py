@@ -32,7 +32,7 @@ from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ..run_figures import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair, Stage, length_in
-from .options import Nats, NotNegative, Part, Positive
+from .options import NotNegative, Part, Positive
 from .weights import FILE, OverWeights, compress_run, try_to_cut
 
 __all__ = ["FromNumbers", "Occam"]
@@ -162,7 +162,7 @@ class Occam(FromNumbers):
     last: Part = 0.25
     finish: Part = 0.15
     threshold: Threshold | None = None
-    tolerance: Nats | None = None
+    tolerance: NotNegative | None = None
     narrow_at: Threshold | None = None
 
     @property

@@ -12,18 +12,17 @@ from ...data.ranges import Between, Count, Fraction, NotNegative, Positive, Shar
 from ...models.likelihoods import words as likelihoods
 
 __all__ = [
+    "Count",
     "Fraction",
-    "FromOne",
-    "FromZero",
     "Layers",
     "Likelihood",
-    "Nats",
     "NotNegative",
     "Part",
     "Positive",
     "Rounds",
     "Rule",
     "Share",
+    "Whole",
     "taken",
 ]
 
@@ -41,7 +40,6 @@ class Rule:
     holds: Callable[[Any], bool] = lambda value: True
 
 
-FromZero, FromOne, Nats = Whole, Count, NotNegative
 Rounds = Annotated[int, Between(1, 100)]
 Part = Annotated[float, Between(0.0, 1.0, "[)")]
 Layers = str | float | Sequence[str] | None

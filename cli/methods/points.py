@@ -27,7 +27,7 @@ from ...inference.pruning.weight_sharing import books
 from ...inference.training.settings import Settings
 from ...models.priors import WeightPrior
 from .base import Pair, Stage
-from .options import Fraction, FromOne, FromZero, NotNegative, Positive, Rounds, Rule
+from .options import Count, Fraction, NotNegative, Positive, Rounds, Rule, Whole
 from .weights import OverWeights, tell_uncuttable
 
 __all__ = ["DeepCompression", "FromPoint", "SoftSharing", "Surgery"]
@@ -88,10 +88,10 @@ class DeepCompression(FromPoint):
     )
     keep: PerLayer | None = None
     rounds: Rounds = 2
-    retrain: FromOne = 12
+    retrain: Count = 12
     retrain_lr: Positive = 1e-3
     bits: PerLayer | None = field(default_factory=lambda: {"linear": 5, "convolution": 8})
-    share: FromZero = 3
+    share: Whole = 3
     share_lr: Positive = 1e-4
 
     def stages(self, settings: Settings) -> list[Stage]:
@@ -145,7 +145,7 @@ class Surgery(FromPoint):
     c: PerLayer = field(default_factory=lambda: {"linear": 6.0, "convolution": 2.5, "last": 1.5})
     gamma: NotNegative = 1e-3
     power: NotNegative = 1.0
-    surgery: FromOne = 30
+    surgery: Count = 30
     surgery_lr: Positive = 0.05
     freeze: Fraction = 0.3
 
@@ -196,9 +196,9 @@ class SoftSharing(FromPoint):
     zero_precision: Gamma = (1e6, 64.0)
     precision: Gamma = (250.0, 0.1)
     tau: Positive = 0.02
-    share: FromOne = 30
+    share: Count = 30
     share_lr: Positive = 1e-3
-    retrain: FromZero = 5
+    retrain: Whole = 5
     retrain_lr: Positive = 1e-3
 
     def stages(self, settings: Settings) -> list[Stage]:

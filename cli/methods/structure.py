@@ -31,7 +31,7 @@ from ...inference.training.settings import Settings
 from ...models.networks.discrete import discretised, structures
 from ..run_figures import FORMATS
 from .base import Finished, Method, Pair, timed
-from .options import FromZero
+from .options import Whole
 
 __all__ = ["RandomStructure"]
 
@@ -59,7 +59,7 @@ class RandomStructure(Method):
     family: str = "prior"
     temperature: Literal["tied", "learnt"] = "tied"
     prior: str | None = None
-    random: FromZero = 3
+    random: Whole = 3
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model = models.StructuredNetwork(

@@ -157,9 +157,9 @@ class Expectation:
             elif factor.dim not in wanted:
                 continue
             elif outside:
-                outside = sorted(factor.plates.keys() - plates.keys())
+                plate = sorted(factor.plates.keys() - plates.keys())
                 raise PyroccamError(
-                    f"site {name!r} depends on {factor.name!r}, enumerated in the plate {outside}",
+                    f"site {name!r} depends on {factor.name!r}, enumerated in the plate {plate}",
                     "a site in that plate",
                 )
             wanted |= _spread(weight, dims)

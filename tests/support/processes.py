@@ -25,7 +25,7 @@ def failing():
     joined().meet()
 
 
-def together(work, size, *args, wait=120):
+def together(work, size, *args, wait=300):
     """What ``work(*args)`` gives in each of ``size`` processes, by rank; what it raised, as
     text, where it raised; the exit code of one that was killed. They are joined by a file."""
     context = _server()

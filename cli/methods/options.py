@@ -24,6 +24,7 @@ __all__ = [
     "Rounds",
     "Rule",
     "Share",
+    "Threshold",
     "taken",
 ]
 
@@ -51,6 +52,9 @@ NotNegative = Annotated[float, Rule("a number of at least 0", lambda x: x >= 0)]
 Nats = Annotated[float, Rule("a number of nats, 0 or more", lambda x: x >= 0)]
 Share = Annotated[float, Rule("the share of units that is dropped, in (0, 1)", lambda x: 0 < x < 1)]
 Part = Annotated[float, Rule("a fraction of the run, in [0, 1)", lambda x: 0 <= x < 1)]
+Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
+"""Where a network is cut."""
+
 Layers = Annotated[
     str | float | Sequence[str] | None, Rule("hidden, penultimate, names of layers or null")
 ]

@@ -186,7 +186,7 @@ class Depth:
     def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
         raise PyroccamError(
             "how='deterministic' is for random weights: those of this model are numbers, and what "
-            "it mixes are depths. Use inference.prune for a single network."
+            "it mixes are depths. Use inference.shrink for a single network."
         )
 
     def weights(self, data: Dataset | None = None, draws: int = DRAWS) -> Tensor:

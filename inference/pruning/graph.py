@@ -27,7 +27,6 @@ __all__ = ["Choice", "StructureChoice", "choose_structure", "discretise", "rando
 Choice = dict[str, list[str]]
 """Names of the chosen primitives by edge."""
 
-KNOWN = "Depth is cut by inference.prune, or, of random weights, by inference.compress."
 TRIES = 1000  # draws of random structures
 
 
@@ -69,9 +68,9 @@ def choose_structure(fit: Fit) -> StructureChoice:
     most probable primitives after all, so that every choice is a network.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
     """
-    model, guide = require(fit, StructuredNetwork, "choose_structure", KNOWN)
+    model, guide = require(fit, StructuredNetwork, "choose_structure")
     probs: dict[str, dict[str, float]] = {}
     known: Choice = {edge: list(names) for edge, names in model.primitives.items()}
     chosen, full = dict(known), dict(known)
@@ -108,10 +107,10 @@ def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None
         evaluation mode; what was not chosen is not in it.
 
     Raises:
-        TypeError: for a fit of another model.
-        ValueError: for a structure that the graph has not, or that leaves a vertex empty.
+        PyroccamError: for a fit of another model, or a structure that the graph has not, or that
+            leaves a vertex empty.
     """
-    model, guide = require(fit, StructuredNetwork, "discretise", KNOWN)
+    model, guide = require(fit, StructuredNetwork, "discretise")
     if choice is None:
         choice = choose_structure(fit).chosen
     return torch_only(discretised(mean_network(model, guide), choice).eval())

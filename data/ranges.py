@@ -23,7 +23,7 @@ from .errors import PyroccamError
 
 __all__ = [
     "Between", "Count", "Finite", "Fraction", "NotNegative", "Options", "Positive", "Share",
-    "Whole", "check", "checked", "nearest",
+    "Whole", "allows", "check", "checked", "kinds_of", "nearest",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,7 +73,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds(type(self)).items():
+        for name, kind in kinds_of(type(self)).items():
             if hasattr(self, name):
                 check(name, getattr(self, name), kind)
 
@@ -91,7 +91,7 @@ def checked(function: F) -> F:
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        kinds = _kinds(function)
+        kinds = kinds_of(function)
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             if name in kinds:
                 check(name, value, kinds[name])
@@ -106,7 +106,7 @@ def check(name: str, value: object, kind: Any) -> None:
     Raises:
         PyroccamError: with what was given, and what is expected.
     """
-    if not _allows(kind, value):
+    if not allows(kind, value):
         choices = [c for c in _choices(kind) if isinstance(c, str)]
         hint = nearest(value, choices) if isinstance(value, str) else ""
         raise PyroccamError(f"{name}={_SHORT.repr(value)}", _described(kind), hint)
@@ -119,10 +119,12 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 @cache
-def _kinds(owner: Any) -> dict[str, Any]:
-    """The types of arguments or fields that say something; those that only checkers of types know
-    say nothing."""
+def kinds_of(owner: Any) -> dict[str, Any]:
+    """The types of arguments or fields that say what is allowed; those that only checkers of types
+    know, and those of ``*args`` and ``**kwargs``, do not."""
     found: dict[str, Any] = {}
+    code = getattr(owner, "__code__", None)
+    several = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :] if code else ()
     for one in reversed(owner.__mro__) if isinstance(owner, type) else [owner]:
         names = vars(sys.modules[one.__module__])
         for name, kind in inspect.get_annotations(one).items():
@@ -130,7 +132,8 @@ def _kinds(owner: Any) -> dict[str, Any]:
                 found[name] = eval(kind, names) if isinstance(kind, str) else kind
             except (NameError, TypeError):
                 continue
-    return {name: kind for name, kind in found.items() if _says(kind)}
+    apart = {"return", *several}
+    return {name: kind for name, kind in found.items() if name not in apart and _says(kind)}
 
 
 def _says(kind: Any) -> bool:
@@ -150,15 +153,16 @@ def _holds(kind: Any) -> type | None:
     return next((base for base in (Mapping, Collection) if issubclass(origin, base)), None)
 
 
-def _allows(kind: Any, value: Any) -> bool:
+def allows(kind: Any, value: Any) -> bool:
+    """True of a value that a type allows."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return any(_allows(k, value) for k in inner)
+        return any(allows(k, value) for k in inner)
     if origin is Literal:
         return any(value is c or (type(value) is type(c) and value == c) for c in inner)
     if origin is Annotated:
         ranges = [r for r in inner[1:] if isinstance(r, Between)]
-        return _allows(inner[0], value) and all(_finite(value) in r for r in ranges)
+        return allows(inner[0], value) and all(_finite(value) in r for r in ranges)
     if origin is not None:
         container = _holds(kind)
         if container is None:
@@ -166,7 +170,7 @@ def _allows(kind: Any, value: Any) -> bool:
         if isinstance(value, str) or not isinstance(value, container):
             return False
         each = value.values() if isinstance(value, Mapping) else value
-        return all(_allows(inner[-1], one) for one in each)
+        return all(allows(inner[-1], one) for one in each)
     if kind in (int, float):
         number: type = Integral if kind is int else Real
         return isinstance(value, number) and not isinstance(value, bool)

@@ -1,6 +1,7 @@
 """Imports run one way: data, models <- guides <- inference <- cli."""
 
 import ast
+import configparser
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,9 @@ def test_the_reader_of_imports_sees_every_form(tmp_path):
     )
     seen = list(imports(path, ("pyroccam", "models")))
     assert sorted(seen) == [
+        ("cli", 5, False),
         ("data", 2, False),
         ("data", 10, True),
-        ("cli", 5, False),
         ("guides", 3, False),
         ("guides", 4, False),
         ("inference", 8, False),
@@ -78,11 +79,18 @@ def test_the_reader_of_imports_sees_every_form(tmp_path):
     ]
 
 
-def test_nothing_imports_the_command_line():
+def test_no_package_below_imports_the_command_line():
     for room in MAY_IMPORT:
         for path, package in files(room):
             targets = {target for target, _, _ in imports(path, package)}
-            assert not targets & {"experiments", "benchmarks"}, path
+            assert "cli" not in targets, path
+
+
+def test_the_wheel_holds_no_experiments_and_no_benchmarks():
+    listed = configparser.ConfigParser()
+    listed.read(ROOT / "setup.cfg")
+    packages = listed["options"]["packages"].split()
+    assert {name.split(".")[1] for name in packages} == set(ROOMS)
 
 
 def test_no_python_file_and_no_package_at_the_root():

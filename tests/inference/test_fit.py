@@ -159,7 +159,7 @@ def usual(model, rows):
     [
         (usual, {"kl_warmup": 0.2}, ValueError, "kl_warmup: no gradient .* KL.*update='gradient'"),
         (usual, {"kl_weight": 0.5}, ValueError, "kl_weight: no gradient .* KL.*update='gradient'"),
-        (usual, {"epoch": 3}, TypeError, "Unknown fit setting 'epoch'. Did you mean 'epochs'"),
+        (usual, {"epoch": 3}, ValueError, "Unknown fit setting 'epoch'. Did you mean 'epochs'"),
         (of_marginal, {}, ValueError, "full batch, but batch_size=16 splits 54 rows"),
         (
             of_marginal,
@@ -169,7 +169,7 @@ def usual(model, rows):
         ),
         (at_depth_one("closed"), {}, ValueError, "guide has 2 depths, the model 4"),
         (at_depth_one("gradient"), {}, ValueError, "guide has 2 depths, the model 4"),
-        (of_fixed, {}, TypeError, "Deterministic.*LearntDepth.*guides.CategoricalDepth"),
+        (of_fixed, {}, ValueError, "Deterministic.*LearntDepth.*guides.CategoricalDepth"),
     ],
 )
 def test_what_cannot_be_fitted(make, settings, error, message):

@@ -190,7 +190,7 @@ def test_outputs_that_do_not_fit_are_refused_before_a_step_is_made(compiled):
     for net, data, error, words in (
         (squeezed, rows, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
         (linear(*rows.input_shape, 4), rows, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
-        (two, table(), TypeError, "gives a tuple, expected one tensor"),
+        (two, table(), ValueError, "gives a tuple, expected one tensor"),
     ):
         model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
         pair, one = (model, guides.MeanField(model)), {"epochs": 1, "compile": compiled}

@@ -329,7 +329,7 @@ def test_an_object_without_logits_is_refused():
     net = network(lambda net, x: {"scores": net.f(x)}, f=nn.Linear(3, 2))
     model = models.BayesianNetwork(net, own, prior=models.priors.Normal())
     with pytest.raises(
-        TypeError, match=r"gives a dict, expected one tensor, or what has it as log"
+        ValueError, match=r"gives a dict, expected one tensor, or what has it as log"
     ):
         inference.fit(model, guides.MeanField(model), own, **OPTIONS)
 

@@ -156,8 +156,8 @@ CYCLE = {("x", "a"): EDGE, ("a", "b"): EDGE, ("b", "a"): EDGE, ("b", "y"): EDGE}
         ({("x", "y.z"): EDGE}, {}, ValueError, "Edge 'x-y.z': vertices are named"),
         (ONE, {"aggregate": {"z": "sum"}}, ValueError, "vertex in aggregate= 'z'"),
         (ONE, {"aggregate": {"y": "summ"}}, ValueError, "Did you mean 'sum'"),
-        (ONE, {"aggregate": "mean"}, TypeError, r"aggregate='mean': give it by vertex, .*\{'y'"),
-        ({("x", "y"): {"f": lambda x: x}}, {}, TypeError, "Primitive 'f' of edge 'x-y' is func"),
+        (ONE, {"aggregate": "mean"}, ValueError, r"aggregate='mean': give it by vertex, .*\{'y'"),
+        ({("x", "y"): {"f": lambda x: x}}, {}, ValueError, "Primitive 'f' of edge 'x-y' is func"),
     ],
 )
 def test_errors_of_graphs(edges, more, error, message):

@@ -63,7 +63,7 @@ NORMAL, LAYER = priors.Normal(), nn.Linear(3, 3)  # which has two names in one n
     ("net", "options", "error", "message"),
     [
         (small_net(), {"layers": ["0", "3"]}, ValueError, "no layer '3'; it has '0', '2'"),
-        (small_net(), {"layers": ["1"]}, TypeError, "'1' is a Tanh"),
+        (small_net(), {"layers": ["1"]}, ValueError, "'1' is a Tanh"),
         (small_net(), {"layers": []}, ValueError, "layers= chose none"),
         (small_net(), {"layers": lambda *_: False}, ValueError, "layers= chose none"),
         (nn.Sequential(nn.BatchNorm1d(3)), {}, ValueError, "no linear or convolutional layer"),
@@ -74,7 +74,7 @@ NORMAL, LAYER = priors.Normal(), nn.Linear(3, 3)  # which has two names in one n
         (tied(), {"layers": ["b"]}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
         (tied(LAYER, LAYER), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
         (twice(), {}, ValueError, "'a' is used 2 times"),
-        (Attending(kind=Subclass), {"layers": ["attention.out_proj"]}, TypeError, "NonDynamically"),
+        (Attending(kind=Subclass), {"layers": ["attention.out_proj"]}, ValueError, "NonDynam"),
         (
             Attending(plain=True, kind=Subclass),
             {"layers": ["attention.out_proj", "head"]}, ValueError,

@@ -1,0 +1,88 @@
+"""Every public function and class whose types have ranges refuses what lies outside of them, before
+anything is done, in one sentence that names the argument."""
+
+import dataclasses
+import inspect
+import types
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroccam import data, guides, inference, models
+from pyroccam.data import ranges
+from pyroccam.data.errors import PyroccamError
+
+ANYTHING = (
+    st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats()
+    | st.text(max_size=3)
+)  # fmt: skip
+
+
+def public():
+    """``{dotted name: value}`` of all that the four packages hand on."""
+    found, left = {}, [data, guides, inference, models]
+    while left:
+        module = left.pop()
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            if not isinstance(value, types.ModuleType):
+                found[f"{module.__name__}.{name}"] = value
+            elif value.__name__.startswith("pyroccam"):
+                left.append(value)
+    return found
+
+
+def doors():
+    """``(name, call, its signature, {argument: type})`` of those that look at their arguments."""
+    for name, value in sorted(public().items()):
+        for method in (value, *vars(value).values()) if isinstance(value, type) else (value,):
+            options = method is value and dataclasses.is_dataclass(value)
+            if options and issubclass(value, ranges.Options):
+                yield name, value, inspect.signature(value), ranges.kinds_of(value)
+            method = getattr(method, "__func__", method)
+            if isinstance(method, types.FunctionType) and hasattr(method, "__wrapped__"):
+                inner = inspect.unwrap(method)
+                if "checked" in method.__code__.co_qualname:
+                    yield f"{name}: {inner.__qualname__}", method, inspect.signature(inner), (
+                        ranges.kinds_of(inner)
+                    )  # fmt: skip
+
+
+def sound(kind: Any) -> Any:
+    """A value that a type allows."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return sound(inner[0])
+    if origin is Literal:
+        return inner[0]
+    if origin is Annotated:
+        limits = inner[1]
+        middle = [limits.low, 1, 0.5, limits.high, limits.low + 1]
+        return next(inner[0](one) for one in middle if one in limits and inner[0](one) == one)
+    if origin is not None:
+        return [] if origin not in (dict,) else {}
+    return {int: 1, float: 1.0, bool: True, str: "a"}[kind]
+
+
+DOORS = {name: rest for name, *rest in doors()}
+
+
+@pytest.mark.parametrize("name", DOORS)
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(drawn=st.data())
+def test_what_a_type_does_not_allow_is_refused(name, drawn):
+    call, signature, kinds = DOORS[name]
+    asked = drawn.draw(st.sampled_from(sorted(kinds)))
+    value = drawn.draw(ANYTHING)
+    if ranges.allows(kinds[asked], value):
+        return
+    given = {
+        one.name: sound(kinds[one.name]) if one.name in kinds else object()
+        for one in signature.parameters.values()
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    } | {asked: value}
+    by_place = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    with pytest.raises(PyroccamError, match=f"^{asked}=") as error:
+        call(*[given.pop(n) for n in by_place if n in given], **given)
+    assert "\n" not in str(error.value)

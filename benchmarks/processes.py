@@ -267,7 +267,7 @@ def _fitted(name: str, rows: data.Dataset, epochs: int, seed: int) -> dict[str, 
             found["depth"] = float(fit.structure.depth_chosen)
             found["depth_expected"] = fit.structure.depth_expected
         else:
-            small = inference.compress(fit, threshold="valley")
+            small = inference.shrink(fit, cut=inference.Valley())
             found["parameters"] = float(sum(p.numel() for p in small.net.parameters()))
     return found
 

@@ -15,12 +15,11 @@ from matplotlib.figure import Figure
 
 from ..inference import figures
 from ..inference.fits.fitting import Fit
-from ..inference.packing import PackedSize
+from ..inference.packing.small import Small
 from ..inference.posterior.bands import Bands, mixture_bands
 from ..inference.posterior.metrics import Reliability, reliability
 from ..inference.posterior.predict import nll_of_rows, outputs_by_depth, streamed
-from ..inference.pruning.compression import Compressed
-from ..inference.pruning.depth import prune
+from ..inference.pruning.depth import at_depth
 from ..inference.pruning.intervals import scale_intervals
 from ..inference.pruning.inventory import bytes_by_part, input_use, left_of, remains
 from ..inference.pruning.relevance import of_groups
@@ -101,14 +100,14 @@ def draw_depth(result: Fit, folder: Path) -> list[Path]:
 
 
 def draw_compressed(
-    result: Fit, small: Compressed, written: PackedSize, folder: Path, first: Fit | None = None
+    result: Fit, small: Small, folder: Path, first: Fit | None = None
 ) -> list[Path]:
     """Draw a compressed network: the thresholds and the scales behind them, where there are
     some, what is left of each layer, and what takes the bytes of the file.
 
     Arguments:
         result: that was compressed.
-        small, written: the network, and its file.
+        small: the network.
         folder: is made.
         first: with which the run began, if it was narrowed since.
     """
@@ -117,22 +116,22 @@ def draw_compressed(
     left = remains(small, shapes)
     shape = result.data.input_shape
     use = input_use(small, next(iter(shapes.values())), shape) if len(shape) == 3 else None
-    bits = dict(zip(left, small.bits.values(), strict=True))
+    bits = dict(zip(left, small.report.bits.values(), strict=True))
     nonzero = {name: int(one.kept.sum()) for name, one in left.items()}
     drawn = {
         "sparsity": figures.sparsity_maps(left, use),
-        "bits": figures.bits_per_layer(bits, nonzero, bytes_by_part(small, written, list(left))),
+        "bits": figures.bits_per_layer(bits, nonzero, bytes_by_part(small, list(left))),
     }
-    if small.irrelevance:
-        names = dict(zip(small.irrelevance, left, strict=True))  # as they were before narrowing
-        found = {names[own]: one for own, one in small.irrelevance.items()}
-        cut = {names[own]: threshold for own, threshold in small.thresholds.items()}
+    if judged := small.report.irrelevance:
+        names = dict(zip(judged, left, strict=True))  # as they were before narrowing
+        found = {names[own]: one for own, one in judged.items()}
+        cut = {names[own]: threshold for own, threshold in small.report.thresholds.items()}
         intervals = scale_intervals(result)
         scales = {names[own]: one for own, one in intervals.items()}
         layers = result.model.layers
-        stays = {names[n]: left_of(small, layers[n], one) for n, one in small.irrelevance.items()}
+        stays = {names[n]: left_of(small, layers[n], one) for n, one in judged.items()}
         drawn["irrelevance"] = figures.irrelevance_histograms(found, cut, stays)
-        groups = {n: of_groups(one, layers[n]) for n, one in small.irrelevance.items()}
+        groups = {n: of_groups(one, layers[n]) for n, one in judged.items()}
         gone = {
             names[n]: replace(one, values=(~left_of(small, layers[n], one)).double())
             for n, one in groups.items()
@@ -258,7 +257,7 @@ def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reli
     x, y = result.data.split("test")
     contenders = {predictor: result.predict(x)}
     if result.structure is not None and not result.model.random_weights:
-        net = prune(result)
+        net = at_depth(result)
         with torch.no_grad():
             contenders[f"pruned, depth {net.depth}"] = net(x)
     if ddn is not None:

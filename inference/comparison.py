@@ -19,7 +19,7 @@ from .elbo.full_data import evidence
 from .fits.fitting import Fit
 from .fits.fitting import fit as train
 from .posterior.posteriors import require
-from .pruning import compress
+from .pruning.compression import compressed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +95,7 @@ def side_by_side(fits: Mapping[str, Fit], *, split: str = "test", passes: int = 
     Returns:
         columns: the metrics of the ensemble; ``elbo`` and ``kl`` of a training row, nats, with the
         ``elbo error`` of the passes; ``depth`` (the chosen) and ``mean depth``; ``weights left``
-        after :func:`~pyroccam.inference.compress` by its default rule, percent; ``structure`` (the
+        after :func:`~pyroccam.inference.shrink` by its default rule, percent; ``structure`` (the
         most probable) and its ``log q``. What does not apply is missing.
     """
     import pandas as pd  # slow to import
@@ -121,5 +121,5 @@ def _row(fit: Fit, split: str, passes: int) -> dict[str, Any]:
     else:
         # Of weights without a mean, or where a whole layer would go, there is no smaller network.
         with suppress(ValueError):
-            found["weights left"] = compress(fit).rates.nonzero_percent
+            found["weights left"] = compressed(fit).report.rates.nonzero_percent
     return found

@@ -14,7 +14,8 @@ from .application import Device, Moved, Network, Run, Trust, app, console, teste
 
 if TYPE_CHECKING:
     from ...inference.fits.result import Fit
-    from ...inference.pruning.thresholds import Threshold
+    from ...inference.pruning.options import Code
+    from ..methods.options import Threshold
     from ..runs.config import RunConfig
 
 __all__ = ["compress", "decompress"]
@@ -178,6 +179,27 @@ def _refuse_together(
         )
 
 
+def _code(rules: dict[str, Any], epochs: int) -> Code:
+    """How weights are rounded.
+
+    Arguments:
+        epochs: in which what is left is trained first.
+    """
+    from ...inference import Codebook, Digits, Steps
+
+    usual = {name: rules[name] == _AS_RULED[name] for name in rules}
+    if rules["codebook"] is not None:
+        if not usual["significand"] or not usual["exponent"]:
+            raise PyroccamError("--codebook with --significand or --exponent", "one of them")
+        return Codebook(2 ** rules["codebook"], epochs=epochs, rest=True)
+    if rules["significand"] == "rate":
+        if not usual["exponent"]:
+            raise PyroccamError("--exponent with --significand rate", "one of them")
+        return Steps(epochs=epochs, rest=True)
+    bits = {name: rules[name] for name in ("significand", "exponent")}
+    return Digits(**bits, epochs=epochs, rest=True)
+
+
 @dataclass(frozen=True)
 class _Run:
     """A run whose network is written."""
@@ -193,19 +215,19 @@ class _Run:
         from ..methods import weights
 
         # A seed is sent, and a short one is as good.
-        sample = {**sample, "seed": int(self.config.settings["seed"]) % 2**20}
-        cut_at, allowed = None, None
+        how = {"posterior": sample["posterior"], "bytes": sample["size"], "resume": resume}
+        how |= {} if sample["epochs"] is None else {"epochs": sample["epochs"]}
+        rule = None
         if sample["posterior"] != "own":  # which is sent whole, whatever the run's own rule is
-            cut_at, allowed = self._cut(**cut)
+            rule = weights.cut_of(self.result, *self._cut(**cut))
         target = out or self.folder / weights.DRAW
-        drawn, scores = weights.draw_run(
-            self.result, cut_at, allowed, target, resume=resume,
-            **{name: value for name, value in sample.items() if value is not None},
-        )  # fmt: skip
+        seed = int(self.config.settings["seed"]) % 2**20
+        drawn, scores = weights.draw_run(self.result, rule, target, seed=seed, **how)
+        found = drawn.report
         console.say(
-            f"{len(drawn.content):,} bytes, {drawn.over_kl:.3g} times the KL of the draw; "
-            f"{drawn.weights / drawn.blocks:.3g} weights a block, at a squared distance to the "
-            f"means of {drawn.distance:.3g} variances (a draw of q: 1); {tested(scores)}"
+            f"{drawn.bytes:,} bytes, {found.over_kl:.3g} times the KL of the draw; "
+            f"{found.weights / found.blocks:.3g} weights a block, at a squared distance to the "
+            f"means of {found.distance:.3g} variances (a draw of q: 1); {tested(scores)}"
         )
         console.say("Written to ", (str(target), "bold"))
 
@@ -236,9 +258,10 @@ class _Run:
                 f"{target.stat().st_size:,} bytes; {tested(weights.evaluate(result, net))}"
             )
             return
-        small, written = weights.compress_run(
-            result, cut_at, allowed, target, retrain_epochs=epochs, **rules
-        )
+        searched = cut_at is None and not result.guide.traits.point
+        code = _code(rules, 0 if searched else epochs)
+        rule = weights.cut_of(result, cut_at, allowed, epochs)
+        small, written = weights.compress_run(result, rule, target, code)
         if target == folder / weights.FILE:  # the run's own, made again
             seal(folder)
         console.say(str(small.report))
@@ -258,8 +281,7 @@ class _Run:
         Raises:
             PyroccamError: for a rule that needs validation rows, without any.
         """
-        from ...inference.pruning.thresholds import Threshold
-        from ..methods.options import taken
+        from ..methods.options import Threshold, taken
         from ..runs.config import parse_settings
 
         options = self.config.options
@@ -293,10 +315,8 @@ def decompress(
 ) -> None:
     """Turn a compressed file into model.safetensors and description.json, which `inference.load`
     reads; runs no pickled code."""
-    from ...inference import draw_coding, packing, save
+    from ...inference import Small, load
 
     need_folder(out)
-    drawn = draw_coding.is_draw(file)
-    net = draw_coding.read(file) if drawn else packing.read(file)
-    target = save(net, out or file.with_suffix(""))
+    target = Small(load(file)).save(out or file.with_suffix(""))
     console.say("Written to ", (str(target), "bold"))

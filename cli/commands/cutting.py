@@ -32,17 +32,18 @@ def prune(
     trust: Trust = False,
 ) -> None:
     """Cut the network of a run at its chosen depth, or another, and save it."""
-    from ... import inference
     from ...inference.cutting.cost import count_parameters
     from ...inference.posterior.predict import evaluate_pruned
-    from ...inference.pruning.depth import prune as cut
+    from ...inference.pruning import at_depth
+    from ...inference.storage.network_folder import save
     from ..runs.loading import load_fit
 
     need_folder(out)
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
-    net = cut(result, form=form, depth=depth, rule=rule)
+    exits: dict[str, Literal["average", "last"]] = {"marginal": "average", "single": "last"}
+    net = at_depth(result, exits[form], depth, rule)
     target = out or folder / f"pruned-{form}-{net.depth}-{rule}"
-    inference.save(net, target)
+    save(net, target)
     data = result.data
     found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
     if result.structure is not None:

@@ -17,10 +17,9 @@ __all__ = ["export"]
 def export(
     folder: Run,
     form: Annotated[
-        Literal["torch", "torchscript", "onnx"] | None,
-        typer.Option(help="torch: a .pt2 file for torch.export.load; torchscript: a .pt file for "
-                     "torch.jit.load; onnx: for any runtime of ONNX. By the ending of --out, or "
-                     "torch, if left out."),
+        Literal["torch", "onnx"] | None,
+        typer.Option(help="torch: a .pt2 file for torch.export.load; onnx: for any runtime of "
+                     "ONNX. By the ending of --out, or torch, if left out."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File; RUN/exported and the form's ending if left out.")
@@ -37,7 +36,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
     no pyroccam, and compare what was written with it."""
-    from ...inference.packing.exporting import ABOUT, SUFFIXES, ExportError
+    from ...inference.packing.exporting import ABOUT, ExportError
     from ...inference.packing.exporting import export as write
     from ...inference.posterior.predict import validated
     from ...models.plain.pruned import PrunedNetwork
@@ -45,8 +44,9 @@ def export(
     from ..runs.loading import load_fit
 
     need_file(out)
-    target = out or folder / f"exported{SUFFIXES[form or 'torch']}"
-    endings = [*SUFFIXES.values()] if form is None else [SUFFIXES[form]]
+    suffixes = {"torch": ".pt2", "onnx": ".onnx"}
+    target = out or folder / f"exported{suffixes[form or 'torch']}"
+    endings = [*suffixes.values()] if form is None else [suffixes[form]]
     if target.suffix not in endings:
         raise ExportError(f"--out={target}", f"a name that ends in {', '.join(endings)}")
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)

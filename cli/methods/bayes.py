@@ -18,13 +18,21 @@ from ...inference.fits.retraining import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
 from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.narrowing import narrow
-from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
+from ...inference.pruning.thresholds import refuse_uncut
 from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
 from .base import Pair, Stage, length_in
-from .options import Layers, NotNegative, Part, Rule, Share
-from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
+from .options import Layers, NotNegative, Part, Rule, Share, Threshold
+from .weights import (
+    OverWeights,
+    by_validation,
+    cut_of,
+    named_layers,
+    refuse_names,
+    tell_uncuttable,
+    try_to_cut,
+)  # fmt: skip
 
 __all__ = ["Bayes"]
 
@@ -202,9 +210,9 @@ class Bayes(OverWeights):
 
         def over(all_rows: bool) -> Callable[[Fit], Pair]:
             def build(before: Fit) -> Pair:
-                allowed = tolerance if by_validation(self.narrow_at, before.data) else None
                 data = before.data.all_rows() if all_rows else before.data
-                return narrow(before, threshold=self.narrow_at, tolerance=allowed, data=data)
+                rule = cut_of(before, self.narrow_at, tolerance)
+                return narrow(before, cut=rule, data=data)
 
             return build
 

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from torch import nn
 
 from ...data import Dataset
-from ...inference import draw_coding
+from ...inference import load
 from ...inference.draw_coding import CodeWord
 from ...inference.fits.fitting import Fit
 from ...inference.training.settings import Settings
 from .base import Finished
 from .bayes import Bayes
 from .options import Count, Rule, Whole
-from .weights import DRAW, draw_run, sent
+from .weights import DRAW, cut_of, draw_run, sent
 
 __all__ = ["Coded"]
 
@@ -33,7 +33,7 @@ class Coded(Bayes):
     Attributes:
         size: of the file, in bytes; two bits a weight, or 4,000 bytes where that is less, if left
             out.
-        code: of the draw, see :class:`~pyroccam.inference.draw_coding.Sample`.
+        code: of the draw, see :class:`~pyroccam.inference.Draw`.
         bits: of an index.
         coding: epochs of each of the two trainings before the first block is coded.
         between: optimiser steps after each block.
@@ -67,24 +67,20 @@ class Coded(Bayes):
         found = super().report(run)
         result = run.fits[-1]
         how = {
-            "size": self.size, "code": self.code, "bits": self.bits, "epochs": self.coding,
+            "bytes": self.size, "code": self.code, "bits": self.bits, "epochs": self.coding,
             "steps": self.between, "shift": self.shift, "seed": run.settings.seed % 2**20,
         }  # fmt: skip
         with TemporaryDirectory() as scratch:
             path = (Path(scratch) if run.out is None else run.out) / DRAW
             try:
-                drawn, scores = draw_run(
-                    result, self.threshold, self.tolerance, path, resume=True, **how
-                )
-            except (
-                ValueError,
-                RuntimeError,
-            ) as error:  # training is not lost
+                rule = cut_of(result, self.threshold, self.tolerance)
+                drawn, scores = draw_run(result, rule, path, resume=True, **how)
+            except (ValueError, RuntimeError) as error:  # training is not lost
                 return {**found, "not_drawn": str(error)}
-        left = sent(result, drawn.net, len(drawn.content))
-        return {**found, "draw": {**drawn.to_json(), **left, "test": scores}}
+        left = sent(result, drawn.net, drawn.bytes)
+        return {**found, "draw": {**drawn.report.to_json(), **left, "test": scores}}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
         if not (folder / DRAW).is_file():
             return super().smaller(result, folder)
-        return draw_coding.read(folder / DRAW)
+        return load(folder / DRAW)

@@ -24,7 +24,7 @@ from ...inference.posterior.predict import (
     outputs_by_depth,
 )
 from ...inference.posterior.scores import by_parts
-from ...inference.pruning.depth import full_network, prune
+from ...inference.pruning.depth import at_depth, full_network
 from ...inference.storage.network_folder import save
 from ...inference.training.settings import Settings
 from ...models.networks.stack import DepthStack
@@ -101,12 +101,12 @@ class _LearntDepth(_OverDepth):
         return {"fixed depth": deepest.build(begin(), data)}
 
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
-        net, data = prune(result), result.data
+        net, data = at_depth(result), result.data
         pruned = by_parts(data, split, lambda x, y: evaluate_pruned(net, x, y, data.y_std))
         return {**super().scores(result, split), "pruned": pruned}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
-        return prune(result)
+        return at_depth(result)
 
     def report(self, run: Finished) -> dict[str, Any]:
         """The depth, two networks that are cut there, and the one of fixed depth beside them."""
@@ -120,7 +120,7 @@ class _LearntDepth(_OverDepth):
                 outputs_by_depth(model, data.x_test), model.likelihood, data.y_test, data.y_std
             ),
         }
-        nets = {form: prune(result, form=form) for form in ("marginal", "single")}
+        nets = {"marginal": at_depth(result), "single": at_depth(result, "last")}
         speed = compare_speed({"full": full_network(result), **nets}, data.x_test, "full")
         for key, form in (("pruned", "marginal"), ("single_exit", "single")):
             net = nets[form]

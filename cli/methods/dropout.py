@@ -10,10 +10,9 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...inference.posterior.draws import Noise
-from ...inference.pruning.thresholds import Threshold
 from ...models.networks.dropout import with_dropout
 from .base import Pair
-from .options import Layers, NotNegative, Share
+from .options import Layers, NotNegative, Share, Threshold
 from .points import FromPoint
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable
 

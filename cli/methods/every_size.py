@@ -19,16 +19,15 @@ from ...inference.fits.fitting import Fit
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
 from ...inference.pruning.depth import settled
-from ...inference.pruning.thresholds import Threshold, by_validation
-from ...inference.selection.weight_path import PathPoint, path, path_figure
+from ...inference.selection.weight_path import Bytes, Milliseconds, PathPoint, path, path_figure
 from ...inference.training.settings import Settings
 from ...models.networks import ready
 from ...models.networks.stack import DepthStack
 from ..run_figures import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair
 from .occam import FromNumbers
-from .options import NotNegative, Positive, Rule
-from .weights import evaluate, refuse_names
+from .options import NotNegative, Positive, Rule, Threshold
+from .weights import cut_of, evaluate, refuse_names
 
 __all__ = ["EverySize"]
 
@@ -124,21 +123,23 @@ class EverySize(FromNumbers):
         """The fit of one weight of the KL, and the networks along it."""
         if "path" in known:
             return _of(result, known["path"]["weight"]), {"path": known["path"]}
-        allowed = self.tolerance if by_validation(self.threshold, result.data) else None
+        rule = cut_of(result, self.threshold, self.tolerance)
         try:
-            found = path(result, self.points, threshold=self.threshold, tolerance=allowed)
+            found = path(result, self.points, cut=rule)
         except (ValueError, RuntimeError) as error:  # of a cut, say; what was trained is written
             weight = math.sqrt(self.low * self.high)
             told = {"weight": weight, "split": "val", "unmet": str(error), "networks": []}
             return _of(result, weight), {"path": told}
         best, said = found.best(), {}
-        if self.bytes is not None or self.milliseconds is not None:
+        asked = ((Bytes, self.bytes), (Milliseconds, self.milliseconds))
+        budgets = [kind(most) for kind, most in asked if most is not None]
+        if budgets:
             try:
-                found, best = found.within(bytes=self.bytes, milliseconds=self.milliseconds)
+                found, best = found.within(*budgets)
             except ValueError as error:  # which is raised when all is written
                 said = {"unmet": str(error)}
         rows = [_row(point, "unmet" not in said and point.weight == best.weight) for point in found]
-        if self.bytes is None and self.milliseconds is None:
+        if not budgets:
             ends = {found[0].weight: "low", found[-1].weight: "high"}
             if name := ends.get(best.weight):
                 reason = f"The best network is that of {name}={best.weight:g}, the end of what was "
@@ -179,7 +180,7 @@ def _of(result: Fit, weight: float) -> Fit:
 
 
 def _row(point: PathPoint, chosen: bool) -> dict[str, Any]:
-    test = evaluate(point.fit, point.net)
+    test = evaluate(point.fit, point.small.net)
     return {**point.to_json(), "chosen": chosen, "test": test}
 
 

@@ -27,13 +27,12 @@ from ...inference.posterior.posteriors import require
 from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.depth import settled
 from ...inference.pruning.narrowing import narrow
-from ...inference.pruning.thresholds import Threshold, by_validation
 from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ..run_figures import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair, Stage, length_in
-from .options import NotNegative, Part, Positive
-from .weights import FILE, OverWeights, compress_run, try_to_cut
+from .options import NotNegative, Part, Positive, Threshold
+from .weights import FILE, OverWeights, compress_run, cut_of, try_to_cut
 
 __all__ = ["FromNumbers", "Occam"]
 
@@ -196,8 +195,7 @@ class Occam(FromNumbers):
             one = settled(before)
             if one.guide.traits.point:
                 return one.model, one.guide
-            allowed = self.tolerance if by_validation(self.narrow_at, before.data) else None
-            return narrow(one, threshold=self.narrow_at, tolerance=allowed)
+            return narrow(one, cut=cut_of(one, self.narrow_at, self.tolerance))
 
         found = super().stages(settings)
         if self.last:
@@ -238,12 +236,11 @@ class Occam(FromNumbers):
         nets: dict[str, nn.Module] = {}
         for depth in depths:
             with TemporaryDirectory() as scratch, warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
+                warnings.filterwarnings("ignore", "The cut by", UserWarning)
                 one = settled(joint, depth)
                 try:
-                    small, found = compress_run(
-                        one, self.threshold, self.tolerance, Path(scratch) / FILE
-                    )
+                    rule = cut_of(one, self.threshold, self.tolerance)
+                    small, found = compress_run(one, rule, Path(scratch) / FILE)
                 except (ValueError, RuntimeError):  # of which nothing would be left, say
                     continue
             bound = evidence(one.model, one.guide, one.data, rows=ROWS, passes=2)

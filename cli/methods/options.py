@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from ...data.errors import PyroccamError
 from ...data.ranges import Between, Count, Fraction, NotNegative, Positive, Share, Whole, check
@@ -22,6 +22,7 @@ __all__ = [
     "Rounds",
     "Rule",
     "Share",
+    "Threshold",
     "Whole",
     "taken",
 ]
@@ -42,6 +43,9 @@ class Rule:
 
 Rounds = Annotated[int, Between(1, 100)]
 Part = Annotated[float, Between(0.0, 1.0, "[)")]
+Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
+"""Where a network is cut."""
+
 Layers = str | float | Sequence[str] | None
 """``hidden``, ``penultimate`` or names of layers; a number is a name, too, such as the ``1`` of a
 ``torch.nn.Sequential``."""

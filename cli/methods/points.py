@@ -42,7 +42,7 @@ _BY_LAYER = ("sensitivity", "keep", "bits", "c")  # options of numbers by layer
 @dataclass(frozen=True)
 class FromPoint(OverWeights):
     """A method that begins with the weights of highest posterior density. A point estimate takes
-    no threshold (:func:`~pyroccam.inference.pruning.compression.compress` says why)."""
+    no threshold (:func:`~pyroccam.inference.shrink` says why)."""
 
     prior: str = "normal:1"
 
@@ -179,7 +179,7 @@ class SoftSharing(FromPoint):
         share: epochs under the mixture.
         share_lr: their learning rate at the start.
         retrain: epochs of training the means, to which the weights are set; not part of the
-            published method (0: :func:`~pyroccam.inference.compress` sets them).
+            published method (0: :func:`~pyroccam.inference.shrink` sets them).
         retrain_lr: their learning rate at the start.
 
     References:

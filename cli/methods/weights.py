@@ -15,33 +15,37 @@ from torch import nn
 
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...inference import draw_coding
+from ...inference import load, shrink
 from ...inference.cutting import cut
 from ...inference.cutting.cost import compare_speed, count_parameters
-from ...inference.draw_coding import Drawn, Sample
+from ...inference.draw_coding import Draw
 from ...inference.fits.fitting import Fit
+from ...inference.fits.numbers import Numbers
 from ...inference.marginal_likelihood import description_length
-from ...inference.packing import PackedSize, is_described, read, write
-from ...inference.packing.rest import rest_bits
+from ...inference.packing.packed import is_described
+from ...inference.packing.small import Small
 from ...inference.posterior.draws import Noise
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net, validated
-from ...inference.pruning.compression import Compressed, compress
+from ...inference.pruning import options as rules
 from ...inference.pruning.decision import at_thresholds
-from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_layer_now, by_validation
+from ...inference.pruning.thresholds import by_layer_now
+from ...inference.storage.whole import write_whole
 from ...inference.training.settings import Settings
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.affine import AFFINE
-from ...models.plain.description import DescriptionError
 from ..run_figures import draw_compressed
 from .base import Finished, Method, timed
+from .options import Threshold
 
 __all__ = [
     "DRAW",
     "FILE",
     "OverWeights",
+    "by_validation",
     "compress_run",
+    "cut_of",
     "draw_run",
     "evaluate",
     "file_of",
@@ -140,17 +144,18 @@ class OverWeights(Method):
                 # What was narrowed since has other weights, and of a point nothing is searched for.
                 searched = epochs > 0 and self.threshold is None and not guide.traits.point
                 same = len(run.fits) == 1 and searched
-                small, written, sizes, again = _compressed(
-                    result, self.threshold, self.tolerance, path, retrain_epochs=epochs,
-                    trained=run.numbers if same else None,
-                )  # fmt: skip
+                rule = cut_of(
+                    result, self.threshold, self.tolerance, epochs, run.numbers if same else None
+                )
+                code = rules.Digits(epochs=0 if searched else epochs, rest=True)
+                small, sizes, again = _compressed(result, rule, code, path)
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 learnt = [f"Nothing was cut: {error}"]
                 return {**found, "not_compressed": str(error), "learnt": learnt}
             test = evaluate(result, again)  # of the file, as everything that is said of it
-        found |= sent(result, again, written.total)
+        found |= sent(result, again, small.bytes)
         if out is not None and run.figures:
-            draw_compressed(result, small, written, out / "figures", first)
+            draw_compressed(result, small, out / "figures", first)
         nets = {"before": before, "mean": mean, "compressed": again}
         speed = compare_speed(nets, data.x_test, "before")
         found["mean"] = timed(speed["mean"])
@@ -161,7 +166,7 @@ class OverWeights(Method):
             **timed(speed["compressed"]),
             "test": test,
         }
-        found["structure"] = {**small.to_json(), **sizes}
+        found["structure"] = {**small.report.to_json(), **sizes}
         found["learnt"] = _said(found["structure"])
         return found
 
@@ -245,74 +250,78 @@ def file_of(asked: Mapping[str, Any]) -> str:
     return "".join([Path(FILE).stem, *rules, Path(FILE).suffix])
 
 
+def by_validation(asked: Threshold | None, data: Dataset) -> bool:
+    """Thresholds of this kind are chosen on the validation rows, or not."""
+    return asked == "validation" if asked is not None else len(data.x_val) > 0
+
+
+def cut_of(
+    result: Fit,
+    threshold: Threshold | None,
+    tolerance: float | None,
+    epochs: int = 0,
+    trained: Numbers | None = None,
+) -> rules.Cut | None:
+    """Where a fit is cut by the options of its run.
+
+    Arguments:
+        tolerance: of a cut by validation rows; a run has one whatever its rule is.
+        epochs: in which networks are trained on that a search chooses among, or what is left.
+        trained: the network with which that search begins.
+    """
+    nats = {} if tolerance is None else {"nats": tolerance}
+    if result.guide.traits.point:
+        return None
+    if epochs and threshold is None:
+        return rules.Search(epochs, **nats, trained=trained)
+    if by_validation(threshold, result.data):
+        return rules.ByValidation(**nats)
+    if threshold == "noise":
+        return rules.Noise()
+    if threshold is None or isinstance(threshold, str):
+        return rules.Valley()
+    return rules.Thresholds(threshold)
+
+
 def compress_run(
-    result: Fit, threshold: Threshold | None, tolerance: float | None, path: Path, **rules: Any
-) -> tuple[Compressed, dict[str, Any]]:
+    result: Fit, rule: rules.Cut | None, path: Path, code: rules.Code | None = None
+) -> tuple[Small, dict[str, Any]]:
     """Compress a fit and write it to a file; its size and what it scores."""
-    small, _, sizes, again = _compressed(result, threshold, tolerance, path, **rules)
+    code = rules.Digits(rest=True) if code is None else code
+    small, sizes, again = _compressed(result, rule, code, path)
     return small, {**sizes, "test": evaluate(result, again)}
 
 
 def draw_run(
-    result: Fit,
-    threshold: Threshold | None,
-    tolerance: float | None,
-    path: Path,
-    *,
-    resume: bool,
-    **how: Any,
-) -> tuple[Drawn, dict[str, float]]:
+    result: Fit, rule: rules.Cut | None, path: Path, **how: Any
+) -> tuple[Small, dict[str, float]]:
     """Code a draw of what is left of a fit, write it to a file, and what it scores when read.
 
     Arguments:
         path: checkpoints are in a folder beside it, until it is written.
-        how: for :class:`~pyroccam.inference.draw_coding.Sample`.
+        how: for :class:`~pyroccam.inference.Draw`.
     """
-    _, guide = require(result, BayesianNetwork, "compress")
-    by_rows = not guide.traits.point and by_validation(threshold, result.data)
+    require(result, BayesianNetwork, "compress")
     checkpoints = path.with_name(f"{path.name}.coding")
-    drawn = compress(
-        result,
-        threshold=threshold,
-        tolerance=tolerance if by_rows else None,
-        code=Sample(**how),
-        out=checkpoints,
-        resume=resume,
-    )
-    drawn.write(path)
+    drawn = shrink(result, cut=rule, code=Draw(out=checkpoints, **how))
+    drawn.save(path)
     shutil.rmtree(checkpoints)
-    return drawn, evaluate(result, draw_coding.read(path))
+    return drawn, evaluate(result, load(path))
 
 
 def _compressed(
-    result: Fit, threshold: Threshold | None, tolerance: float | None, path: Path, **rules: Any
-) -> tuple[Compressed, PackedSize, dict[str, Any], nn.Module]:
-    """The small network, its file, what ``metrics.json`` says of that, and what is read back."""
-    small = _cut(result, threshold, tolerance, **rules)
-    # By the rows with which the thresholds were chosen.
-    split = "val" if len(result.data.x_val) else "train"
-    rest = rest_bits(small.net, lambda net: evaluate(result, net, split)["nll"], TOLERANCE)
-    why, skeleton = {}, None
-    try:
-        written = write(small.net, path, bits=rest)
-    except DescriptionError as error:  # the cut is not lost over a module that has no words
-        written = write(small.net, path, bits=rest, describe_net=False)
-        why, skeleton = {"not_described": str(error)}, small.net
-    rate = written.rate(result.model.parameters_before)
+    result: Fit, rule: rules.Cut | None, code: rules.Code, path: Path
+) -> tuple[Small, dict[str, Any], nn.Module]:
+    """The small network, what ``metrics.json`` says of its file, and what is read back."""
+    small = shrink(result, cut=rule, code=code)
+    write_whole(path, lambda file: file.write(small.content))
+    # The cut is not lost over a module that has no words.
+    why = {"not_described": small.undescribed} if small.undescribed else {}
     wide = {name for name, p in small.net.named_parameters() if p.dim() > 1}
-    weights = sum(one.bits for one in written.tensors if one.name in wide) / 8
-    sizes = {"file_bytes": written.total, "file_rate": rate, "weight_bytes": weights, **why}
-    return small, written, sizes, read(path, skeleton=skeleton)
-
-
-def _cut(
-    result: Fit, threshold: Threshold | None, tolerance: float | None, **rules: Any
-) -> Compressed:
-    _, guide = require(result, BayesianNetwork, "compress")
-    # A run has a tolerance whatever its rule is.
-    by_rows = not guide.traits.point and by_validation(threshold, result.data)
-    allowed = tolerance if by_rows else None
-    return compress(result, threshold=threshold, tolerance=allowed, **rules)
+    weights = sum(one.bits for one in small.size.tensors if one.name in wide) / 8
+    rate = small.size.rate(result.model.parameters_before)
+    sizes = {"file_bytes": small.bytes, "file_rate": rate, "weight_bytes": weights, **why}
+    return small, sizes, load(path, like=small.net)
 
 
 def network_of_file(
@@ -326,13 +335,13 @@ def network_of_file(
             how it is built; one that was trained once more by the thresholds in ``metrics.json``.
     """
     if is_described(path):
-        return read(path)
+        return load(path)
     kept = path.parent / "metrics.json"
     structure = json.loads(kept.read_text()).get("structure", {}) if kept.is_file() else {}
     if "retrained" in structure and threshold is None:
         found = {n: math.inf if t is None else t for n, t in structure["thresholds"].items()}
-        return read(path, skeleton=at_thresholds(result, found).net)
-    return read(path, skeleton=_cut(result, threshold, tolerance).net)
+        return load(path, like=at_thresholds(result, found).net)
+    return load(path, like=shrink(result, cut=cut_of(result, threshold, tolerance)).net)
 
 
 def evaluate(

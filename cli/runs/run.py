@@ -305,7 +305,7 @@ def _next_pair(config: RunConfig, number: int, before: Fit, done: dict[str, Any]
     method = replace(config.chosen, **done)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         if done:  # what its cut cost was said when it was chosen
-            warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
+            warnings.filterwarnings("ignore", "The cut by", UserWarning)
         torch.manual_seed(config.settings["seed"])
         return method.stages(Settings.of(config.settings))[number - 1].build(before)
 

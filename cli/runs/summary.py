@@ -260,7 +260,7 @@ def said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:
 def said_of_tensors(reason: str) -> list[Part]:
     """Text on a file without the description of its network."""
     why = (
-        f" {reason} That is what inference.compress makes of the run's fit. A file that needs no "
+        f" {reason} That is what inference.shrink makes of the run's fit. A file that needs no "
         "code is what `pyroccam export` writes."
     )
     return [("The file holds tensors only:", "yellow"), why]

@@ -26,22 +26,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 import typer
-from pyroccam.cli.methods.weights import evaluate
+from pyroccam.cli.methods.weights import cut_of, evaluate
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.draw_coding import Sample, code_draw, decoded
+from pyroccam.inference.draw_coding import Draw, decoded, draw
 from pyroccam.inference.figures.canvas import new_figure, save
 from pyroccam.inference.figures.style import styled
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.pruning.decision import decide
-from pyroccam.inference.pruning.thresholds import Threshold
 from pyroccam.inference.relative_entropy import CODES, Target
 from pyroccam.inference.relative_entropy.integers import BitWriter
 from pyroccam.inference.relative_entropy.target import gaussian_kl
@@ -81,9 +79,8 @@ def main(
         rows = [
             code_row(word, kl, draws)
             for kl in (2.0, 5.0, 8.0, 11.0)
-            for word in ("minimal-random", "ordered-random", "a-star")
+            for word in ("minimal-random", "ordered-random")
         ]
-        rows += [code_row("greedy-rejection", kl, min(draws, 100), 1) for kl in (0.3, 1.0, 2.0)]
         write_json(out / "codes.json", {"rows": rows, "versions": versions()})
     how: dict[str, Any] = {
         "epochs": epochs, "steps": steps, "bits": bits, "shift": shift, "code": code,
@@ -102,8 +99,9 @@ def _code(
 ) -> None:  # fmt: skip
     config = RunConfig.read(folder)
     seed = int(config.settings["seed"])
-    whole = asdict(Sample(size=size, seed=seed, **how))
-    settings = {k: v for k, v in whole.items() if k not in ("seed", "posterior")}
+    whole = Draw(bytes=size, seed=seed, **how)
+    left_out = ("seed", "posterior", "out", "resume", "progress", "bytes")
+    settings = {"size": size, **{k: v for k, v in vars(whole).items() if k not in left_out}}
     shift, code = how["shift"], how["code"]
     parts = [config.flat()["network"], *([f"shift-{shift}"] if shift else [])]
     parts += [code] if code != "minimal-random" else []
@@ -113,10 +111,10 @@ def _code(
     if not file.missing([seed]):
         return
     fit = load_fit(folder, "cpu", data_root=data_root)
-    rule: Threshold | None = config.options.get("threshold") if tolerance is None else "validation"
-    decision = decide(fit, "compress", rule, tolerance)
+    rule: Any = config.options.get("threshold") if tolerance is None else "validation"
+    decision = decide(fit, cut_of(fit, rule, tolerance))
     begun = time.perf_counter()
-    drawn = code_draw(decision.net, fit.data, Sample(**whole))
+    drawn = draw(decision.net, fit.data, whole)
     net = decoded(drawn.content)
     scores = {split: evaluate(fit, net, split) for split in ("train", "val", "test")}
     row: Row = {
@@ -126,7 +124,7 @@ def _code(
         "train_error": 100 * (1 - scores["train"]["accuracy"]),
         "nll": scores["test"]["nll"],
         "architecture": decision.report.architecture,
-        **drawn.to_json(),
+        **drawn.report.to_json(),
         "seconds": time.perf_counter() - begun,
     }
     file.add(row, lambda rows: mean_spread([{k: r[k] for k in SPREAD} for r in rows]))
@@ -152,7 +150,6 @@ def code_row(word: str, kl_bits: float, draws: int, weights: int = 24) -> Row:
     direction = noise.normal(size=weights)
     loc = direction * math.sqrt(2 * max(rest, 0.0) / (direction @ direction))
     most = math.ceil(kl_bits) + 1 if word == "minimal-random" else math.ceil(kl_bits) + 4
-    most = 16 if word == "greedy-rejection" else most
     begun = time.perf_counter()
     indices, z = [], []
     for block in range(draws):

@@ -29,7 +29,8 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.data import Dataset
 from pyroccam.guides.edges import EdgeFactor
 from pyroccam.inference.cutting import cut
-from pyroccam.inference.packing import Multiples, read, write
+from pyroccam.inference.packing import Multiples
+from pyroccam.inference.packing.packed import read, write
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net

@@ -89,7 +89,7 @@ def _points(data: Dataset, width: int, max_depth: int, how: dict[str, Any]) -> l
     fit = inference.fit(model, guide, data, **{**how, "steps": how["steps"] - first})
     rows = []
     for point in inference.path(fit, WEIGHTS):
-        test = evaluate_net(point.net, point.fit.model, data)
+        test = evaluate_net(point.small.net, point.fit.model, data)
         assert point.fit.structure is not None
         probs = point.fit.structure.depth_probs.tolist()
         error = 100 * (1 - test["accuracy"])

@@ -31,7 +31,8 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.run import RunOptions, run
 from pyroccam.data import Dataset
 from pyroccam.inference.cutting.cost import compare_speed, count_parameters, multiply_adds
-from pyroccam.inference.packing import Multiples, fused, read, write
+from pyroccam.inference.packing import Multiples, fused
+from pyroccam.inference.packing.packed import read, write
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.models.networks.stack import DepthStack
 from torch import nn
@@ -197,9 +198,9 @@ def in_turn(
     }  # fmt: skip
     widths = fit(model, guides.MeanField(model), 0.35, kl_warmup=0.3, **of_weights)
     rest = fit(*inference.narrow(widths), 0.25, kl_warmup=0.0, **of_weights)
-    small = inference.compress(rest, retrain_epochs=round(0.15 * epochs))
+    small = inference.shrink(rest, cut=inference.Search(round(0.15 * epochs)))
     write(small.net, path, rest=torch.float16)
-    return {"depth": chosen, "architecture": small.to_json()["architecture"]}
+    return {"depth": chosen, "architecture": small.report.to_json()["architecture"]}
 
 
 def _packed(

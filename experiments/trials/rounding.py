@@ -18,10 +18,11 @@ from typing import Annotated, Any
 import torch
 import typer
 from pyroccam.cli.methods import find
-from pyroccam.cli.methods.weights import OverWeights, compress_run
+from pyroccam.cli.methods.weights import OverWeights, compress_run, cut_of
 from pyroccam.cli.runs.config import RunConfig, parse_settings
 from pyroccam.cli.runs.run import RunOptions, run
 from pyroccam.data import DataError
+from pyroccam.inference import Digits, Search, Steps
 from pyroccam.inference.training.settings import Settings
 
 from ..published import options
@@ -89,17 +90,17 @@ def _row(cell: Cell, method: str, asked: dict[str, Any]) -> Row:
         fit = run(config, data, options=silent).fit
         for rule in RULES:
             with TemporaryDirectory() as scratch:
-                small, found = compress_run(
-                    fit, chosen.threshold, chosen.tolerance, Path(scratch) / "small.pocc",
-                    significand=rule, retrain_epochs=epochs,
-                )  # fmt: skip
+                cut = cut_of(fit, chosen.threshold, chosen.tolerance, epochs)
+                own = {"rest": True, "epochs": 0 if isinstance(cut, Search) else epochs}
+                code = Steps(**own) if rule == "rate" else Digits(**own)
+                small, found = compress_run(fit, cut, Path(scratch) / "small.pocc", code)
             test = found["test"]
             row[rule] = {
                 "bytes": found["file_bytes"],
                 "weight_bytes": found["weight_bytes"],
                 "error": error_of(test),
                 "nll": test["nll"],
-                "nonzero": small.nonzero,
+                "nonzero": small.report.nonzero,
             }
     except (ValueError, RuntimeError, TypeError) as error:  # a cell that fails is a result, too
         row["failed"] = f"{type(error).__name__}: {error}"

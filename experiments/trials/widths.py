@@ -162,8 +162,8 @@ def _row(count: int, width: int, seed: int, epochs: int) -> Row:
         torch.manual_seed(seed)
         net = models.networks.perceptron(data.input_shape, data.outputs, hidden=(width,))
         model = models.BayesianNetwork(net, data, prior=of_groups())
-        small = inference.compress(fit(model, guides.MeanField(model), kl_warmup=0.3))
-        row[name] = int(small.to_json()["architecture"].rpartition("-")[2])
+        small = inference.shrink(fit(model, guides.MeanField(model), kl_warmup=0.3))
+        row[name] = int(small.report.to_json()["architecture"].rpartition("-")[2])
     return row
 
 

@@ -55,20 +55,17 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
         masks: by the names of the layers, as in ``net.named_modules()``.
 
     Raises:
-        PyroccamError: for a mask that is not one of bools.
-        ValueError: for a name or a shape that does not fit, or a layer whose weight is computed.
+        PyroccamError: for a name or a shape that does not fit, or a layer whose weight is computed.
     """
     copied = _copied(net)
     for name, mask in masks.items():
         layer = _layer(copied, name)
-        if not isinstance(mask, Mask):
-            raise PyroccamError(f"The mask of {name!r} must be a Mask, got {type(mask).__name__}.")
         with torch.no_grad():
             if mask.inputs is not None:
-                kept = _checked(name, "inputs", mask.inputs, _width(layer))
+                kept = _check(name, mask.inputs, (_width(layer),))
                 layer.weight.masked_fill_(~_on_weight(layer, kept, 1 - output_dim(layer)), 0)
             if mask.outputs is not None:
-                kept = _checked(name, "outputs", mask.outputs, _height(layer))
+                kept = _check(name, mask.outputs, (_height(layer),))
                 layer.weight.masked_fill_(~_on_weight(layer, kept, output_dim(layer)), 0)
                 bias = getattr(layer, "bias", None)
                 if bias is not None:
@@ -90,18 +87,12 @@ def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> Masked:
         The network, with the numbers of nonzero weights and of all weights by layer.
 
     Raises:
-        PyroccamError: for a mask that is not one of bools.
-        ValueError: for a name or a shape that does not fit, or a layer whose weight is computed.
+        PyroccamError: for a name or a shape that does not fit, or a layer whose weight is computed.
     """
     copied = _copied(net)
     for name, mask in weight_masks.items():
         weight = _layer(copied, name).weight
-        _check_bool(name, "weight", mask)
-        if mask.shape != weight.shape:
-            raise PyroccamError(
-                f"The weight mask of {name!r} has shape {tuple(mask.shape)}, expected the shape of "
-                f"its weight, {tuple(weight.shape)}."
-            )
+        _check(name, mask, weight.shape)
         with torch.no_grad():
             weight[~mask.to(weight.device)] = 0
     layers = maskable(copied)
@@ -113,25 +104,13 @@ def _copied(net: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(net)
     except RuntimeError as error:
-        computed = [n for n, m in net.named_modules() if any(map(_is_computed, vars(m).values()))]
-        raise PyroccamError(
-            f"{type(net).__name__} cannot be copied, since it holds computed tensors (in "
-            f"{', '.join(map(repr, computed))}). Make them plain parameters first "
-            "(torch.nn.utils.prune.remove, torch.nn.utils.remove_weight_norm)."
-        ) from error
-
-
-def _is_computed(value: object) -> bool:
-    return isinstance(value, Tensor) and not value.is_leaf
+        raise PyroccamError(f"{type(net).__name__} holds computed tensors", "parameters") from error
 
 
 def _layer(net: nn.Module, name: str) -> nn.Linear | nn.Conv2d:
     layers = maskable(net)
     if name not in layers:
-        raise PyroccamError(
-            f"There is no linear or convolutional layer {name!r} to mask; "
-            f"{type(net).__name__} has {', '.join(map(repr, layers)) or 'none'}."
-        )
+        raise PyroccamError(f"A mask of {name!r}", f"one of {', '.join(layers) or 'no layers'}")
     layer = layers[name]
     assert isinstance(layer, LAYERS)
     return cast("nn.Linear | nn.Conv2d", layer)
@@ -167,17 +146,8 @@ def _on_weight(layer: nn.Linear | nn.Conv2d, kept: Tensor, dim: int) -> Tensor:
     return kept.view(*kept.shape, *[1] * (weight.ndim - 2))
 
 
-def _check_bool(name: str, side: str, mask: object) -> None:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise PyroccamError(f"The {side} mask of {name!r} must be a tensor of bools, got {found}.")
-
-
-def _checked(name: str, side: str, mask: Tensor, size: int) -> Tensor:
-    _check_bool(name, side, mask)
-    if mask.shape != (size,):
-        raise PyroccamError(
-            f"The {side} mask of {name!r} has shape {tuple(mask.shape)}, expected ({size},): one "
-            f"entry for each of its {side}."
-        )
+def _check(name: str, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if mask.dtype != torch.bool or mask.shape != shape:
+        found = f"{tuple(mask.shape)} of {mask.dtype}"
+        raise PyroccamError(f"The mask of {name!r} is {found}", f"{tuple(shape)} of bools")
     return mask

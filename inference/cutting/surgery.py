@@ -82,9 +82,8 @@ def cut(
         (``x.view(-1, 800)``), it is a :class:`torch.fx.GraphModule`.
 
     Raises:
-        PyroccamError: for a mask that is not one of bools.
-        ValueError: for masks that do not fit, or leave no path from input to output; if the network
-            cannot be traced.
+        PyroccamError: for masks that do not fit, or leave no path from input to output; if the
+            network cannot be traced.
         RuntimeError: if the result is not the masked network after all; then ``forward`` does
             something that its trace does not show.
     """
@@ -94,7 +93,10 @@ def cut(
     wiring = read_wiring(zeroed, examples)
     alive, stopped = follow_input(wiring)
     if not alive:
-        raise PyroccamError(_nothing_left(zeroed, masks, stopped))
+        raise PyroccamError(
+            f"No path is left from the input of {type(net).__name__} to its output: at layer "
+            f"{stopped!r} nothing that is kept is fed"
+        )
     live = find_live(wiring)
     plan = _plan(wiring, live, examples.given)
     small = feed_like(shrink(zeroed, plan), zeroed).eval()
@@ -276,29 +278,6 @@ def _settle_cell(cell: Cell, step: Step, live: Live, edit: Edit) -> None:
             matrix.bias[idle.repeat(gates)] = 0
 
 
-def _nothing_left(net: nn.Module, masks: Mapping[str, Mask], stopped: str) -> str:
-    """Names the layer, how many groups it has left, and what to try."""
-    for name, mask in masks.items():
-        for side, kept in (("inputs", mask.inputs), ("outputs", mask.outputs)):
-            if kept is not None and not kept.any():
-                return (
-                    f"Layer {name!r} keeps 0 of its {len(kept)} {side}, so the output of the "
-                    "network no longer depends on its input. Use a threshold that prunes less "
-                    "there."
-                )
-    own = masks.get(stopped, Mask())
-    left = [
-        f"{int(m.sum())} of {len(m)} {side}"
-        for side, m in (("inputs", own.inputs), ("outputs", own.outputs))
-        if m is not None
-    ]
-    return (
-        f"No path is left from the input of {type(net).__name__} to its output: at layer "
-        f"{stopped!r} (its mask keeps {' and '.join(left) or 'everything'}) nothing that "
-        "is kept is fed. Use thresholds that prune less, there or in the layer before it."
-    )
-
-
 def _compare(zeroed: nn.Module, small: nn.Module, example: Example) -> None:
     """Compare outputs, for what a trace does not show (``+=`` on a tensor that is read again).
 
@@ -320,8 +299,7 @@ def _compare(zeroed: nn.Module, small: nn.Module, example: Example) -> None:
 def _not_seen(net: nn.Module, why: str) -> str:
     return (
         f"{type(net).__name__} cannot be cut: torch.fx does not see all of its forward ({why}). "
-        "Avoid += on tensors that are read again, sizes of layers, and isinstance of layers; "
-        "or keep its size, with zeros: inference.cutting.masked(net, masks)."
+        "Avoid += on tensors that are read again, sizes of layers, and isinstance of layers."
     )
 
 

@@ -1,16 +1,7 @@
 """A network in a small file, as a draw of a posterior that is trained for the size."""
 
 from .draw_file import decoded, is_draw, read
-from .drawn import code_draw, code_posterior
-from .sample import CodeWord, Drawn, Sample
+from .drawn import draw, draw_own
+from .options import CodeWord, Draw, DrawReport
 
-__all__ = [
-    "CodeWord",
-    "Drawn",
-    "Sample",
-    "code_draw",
-    "code_posterior",
-    "decoded",
-    "is_draw",
-    "read",
-]
+__all__ = ["CodeWord", "Draw", "DrawReport", "decoded", "draw", "draw_own", "is_draw", "read"]

@@ -9,7 +9,7 @@ from torch import nn
 
 from ...data.errors import PyroccamError
 from .draw_file import overhead
-from .sample import WIDEST, Sample
+from .options import Draw
 
 __all__ = ["filled", "fitting_in"]
 
@@ -17,7 +17,7 @@ _USUAL = 4000
 """Bytes at most, where no size is given."""
 
 
-def fitting_in(net: nn.Module, names: Iterable[str], count: int, how: Sample) -> int:
+def fitting_in(net: nn.Module, names: Iterable[str], count: int, how: Draw) -> int:
     """How many blocks a file of the size has.
 
     Arguments:
@@ -30,20 +30,19 @@ def fitting_in(net: nn.Module, names: Iterable[str], count: int, how: Sample) ->
         PyroccamError: if it has none, with the size that it needs.
     """
     scales = _apart(list(names))
-    most = min(8 * (_USUAL if how.size is None else how.size) // how.bits, count)
+    most = min(8 * (_USUAL if how.bytes is None else how.bytes) // how.bits, count)
     beside = overhead(net, scales, how.seed, max(most, 1), ahead=True)
-    size = min(count // 4 + beside, _USUAL) if how.size is None else how.size
+    size = min(count // 4 + beside, _USUAL) if how.bytes is None else how.bytes
     blocks = min(8 * (size - beside) // how.bits, count)
     if blocks < 1:
         needed = beside + math.ceil(how.bits / 8)
         raise PyroccamError(
-            f"A file of {size} bytes was asked for, but how the network is built takes {beside}, "
-            f"and a block {how.bits / 8:.3g}.\nGive at least {needed}, or a smaller network."
+            f"bytes={size}, of which how the network is built takes {beside}", f"at least {needed}"
         )
     return blocks
 
 
-def filled(net: nn.Module, scales: Mapping[str, int], count: int, how: Sample, kl: float) -> int:
+def filled(net: nn.Module, scales: Mapping[str, int], count: int, how: Draw, kl: float) -> int:
     """How many blocks a KL fills.
 
     Arguments:
@@ -58,27 +57,18 @@ def filled(net: nn.Module, scales: Mapping[str, int], count: int, how: Sample, k
             of the size has fewer blocks, with the size that it needs.
     """
     if not 0 < kl < math.inf:
-        raise PyroccamError(
-            f"The posterior of the fit has a KL of {kl:g}: "
-            + ("it is its prior, and says nothing.\nFit longer, or with a smaller kl_weight."
-               if kl == 0 else "it is broken.\nFit again, with a smaller lr.")
-        )  # fmt: skip
+        raise PyroccamError(f"The posterior of the fit has a KL of {kl:g}", "one above 0")
     bits = kl / math.log(2)
     blocks = math.ceil(bits / (how.bits - how.slack))
     if blocks > count:
-        wider = math.ceil(bits / count + how.slack)
-        more = f"Give Sample(bits={wider}), fit" if wider <= WIDEST else "Fit"
         raise PyroccamError(
-            f"The posterior of the fit has {bits / count:.3g} bits of KL a weight, and an index of "
-            f"{how.bits} bits has to hold those of a weight at least.\n{more} with a larger "
-            "kl_weight, or take posterior='trained'."
+            f"bits={how.bits} of an index, and a KL of {bits / count:.3g} bits a weight",
+            "more bits, or a fit with a larger kl_weight",
         )
     size = overhead(net, scales, how.seed, blocks, ahead=True) + math.ceil(blocks * how.bits / 8)
-    if how.size is not None and size > how.size:
+    if how.bytes is not None and size > how.bytes:
         raise PyroccamError(
-            f"A file of {how.size} bytes was asked for, but the posterior of the fit has a KL of "
-            f"{bits:,.0f} bits, which takes {size}.\nGive at least that, fit with a larger "
-            "kl_weight, or take posterior='trained'."
+            f"bytes={how.bytes}, and the fit has a KL of {bits:,.0f} bits, which takes {size}."
         )
     return blocks
 

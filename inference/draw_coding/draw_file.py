@@ -1,7 +1,7 @@
 r"""A draw of a posterior in a file of bits, and the network in it.
 
 In order, in bits: two bytes ``pD``; the version (4); the code (3), by its place in
-:data:`~pyroccam.inference.relative_entropy.CODES`; how the network is built
+:data:`~pyroccam.inference.relative_entropy.WORDS`; how the network is built
 (:mod:`~pyroccam.inference.draw_coding.architecture`); the tensors that are coded, each by whether
 it is the next one (1) or its number, and behind it by whether its prior has the deviation of the
 tensor before it (1) or a byte of its own (:mod:`~pyroccam.inference.draw_coding.scales`); all other
@@ -30,7 +30,7 @@ from ...data.errors import PyroccamError
 from ...data.limits import allowing, ask
 from ...models.plain.named_tensors import check_same
 from ..packing.entropy import PackedFileError
-from ..relative_entropy import CODES
+from ..relative_entropy import CODES, WORDS
 from ..relative_entropy.base import MOST_BITS
 from ..relative_entropy.blocks import assignment, block_sizes
 from ..relative_entropy.integers import BitReader, BitWriter, DamagedBits
@@ -38,7 +38,7 @@ from ..relative_entropy.normals import candidates
 from .architecture import read_network, tensors, write_network
 from .scales import scaled
 
-__all__ = ["Draw", "decoded", "encoded", "is_draw", "overhead", "read"]
+__all__ = ["Sent", "decoded", "encoded", "is_draw", "overhead", "read"]
 
 _MAGIC = b"pD"
 _VERSION, _VERSION_BITS, _CODE_BITS, _WIDTH_BITS = 1, 4, 3, 5
@@ -46,7 +46,7 @@ _CHECK = 4
 
 
 @dataclass(frozen=True)
-class Draw:
+class Sent:
     """What is sent beside the network itself.
 
     Arguments:
@@ -65,7 +65,7 @@ class Draw:
     indices: Sequence[int]
 
 
-def encoded(net: nn.Module, draw: Draw) -> tuple[bytes, nn.Module]:
+def encoded(net: nn.Module, draw: Sent) -> tuple[bytes, nn.Module]:
     """The file of a network whose weights are a draw, and what was read back from it.
 
     Arguments:
@@ -87,7 +87,7 @@ def encoded(net: nn.Module, draw: Draw) -> tuple[bytes, nn.Module]:
 
 
 def _written(
-    net: nn.Module, draw: Draw, ahead: bool = False
+    net: nn.Module, draw: Sent, ahead: bool = False
 ) -> tuple[bytes, nn.Module, dict[str, Tensor]]:
     """The file without its checksum, the network as it is described, and the tensors of ``net``.
 
@@ -97,7 +97,7 @@ def _written(
     out = BitWriter()
     out.raw(_MAGIC)
     out.fixed(_VERSION, _VERSION_BITS)
-    out.fixed([*CODES].index(draw.code), _CODE_BITS)
+    out.fixed(WORDS.index(draw.code), _CODE_BITS)
     empty = write_network(net, out)
     own = tensors(net, empty)
     _put_names(draw.scales, own, out)
@@ -135,13 +135,13 @@ def decoded(content: bytes) -> nn.Module:
         seed, blocks = source.number(), source.number()
         bits = source.fixed(_WIDTH_BITS)
         count = sum(own[name].numel() for name in scales)
-        if number >= len(CODES) or bits > MOST_BITS or blocks > count or seed >= 1 << 64:
+        if number >= len(WORDS) or bits > MOST_BITS or blocks > count or seed >= 1 << 64:
             raise DamagedBits("it says what no file says")
         ask(8 * blocks, "it")
-        word = [*CODES][number]
+        word = WORDS[min(number, 1)]  # whose indices those after it wrote in the same way
         indices = CODES[word].read(blocks, bits, source)
         source.close()
-        draw = Draw(scales, word, seed, bits, indices)
+        draw = Sent(scales, word, seed, bits, indices)
         found = _weights(draw, [(name, own[name].shape) for name in scales])
     except (DamagedBits, ValueError, RuntimeError, OverflowError) as error:
         raise PackedFileError(f"it is cut off or altered: {error}.") from error
@@ -184,11 +184,11 @@ def overhead(
     Arguments:
         ahead: the most that there can be, whatever the numbers will be that are sent as they are.
     """
-    content, *_ = _written(net, Draw(scales, "minimal-random", seed, 0, [0] * blocks), ahead)
+    content, *_ = _written(net, Sent(scales, "minimal-random", seed, 0, [0] * blocks), ahead)
     return len(content) + _CHECK
 
 
-def _weights(draw: Draw, shapes: Sequence[tuple[str, torch.Size]]) -> dict[str, Tensor]:
+def _weights(draw: Sent, shapes: Sequence[tuple[str, torch.Size]]) -> dict[str, Tensor]:
     """The coded tensors."""
     total = sum(shape.numel() for _, shape in shapes)
     if not draw.indices or not total:

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from ...models.feeding import unfed
 from ...models.layers.affine import AFFINE
 from ...models.priors.normal import Normal
 from ...models.threads import fitting
+from ..packing.small import Small
 from ..posterior.layers import mean_network
 from ..posterior.posteriors import require
 from ..relative_entropy import CODES
@@ -33,11 +34,11 @@ from ..storage.lock import claimed
 from ..training.settings import Settings
 from ..training.terminal import StopSignal
 from .budget import filled, fitting_in
-from .draw_file import Draw, encoded, overhead
+from .draw_file import Sent, encoded, overhead
+from .options import Draw, DrawReport
 from .own import deviations
 from .phases import Run
 from .posterior import Blocks, Budgeted, divergences
-from .sample import Drawn, Sample
 from .scales import deviation, nearest
 from .sending import Sending
 
@@ -45,19 +46,10 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ..fits.fitting import Fit
 
-__all__ = ["code_draw", "code_posterior"]
+__all__ = ["draw", "draw_own"]
 
 
-def code_draw(
-    net: nn.Module,
-    data: Dataset,
-    how: Sample,
-    *,
-    likelihood: Any = None,
-    out: Path | None = None,
-    resume: bool = False,
-    progress: bool | None = None,
-) -> Drawn:
+def draw(net: nn.Module, data: Dataset, how: Draw, *, likelihood: Any = None) -> Small:
     """Train a posterior over the weights of a plain network for a size, and code a draw of it.
 
     The prior of each layer is N(0, s²). First the weights have independent normal posteriors, whose
@@ -70,63 +62,37 @@ def code_draw(
     Arguments:
         net: trained as numbers, or cut from a fit; it is not changed.
         data: with the training rows; no other rows are looked at.
-        how: see :class:`Sample`.
+        how: see :class:`Draw`.
         likelihood: of the targets; by default that of the task.
-        out: folder for checkpoints.
-        resume: go on from them.
-        progress: show a bar; ``None`` shows it on a terminal only.
 
     Raises:
-        PyroccamError: for a size that the file cannot have, or the posterior of a fit.
+        PyroccamError: for a size that the file cannot have.
         Interrupted: on a signal, after saving.
     """
-    if how.posterior == "own":
-        raise PyroccamError(
-            "Sample(posterior='own') is of a fit, and code_draw begins with a network.\nGive "
-            "inference.compress(fit, code=...) the fit."
-        )
-    return _coded(lambda: (_model(net, data, likelihood), None), data, how, out, resume, progress)
+    return _coded(lambda: (_model(net, data, likelihood), None), data, how, likelihood)
 
 
-def code_posterior(
-    fit: Fit,
-    how: Sample,
-    *,
-    out: Path | None = None,
-    resume: bool = False,
-    progress: bool | None = None,
-) -> Drawn:
+def draw_own(fit: Fit, how: Draw) -> Small:
     """Code a draw of the posterior of a fit, under its own priors, at about the price of its KL.
 
     Its weights are assigned to so many blocks as its KL fills, each of which is brought to the same
     KL while it trains on (:class:`~pyroccam.guides.MeanKL`); then they are coded one after another,
-    as :func:`code_draw` does. So what is sent is a draw of a posterior that begins with that of the
+    as :func:`draw` does. So what is sent is a draw of a posterior that begins with that of the
     fit, has its KL, and is trained on by the likelihood. Deviations of priors are rounded as they
     are sent, by 4.5 % at most.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork` under priors N(0, s²) with one s for
-            each layer, by independent normals. It is not changed.
-        how, out, resume, progress: as those of :func:`code_draw`.
+            each layer, by independent normals, with weights that count at all depths. It is not
+            changed.
+        how: as that of :func:`draw`.
 
     Raises:
-        PyroccamError: for a fit of another model.
-        ValueError: for another prior, another posterior, weights that count at some depths only, or
-            a size that the KL does not fit into, with the size that it needs.
+        PyroccamError: for another prior, another posterior, or a size that the KL does not fit
+            into, with the size that it needs.
         Interrupted: on a signal, after saving.
     """
-    if how.posterior != "own":
-        raise PyroccamError(
-            f"code_posterior sends the posterior of the fit, and Sample(posterior="
-            f"{how.posterior!r}) asks for another.\nGive Sample(posterior='own'), or take "
-            "inference.compress."
-        )
-    model, guide = require(fit, BayesianNetwork, "code_posterior")
-    if model.counting is not None:
-        raise PyroccamError(
-            "The weights of a BayesianStack count at some depths only.\nTake inference.compress("
-            "fit, code=...), which sends those of the chosen depth."
-        )
+    model, guide = require(fit, BayesianNetwork, "A draw")
 
     def begin() -> tuple[BayesianNetwork, NetworkGuide]:
         scales = deviations(model, guide)
@@ -138,32 +104,29 @@ def code_posterior(
         }:
             raise PyroccamError(
                 "The plain network of this fit has its weights in other tensors than its posterior "
-                "has.\nGive Sample(posterior='trained')."
+                "has",
+                hint="Draw(posterior='trained')",
             )
         return made, guide
 
-    return _coded(begin, fit.data, how, out, resume, progress)
+    return _coded(begin, fit.data, how, model.likelihood)
 
 
 def _coded(
     begin: Callable[[], tuple[BayesianNetwork, NetworkGuide | None]],
     data: Dataset,
-    how: Sample,
-    out: Path | None,
-    resume: bool,
-    progress: bool | None,
-) -> Drawn:
+    how: Draw,
+    likelihood: Any,
+) -> Small:
     """Train, if there is no posterior yet, divide into blocks, and code them."""
+    out = None if how.out is None else Path(how.out)
     with ExitStack() as held:
         stop = held.enter_context(StopSignal())
         if out is not None:
             held.enter_context(claimed(out))
-            _refuse_begun(out, resume)
+            _refuse_begun(out, how.resume)
         if how.shift and (len(data.input_shape) != 3 or data.x_train.dim() != 4):
-            raise PyroccamError(
-                f"Sample(shift={how.shift}) moves images (channels, height, width), and the inputs "
-                f"are {tuple(data.input_shape)}.\nLeave shift out."
-            )
+            raise PyroccamError(f"shift={how.shift}: inputs {tuple(data.input_shape)}", "images")
         model, own = begin()
         names = _names(model)
         _refuse_padding(model)
@@ -178,12 +141,13 @@ def _coded(
         training: dict[str, Any] = {
             "total": total, "units": min(total, 4 * how.epochs), "shift": how.shift
         }  # fmt: skip
-        asked = {**asdict(how), "training rows": fingerprint(data.x_train, data.targets)}
+        asked = {n: v for n, v in vars(how).items() if n not in ("out", "resume", "progress")}
+        asked["training rows"] = fingerprint(data.x_train, data.targets)
         held.enter_context(fitting(model))
         held.enter_context(torch.enable_grad())
         if own is None:
             begun = [*plain.state_dict().values()]
-            run = Run(out, progress, stop, asked | {"network": fingerprint(*begun)})
+            run = Run(out, how.progress, stop, asked | {"network": fingerprint(*begun)})
             blocks = fitting_in(plain, names, count, how)
             own = MeanField(model)
             Budgeted(model, own, data, usual, nats=nats * blocks, **training).run(run)
@@ -193,7 +157,7 @@ def _coded(
             normals = [base(own.posterior(site)) for site in model.sites]
             begun = [*plain.state_dict().values(), *(q.loc for q in normals)]
             begun += [*(q.scale for q in normals), torch.tensor(scales)]
-            run = Run(out, progress, stop, asked | {"fit": fingerprint(*begun)})
+            run = Run(out, how.progress, stop, asked | {"fit": fingerprint(*begun)})
             kl = float(divergences(model, own).sum())
             blocks = filled(plain, _of_tensors(model, scales), count, how, kl)
             nats = kl / blocks
@@ -206,13 +170,14 @@ def _coded(
         )  # fmt: skip
         sending.run(run)
     tensors = _of_tensors(model, scales)
-    draw = Draw(tensors, how.code, how.seed, how.bits, sending.indices)
+    sent = Sent(tensors, how.code, how.seed, how.bits, sending.indices)
     last = unfed(mean_network(model, guide)).cpu()
-    content, decoded = encoded(last, draw)
+    content, decoded = encoded(last, sent)
     bits = 8 * (len(content) - overhead(last, tensors, how.seed, blocks))
     kl = sum(sending.kl) / math.log(2)
     distance = float(np.mean(sending.distances))
-    return Drawn(decoded, content, kl, bits, distance, count, blocks)
+    report = DrawReport(len(content), kl, bits, distance, count, blocks)
+    return Small(decoded, report, data=data, likelihood=likelihood, draw=content)
 
 
 def _model(
@@ -230,10 +195,7 @@ def _model(
     if scales is None:
         parts = {name: part for name, part in net.named_modules() if type(part) in AFFINE}
         if not parts:
-            raise PyroccamError(
-                "The network has no layer whose weights could be drawn.\nGive one with linear or "
-                "convolutional layers."
-            )
+            raise PyroccamError("The network has no layer whose weights could be drawn")
         scales = {name: _width(part) for name, part in parts.items()}
     prior = {name: Normal(scale, learn="scale") for name, scale in scales.items()}
     model = BayesianNetwork(
@@ -259,20 +221,14 @@ def _of_tensors(model: BayesianNetwork, scales: list[int]) -> dict[str, int]:
 def _refuse_begun(out: Path, resume: bool) -> None:
     """Refuse a folder that holds checkpoints, unless they are to be gone on with."""
     if not resume and (begun := sorted(out.glob(f"*/{CHECKPOINT}"))):
-        raise FileExistsError(
-            f"{begun[0].parent} holds a draw that is being coded.\nGo on with it with resume, or "
-            "give another out=."
-        )
+        raise FileExistsError(f"{begun[0].parent} holds a draw that is being coded: resume it")
 
 
 def _refuse_padding(model: BayesianNetwork) -> None:
     """Refuse an embedding whose row of the padding would be drawn, too."""
     for name, layer in model.layers.items():
         if layer.affine.padding is not None:
-            raise PyroccamError(
-                f"Layer {name!r} is an embedding whose row of the padding is no weight, and a draw "
-                "has all rows.\nGive it no padding_idx, or code='digits'."
-            )
+            raise PyroccamError(f"Embedding {name!r} has a padding_idx, and a draw has all rows")
 
 
 def _names(model: BayesianNetwork) -> dict[str, Tensor]:

@@ -43,10 +43,7 @@ def nearest(scale: float) -> int:
     """
     byte = round(_STEPS * math.log2(scale)) + _ONE if 0 < scale < math.inf else -1
     if not 0 <= byte < 256:
-        raise PyroccamError(
-            f"The prior of a layer has the deviation {scale:.3g}: expected {deviation(0):.2g} to "
-            f"{deviation(255):.2g}."
-        )
+        raise PyroccamError(f"A prior of the deviation {scale:.3g}", "1.5e-5 to 60,000")
     return byte
 
 

@@ -1,11 +1,12 @@
 """Bits, rates, and plain networks in small files, or in files for other programs."""
 
 from .bits import LayerBits, bit_precision
-from .exporting import ExportError, export
+from .exporting import ExportError
 from .fusing import fused
-from .packed import PackedFileError, PackedSize, is_described, read, write
+from .packed import PackedFileError, PackedSize
 from .quantise import Codebook, FixedPoint, Multiples, Significand, quantised
 from .rates import Rates, group_rates
+from .small import Small
 
 __all__ = [
     "Codebook",
@@ -17,12 +18,9 @@ __all__ = [
     "PackedSize",
     "Rates",
     "Significand",
+    "Small",
     "bit_precision",
-    "export",
     "fused",
     "group_rates",
-    "is_described",
     "quantised",
-    "read",
-    "write",
 ]

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...models.checks import one_of
+from ...data.ranges import checked
 
 __all__ = [
     "ExponentRule",
@@ -59,6 +59,7 @@ def unit_roundoff(bits: int) -> float:
     return math.ldexp(1.0, -bits)
 
 
+@checked
 def bit_precision(
     kept: Mapping[str, tuple[Tensor, Tensor]],
     *,
@@ -78,14 +79,13 @@ def bit_precision(
             :func:`exponent_bits_published_code`.
 
     Raises:
-        PyroccamError: for unknown rules, shapes that differ, variances that are negative, numbers
-            that are not finite; under ``published_code`` where its formula has no value.
+        PyroccamError: for numbers that are not finite, or where the formula of ``published_code``
+            has no value.
 
     References:
         Louizos, Ullrich, Welling 2017, "Bayesian Compression for Deep Learning"; the ``published``
         rules are those of the authors' tutorial code and of the paper's text.
     """
-    one_of("exponent", exponent, get_args(ExponentRule))
     largest = max(
         (_finite(m, name).abs().max().item() for name, (m, _) in kept.items() if m.numel()),
         default=0.0,
@@ -134,19 +134,11 @@ def significand_bits(
     Raises:
         PyroccamError: see :func:`bit_precision`.
     """
-    if mean.shape != variance.shape or not mean.numel():
-        raise PyroccamError(
-            f"{name}: means {tuple(mean.shape)} and variances {tuple(variance.shape)} must be of "
-            "one shape and not empty."
-        )
     w, v = _finite(mean, name), _finite(variance, name)
-    if (v < 0).any():
-        raise PyroccamError(f"{name}: a variance is negative.")
     if rule == "relative":
         ratio = torch.where(w == 0, 0.0, w.square() / v).mean().item()  # 0 is exact in any bits
         t = MOST if math.isinf(ratio) else 1 + math.ceil(0.5 * math.log2(max(ratio, 2.0**-60)))
         return min(max(t, 1), MOST)
-    one_of("significand", rule, get_args(SignificandRule))
     spread = v.sqrt() if rule == "deviation" else v
     steps = torch.tensor([unit_roundoff(t) for t in range(1, MOST + 1)], dtype=torch.float64)
     too_fine = torch.searchsorted(steps.flip(0), 2 * spread.flatten(), right=True)
@@ -182,10 +174,7 @@ def exponent_bits_published_code(largest: float) -> int:
         PyroccamError: for 1/2 and below, where the formula has no value.
     """
     if not largest > 0.5:
-        raise PyroccamError(
-            f"The published exponent formula has no value at max|w| = {largest:g} (it needs more "
-            "than 1/2). Use exponent='range'."
-        )
+        raise PyroccamError(f"exponent='published_code' at max|w| = {largest:g}", "more than 1/2")
     return math.ceil(math.log2(math.log2(largest) + 1) + 1)
 
 
@@ -196,10 +185,8 @@ def round_significand(weights: Tensor, bits: int) -> Tensor:
     limited.
 
     Raises:
-        PyroccamError: if ``bits`` is not in 1 ... 53, or a number is not finite, before or after.
+        PyroccamError: if a number is not finite, before or after.
     """
-    if not 1 <= bits <= 53:
-        raise PyroccamError(f"significand bits must be in 1 ... 53, got {bits}.")
     # numpy's ldexp is exact; torch's takes the power in float32, which ends before the weights do.
     mantissa, exponent = np.frexp(_finite(weights, "weights").cpu().numpy())
     digits = np.rint(np.ldexp(mantissa, bits))
@@ -213,10 +200,8 @@ def round_fixed_point(weights: Tensor, bits: int) -> Tensor:
     The error is at most half a step, whatever the size of the weight.
 
     Raises:
-        PyroccamError: if ``bits`` is not in 0 ... 30, or a number is not finite.
+        PyroccamError: if a number is not finite.
     """
-    if not 0 <= bits <= 30:
-        raise PyroccamError(f"bits of a fixed-point step must be in 0 ... 30, got {bits}.")
     step = unit_roundoff(bits)
     return ((_finite(weights, "weights") / step + 0.5).floor() * step).to(weights.dtype)
 

@@ -1,4 +1,4 @@
-"""A plain network as one file for other programs: of torch.export, TorchScript or ONNX."""
+"""A plain network as one file for other programs: of torch.export or ONNX."""
 
 from __future__ import annotations
 
@@ -27,15 +27,10 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ...models.likelihoods import Likelihood
 
-__all__ = ["ABOUT", "SUFFIXES", "ExportError", "Exported", "export"]
-
-SUFFIXES = {"torch": ".pt2", "torchscript": ".pt", "onnx": ".onnx"}
-"""What a file ends in, by what reads it: ``torch.export.load``, ``torch.jit.load`` (of C++, too),
-or ONNX."""
+__all__ = ["ABOUT", "FORMS", "ExportError", "Exported", "export"]
 
 ABOUT = "data.json"
-"""What a file says of its columns and targets: an extra file of ``.pt2`` and ``.pt``, of ONNX
-metadata."""
+"""What a file says of its columns and targets: an extra file of ``.pt2``, of ONNX metadata."""
 
 ROWS = 64  # of the data, on which a file is compared with its network
 MOST_OFF = 1e-4  # of the largest output of the network: what another order of additions may make
@@ -78,7 +73,7 @@ def export(
     Arguments:
         net: plain, in evaluation mode; it is not changed.
         path: of the file, which is replaced once the new one was read back and compared. Its
-            ending says the form: ``.pt2``, ``.pt`` or ``.onnx`` (:data:`SUFFIXES`).
+            ending says the form: ``.pt2`` (``torch.export.load``) or ``.onnx`` (:data:`FORMS`).
         data: that ``net`` was trained on.
         scaling: of ``data`` is part of the file: it takes rows as they were before they were
             scaled, and of regression gives targets in their own units; in double precision where
@@ -91,8 +86,8 @@ def export(
             what was written computes something else.
     """
     form = Path(path).suffix
-    if form not in _FORMS:
-        raise ExportError(f"path={str(path)!r}", f"a name that ends in {', '.join(_FORMS)}")
+    if form not in FORMS:
+        raise ExportError(f"path={str(path)!r}", f"a name that ends in {', '.join(FORMS)}")
     whole = unfed(copy.deepcopy(net)).cpu().eval()
     with suppress(Exception):  # of a likelihood of one's own: the form may take what it is
         whole = torch_only(whole)
@@ -103,7 +98,7 @@ def export(
         args, named = arguments(rows[:2], fields)
         faster = fused(whole, named or args)
     border = _Bordered(whole, data, scaling)
-    write, read = _FORMS[form]
+    write, read = FORMS[form]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of what is deprecated, and of constants in a trace
         bordered = scaling or fields is not None or not isinstance(whole(rows[:1].clone()), Tensor)
@@ -122,7 +117,7 @@ def export(
             said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.200}"
             raise ExportError(
                 f"a {form} file cannot take the network ({said})",
-                hint="another form, or inference.save, which keeps networks in words",
+                hint="another form, or a folder, which keeps networks in words",
             ) from error
         run = read(content)
         found = None if run is None else [part.call(run) for part in parts]
@@ -264,18 +259,6 @@ def _read_torch(content: bytes) -> Run:
     return torch.export.load(io.BytesIO(content)).module()
 
 
-def _write_script(net: nn.Module, rows: _Rows, about: str) -> bytes:
-    file = io.BytesIO()
-    example = {"example_kwarg_inputs": rows.named} if rows.named else {"example_inputs": rows.args}
-    made = torch.jit.trace(net, **example, check_trace=False)
-    torch.jit.save(made, file, _extra_files={ABOUT: about})
-    return file.getvalue()
-
-
-def _read_script(content: bytes) -> Run:
-    return torch.jit.load(io.BytesIO(content))
-
-
 def _write_onnx(net: nn.Module, rows: _Rows, about: str) -> bytes:
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
         raise ExportError(
@@ -308,8 +291,8 @@ def _read_onnx(content: bytes) -> Run | None:
     return run
 
 
-_FORMS: dict[str, tuple[Callable[..., bytes], Callable[[bytes], Run | None]]] = {
+FORMS: dict[str, tuple[Callable[..., bytes], Callable[[bytes], Run | None]]] = {
     ".pt2": (_write_torch, _read_torch),
-    ".pt": (_write_script, _read_script),
     ".onnx": (_write_onnx, _read_onnx),
 }
+"""What writes and reads a file of each ending."""

@@ -35,7 +35,7 @@ def fused(net: nn.Module, rows: Inputs) -> nn.Module:
 
     An ``nn.Identity`` stands where a normalisation was, so that the network is read, described and
     saved as before. Weights leave the few digits to which a compressed network is rounded: write
-    the network to its file first, and fuse what :func:`~pyroccam.inference.packing.read` gives.
+    the network to its file first, and fuse what :func:`~pyroccam.inference.load` gives.
 
     What stays as it is: a normalisation that does not follow right on a convolution or a linear
     layer (behind a ReLU, say), or follows on one whose outputs are used elsewhere, too; one without

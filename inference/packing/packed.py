@@ -34,7 +34,9 @@ from .entropy import PackedFileError, SymbolReader, SymbolWriter
 from .packed_file import Parts, join, split
 from .quantise import Bits, quantised
 
-__all__ = ["PackedFileError", "PackedSize", "TensorSize", "is_described", "read", "write"]
+__all__ = [
+    "PackedFileError", "PackedSize", "TensorSize", "encoded", "is_described", "read", "write",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,32 @@ def write(
     """Round a plain network and write it into one file.
 
     Arguments:
-        net: on any device; it is not changed.
         path: of the file, which is replaced once the new one was read back and compared.
+        net, bits, rest, describe_net: see :func:`encoded`.
+
+    Returns:
+        The sizes, in bytes.
+    """
+    content, size = encoded(net, bits=bits, rest=rest, describe_net=describe_net)
+    write_whole(Path(path), lambda file: file.write(content))
+    return size
+
+
+def encoded(
+    net: nn.Module,
+    *,
+    bits: Bits | Mapping[str, Bits] | None = None,
+    rest: torch.dtype = torch.float32,
+    describe_net: bool = True,
+) -> tuple[bytes, PackedSize]:
+    """The file of a plain network, which was read back and compared, and what takes its bytes.
+
+    Arguments:
+        net: on any device; it is not changed.
         bits, rest: how to round, see :func:`~pyroccam.inference.packing.quantise.quantised`.
             Of float32 nothing is rounded unless asked.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
             then needs ``skeleton=``.
-
-    Returns:
-        The sizes, in bytes.
 
     Raises:
         DescriptionError: naming the module that cannot be described.
@@ -129,11 +148,11 @@ def write(
     coded = writer.finish()
     content = join(header, bytes(writer.tables), coded, digest.digest(), writer.version)
     parts = split(content)
-    with _naming(path), allowing("999TB"):
+    with _naming("the packed network"), allowing("999TB"):
         found = _network(parts, None if describe_net else net)
         check_same(state(found, description) if describe_net else _all_tensors(found), tensors)
-    write_whole(Path(path), lambda file: file.write(content))
-    return PackedSize(len(content), parts.header_size, parts.tables_size, len(coded), tuple(rows))
+    size = PackedSize(len(content), parts.header_size, parts.tables_size, len(coded), tuple(rows))
+    return content, size
 
 
 def is_described(path: str | Path) -> bool:
@@ -192,8 +211,8 @@ def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
     else:
         raise PackedFileError(
             "it holds tensors without a description. Build the network that was written by "
-            "its own code (of a compressed one, inference.compress(fit, ...).net as before) "
-            "and pass it: read(path, skeleton=net)."
+            "its own code (of a small one, inference.shrink(fit, ...).net as before) "
+            "and pass it: load(path, like=net)."
         )
     return net
 
@@ -297,7 +316,7 @@ def _into(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         odd = sorted(set(held) ^ set(tensors))
         raise PackedFileError(
             f"the skeleton has other tensors: {', '.join(odd[:5])}. Of a network that was cut, it "
-            "is the cut one: inference.compress(fit, ...).net."
+            "is the cut one: inference.shrink(fit, ...).net."
         )
     with torch.no_grad():
         for name, tensor in tensors.items():

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-
 __all__ = ["priced"]
 
 Floats = NDArray[np.float64]
@@ -41,7 +39,7 @@ def priced(weights: Tensor, variances: Tensor, price: float) -> tuple[Tensor, fl
     few weights that are known best do not decide for all.
 
     Arguments:
-        weights: of one layer, of any shape. Zeros stay zeros.
+        weights: of one layer, of any shape, not all zero. Zeros stay zeros.
         variances: of their posterior, of the same shape; read where weights are not zero.
         price: λ, in nats of J for a nat of the code.
 
@@ -49,26 +47,13 @@ def priced(weights: Tensor, variances: Tensor, price: float) -> tuple[Tensor, fl
         the weights, of their shape and dtype, each the product of a whole number and the step in
         it; and the step.
 
-    Raises:
-        PyroccamError: if shapes differ, nothing is left of the layer, a number is not finite, a
-            variance or the price not positive.
-
     References:
         Chou, Lookabaugh, Gray 1989, "Entropy-constrained vector quantization", IEEE Transactions on
         Acoustics, Speech and Signal Processing 37. A posterior as what an error costs: Louizos,
         Ullrich, Welling 2017, who keep the digits that it knows.
     """
     kept = weights != 0
-    if weights.shape != variances.shape or not kept.any():
-        raise PyroccamError(
-            f"weights {tuple(weights.shape)} and variances {tuple(variances.shape)} must be of one "
-            "shape, and some weight not zero."
-        )
     w, v = (t[kept].detach().double().cpu().numpy() for t in (weights, variances))
-    if not (math.isfinite(price) and price > 0):
-        raise PyroccamError(f"a price must be positive and finite, got {price}.")
-    if not (np.isfinite(w).all() and np.isfinite(v).all() and (v > 0).all()):
-        raise PyroccamError("weights must be finite, and their variances positive and finite.")
     precisions = 1.0 / v
     step = math.sqrt(12.0 * price / float(precisions.mean()))
     zeros = int((~kept).sum())

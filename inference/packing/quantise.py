@@ -6,12 +6,13 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, Count, Options, Positive
 from .bits import LayerBits, round_fixed_point, round_significand
 
 __all__ = [
@@ -37,43 +38,41 @@ class Rounding(Protocol):
 
 
 @dataclass(frozen=True)
-class Significand:
+class Significand(Options):
     """Floating point with so many significand bits; the exponent is not limited."""
 
-    bits: int
+    bits: Annotated[int, Between(1, 53)]
 
     def __call__(self, weights: Tensor) -> Tensor:
         return round_significand(weights, self.bits)
 
 
 @dataclass(frozen=True)
-class FixedPoint:
+class FixedPoint(Options):
     """Multiples of ``2^-bits``."""
 
-    bits: int
+    bits: Annotated[int, Between(0, 30)]
 
     def __call__(self, weights: Tensor) -> Tensor:
         return round_fixed_point(weights, self.bits)
 
 
 @dataclass(frozen=True)
-class Multiples:
+class Multiples(Options):
     """Whole multiples of a step, which need be no power of two; as float32 multiplies them."""
 
-    step: float
+    step: Positive
 
     def __call__(self, weights: Tensor) -> Tensor:
         step = torch.tensor(self.step).to(weights)
-        if not (step.isfinite() and step > 0):
-            raise PyroccamError(f"a step must be positive and finite, got {self.step}.")
         return (weights / step).round() * step + 0.0  # no zero with a sign
 
 
 @dataclass(frozen=True)
-class Codebook:
+class Codebook(Options):
     """A few distinct values besides zero, so many at most, found by :func:`cluster`."""
 
-    size: int = 32
+    size: Count = 32
 
     def __call__(self, weights: Tensor) -> Tensor:
         kept = weights != 0
@@ -165,21 +164,21 @@ def cluster(weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
     Arguments:
         weights: of any shape; finite, at least one.
-        size: centres; fewer come back if some attract no weight.
+        size: centres, at least one; fewer come back if some attract no weight.
 
     Returns:
         The centres in rising order, ``(K,)``, in the weights' dtype, and each weight's nearest,
         of the weights' shape.
 
     Raises:
-        PyroccamError: if there is no weight, one that is not finite, or ``size`` is below 1.
+        PyroccamError: if a weight is not finite.
 
     References:
         Han, Mao, Dally 2016, "Deep Compression" (the equally spaced start).
     """
     w = weights.detach().cpu().double().flatten()
-    if size < 1 or not w.numel() or not w.isfinite().all():
-        raise PyroccamError(f"cannot cluster {w.numel()} numbers into {size}: need finite ones.")
+    if not w.isfinite().all():
+        raise PyroccamError("A number to cluster is not finite")
     ordered = w.sort().values
     sums = torch.cat([torch.zeros(1, dtype=w.dtype), ordered.cumsum(0)])
     distinct = ordered.unique()

@@ -31,7 +31,7 @@ def rest_bits(
         tolerance: by which the loss may move, up or down.
 
     Returns:
-        The bits by name, for :func:`~pyroccam.inference.packing.write`; none if all are needed.
+        The bits by name, for :func:`~pyroccam.inference.packing.quantised`; none if all are needed.
     """
     numbers = chain(net.named_parameters(), net.named_buffers())
     names = [n for n, t in numbers if t.dim() < 2 and t.dtype in _ROUNDED and t.isfinite().all()]

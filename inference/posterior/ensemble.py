@@ -80,7 +80,7 @@ class EnsembleNetwork(nn.Module):
         self._passes: list[int] = []  # the network of each pass
         all_of = members(fits)
         for one in all_of:
-            instead = "Of learnt depth, inference.prune makes a plain network: take its gradients."
+            instead = "Of learnt depth, inference.shrink makes a plain network: take its gradients."
             model, guide = require(one, BayesianNetwork, "EnsembleNetwork", instead)
             if model.likelihood.task != "classification":
                 raise PyroccamError(f"A fit of {model.likelihood.task}", "classification")

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import as_number
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut, has_path
 from ..fits.retraining import RATES, PlainTraining, Retrained, retrain, row_losses
@@ -22,16 +21,15 @@ from ..fits.teacher import FEW, Teacher, may_teach, teacher_of
 from ..posterior.layers import mean_network
 from ..posterior.posteriors import require
 from .depth import settled
+from .options import Cut, Noise, Search
 from .relevance import Irrelevance, irrelevance
-from .thresholds import Chosen, Threshold, choose_thresholds, refuse_uncut, with_zeros
+from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
-    from ..fits.numbers import Numbers
 
 __all__ = [
-    "NATS",
     "SHARES",
     "SMALLER",
     "Decision",
@@ -46,9 +44,6 @@ __all__ = [
 
 SHARES = (0.33, 0.17, 0.085, 0.042, 0.021, 0.01)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
-
-NATS = 0.02
-"""What a smaller network may lose of a validation row."""
 
 SMALLER = 8
 """Trainings of smaller networks, at most."""
@@ -83,14 +78,7 @@ class Decision:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-def decide(
-    fit: Fit,
-    asking: str,
-    threshold: Threshold | None = None,
-    tolerance: float | None = None,
-    *,
-    to_levels: bool = False,
-) -> Decision:
+def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> Decision:
     """Choose the thresholds of a fit, set what is above them to zero, and cut what dies of it.
 
     A network of random depth is cut at the chosen one first
@@ -100,18 +88,15 @@ def decide(
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
-        asking: the function that needs it, for the error.
-        threshold, tolerance: see :func:`~pyroccam.inference.pruning.compression.compress`.
+        asked: where to cut; by the validation rows if there are some, or else at the valley.
         to_levels: round the means of layers whose prior has levels to these first, so that
             thresholds are chosen and judged by weights as they will be.
 
     Raises:
-        PyroccamError: for a fit of another model.
-        ValueError: for layers without means, random structure, thresholds that cannot be, or any
-            threshold for a point estimate; for a layer whose weights all round to zero.
+        PyroccamError: for a fit of another model, layers without means, random structure, or a cut
+            of a point estimate; for a layer whose weights all round to zero.
     """
-    depth = "To cut the depth of a learnt-depth network use inference.prune."
-    require(fit, BayesianNetwork, asking, depth)
+    require(fit, BayesianNetwork, "A cut")
     fit = settled(fit)
     model, guide = fit.model, fit.guide
     refuse_uncut(guide)
@@ -125,10 +110,12 @@ def decide(
     chosen = Chosen({}, [])
     if guide.traits.point:
         zeros = whole
-        _check_point(whole, model, threshold, tolerance)
+        if asked is not None:
+            raise PyroccamError(f"cut={asked} of a point estimate, which has no spread", "none")
+        _check_left(whole, model)
     else:
-        found = irrelevance(model, guide, by="noise" if threshold == "noise" else "mode")
-        chosen = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
+        found = irrelevance(model, guide, by="noise" if isinstance(asked, Noise) else "mode")
+        chosen = choose_thresholds(asked, found, whole, model, fit.data)
         zeros = with_zeros(whole, found, chosen.thresholds, model)
     net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu())
     for sentence in chosen.warnings:
@@ -144,9 +131,7 @@ def trainings(rate_is_known: bool) -> int:
     return 1 + ROUNDS + SMALLER + (0 if rate_is_known else 2 * (len(RATES) - 1))
 
 
-def smallest(
-    fit: Fit, epochs: int, trained: Numbers | None = None, tolerance: float | None = None
-) -> tuple[Decision, Retrained]:
+def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
     """The smallest network on the way from the whole one to almost nothing that is as good.
 
     Weights go in the order of their irrelevance, in all layers alike, and units that have lost all
@@ -162,16 +147,17 @@ def smallest(
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
-        epochs: passes of each training.
-        trained: the whole network as numbers, or else the posterior means. It is trained on at the
-            learning rate that was best for it, or else at several; what is left begins with its
-            weights, at the end of that, where they predict better than the means.
-        tolerance: what is allowed, in nats of a row; 0.02 by default.
+        how: epochs, what is allowed, and where it begins.
+
+    Raises:
+        PyroccamError: for a point estimate.
 
     References:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
     """
-    allowed = NATS if tolerance is None else as_number(tolerance)
+    if fit.guide.traits.point:
+        raise PyroccamError(f"cut={how} of a point estimate, which has no spread", "none")
+    epochs, allowed, trained = how.epochs, how.nats, how.trained
     found = irrelevance(fit.model, fit.guide, by="weight")
     nothing = dict.fromkeys(found, math.inf)
     means = at_thresholds(fit, nothing, found)
@@ -365,22 +351,11 @@ def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[
     return {name: max(t, float(one.values.min())) for name, one in found.items()}
 
 
-def _check_point(
-    net: nn.Module, model: BayesianNetwork, threshold: Threshold | None, tolerance: float | None
-) -> None:
-    """A point estimate has no spread; some of each layer must be left of it."""
-    for name, value in (("threshold", threshold), ("tolerance", tolerance)):
-        if value is not None:
-            raise PyroccamError(
-                f"{name}={value!r}: a point estimate has no spread to compare its weights with, so "
-                f"it takes no {name}. Its zeros are cut; pruning.prune_weights makes more."
-            )
+def _check_left(net: nn.Module, model: BayesianNetwork) -> None:
+    """Some of each layer must be left of a point estimate."""
     for name in model.layers:
         if not net.get_parameter(f"{name}.weight".lstrip(".")).count_nonzero():
-            raise PyroccamError(
-                f"All weights of layer {name!r} are zero: prune it less, by a smaller sensitivity= "
-                "or c=, or a larger keep=, of this layer."
-            )
+            raise PyroccamError(f"All weights of layer {name!r} are zero", hint="prune it less")
 
 
 def inside(net: nn.Module, name: str) -> str:

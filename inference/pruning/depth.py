@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Between, check
 from ...models.learnt_depth import LearntDepth
-from ...models.plain.pruned import Form, PrunedNetwork
+from ...models.plain.pruned import PrunedNetwork
 from ..elbo.full_data import evidence
 from ..fits.statistics import keeps_statistics, renew_statistics
 from ..posterior.depth import EQUAL
@@ -22,7 +23,7 @@ from ..posterior.posteriors import random_network, require
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["TailRule", "full_network", "kept_depth_probs", "prune", "settled", "worthwhile"]
+__all__ = ["TailRule", "at_depth", "full_network", "kept_depth_probs", "settled", "worthwhile"]
 
 TailRule = Literal["tail_to_last", "proportional"]
 
@@ -30,36 +31,33 @@ PASSES = 4
 """Draws of random weights over which bounds of networks without a block are averaged."""
 
 
-def prune(
-    fit: Fit, *, form: Form = "marginal", depth: int | None = None, rule: TailRule = "tail_to_last"
+def at_depth(
+    fit: Fit,
+    exits: Literal["average", "last"] = "average",
+    depth: int | None = None,
+    rule: TailRule = "tail_to_last",
 ) -> PrunedNetwork:
-    """A plain ``nn.Module`` that computes only the blocks up to the chosen depth.
+    """A plain ``nn.Module`` that computes only the blocks up to a depth.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.LearntDepth`.
-        form: ``marginal`` keeps the exits of all depths up to there and averages their
-            probabilities; ``single`` keeps one exit.
+        exits: ``average`` keeps the exits of all depths up to there and averages their
+            probabilities; ``last`` keeps one exit.
         depth: where to cut, if not at the chosen depth.
-        rule: where the mass of the deeper depths goes, see
-            :func:`~pyroccam.inference.pruning.depth.kept_depth_probs`.
+        rule: where the mass of the deeper depths goes, see :func:`kept_depth_probs`.
 
     Returns:
         A network in evaluation mode that shares nothing with the fit.
 
     Raises:
-        PyroccamError: if nothing was learnt about depth.
-        ValueError: for a depth or form that does not exist.
+        PyroccamError: for a fit of another model, or a depth that does not exist.
     """
-    cut = "Its weights are cut by inference.compress." if fit.model.random_weights else ""
-    model, _ = require(fit, LearntDepth, "prune", cut)
+    model, _ = require(fit, LearntDepth, "A depth")
     assert fit.structure is not None
-    if form not in ("marginal", "single"):
-        raise PyroccamError(f"form must be 'marginal' or 'single', got {form!r}.")
     depth = fit.structure.depth_chosen if depth is None else depth
     weights = kept_depth_probs(fit.structure.depth_probs, depth, rule)
-    return PrunedNetwork(
-        model.stack, depth, weights if form == "marginal" else None, model.likelihood
-    )
+    averaged = weights if exits == "average" else None
+    return PrunedNetwork(model.stack, depth, averaged, model.likelihood)
 
 
 def full_network(fit: Fit) -> PrunedNetwork:
@@ -87,9 +85,7 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
     if structure is None or random_network(fit.model) is None:
         return fit
     if depth is not None:
-        deepest = len(structure.depth_probs) - 1
-        if not 0 <= depth <= deepest:
-            raise PyroccamError(f"depth {depth} is outside 0 ... {deepest} of this stack.")
+        check("depth", depth, Annotated[int, Between(0, len(structure.depth_probs) - 1)])
         return _of_blocks(fit, depth)
     return _of_blocks(fit, structure.depth_chosen, structure.blocks)
 
@@ -192,7 +188,7 @@ def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last")
         ``(depth + 1,)``, summing to one.
 
     Raises:
-        PyroccamError: for an unknown rule or a depth that q does not have.
+        PyroccamError: for a depth that q does not have, or the rest of q without mass.
 
     Example:
         >>> kept_depth_probs(torch.tensor([0.2, 0.2, 0.6]), 1)
@@ -200,16 +196,10 @@ def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last")
         >>> kept_depth_probs(torch.tensor([0.2, 0.2, 0.6]), 1, "proportional")
         tensor([0.5000, 0.5000])
     """
-    if not 0 <= depth < len(probs):
-        raise PyroccamError(f"depth {depth} is outside 0 ... {len(probs) - 1}.")
+    check("depth", depth, Annotated[int, Between(0, len(probs) - 1)])
     kept = probs[: depth + 1].clone()
     if rule == "tail_to_last":
         kept[-1] = probs[depth:].sum()
-    elif rule != "proportional":
-        raise PyroccamError(f"rule must be 'tail_to_last' or 'proportional', got {rule!r}.")
     elif not kept.sum() > 0:
-        raise PyroccamError(
-            f"q gives no mass to the depths 0 ... {depth}, so it cannot be conditioned on them: "
-            "use rule='tail_to_last', or cut deeper."
-        )
+        raise PyroccamError(f"q gives no mass to the depths 0 ... {depth}", hint="tail_to_last")
     return kept / kept.sum()

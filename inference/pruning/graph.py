@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["choose_structure", "discretise", "random_structures"]
 
-KNOWN = "Depth is cut by inference.prune, or, of random weights, by inference.compress."
 TRIES = 1000  # draws of random structures
 
 
@@ -33,7 +32,7 @@ def choose_structure(fit: Fit) -> EdgeStructure:
     Raises:
         PyroccamError: for a fit of another model.
     """
-    return edge_structure(*require(fit, StructuredNetwork, "choose_structure", KNOWN))
+    return edge_structure(*require(fit, StructuredNetwork, "choose_structure"))
 
 
 @torch.no_grad()
@@ -52,7 +51,7 @@ def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None
         TypeError: for a fit of another model.
         ValueError: for a structure that the graph has not, or that leaves a vertex empty.
     """
-    model, guide = require(fit, StructuredNetwork, "discretise", KNOWN)
+    model, guide = require(fit, StructuredNetwork, "discretise")
     if choice is None:
         choice = choose_structure(fit).chosen
     return torch_only(discretised(mean_network(model, guide), choice).eval())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data.ranges import Share, checked
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
@@ -46,8 +46,9 @@ class ScaleIntervals:
     positive: bool
 
 
+@checked
 @torch.no_grad()
-def scale_intervals(fit: Fit, level: float = 0.9) -> dict[str, ScaleIntervals]:
+def scale_intervals(fit: Fit, level: Share = 0.9) -> dict[str, ScaleIntervals]:
     r"""Intervals of what :func:`~pyroccam.inference.pruning.relevance.irrelevance` judges.
 
     * Log-normal scales, of the group and of its layer, multiply: :math:`z = \prod_k v_k^{p_k}` is
@@ -65,17 +66,14 @@ def scale_intervals(fit: Fit, level: float = 0.9) -> dict[str, ScaleIntervals]:
         :class:`ScaleIntervals` by layer, float64 on the CPU.
 
     Raises:
-        PyroccamError: for a fit of another model.
-        ValueError: for a level that is not in (0, 1), or a layer whose posterior has no spread.
+        PyroccamError: for a fit of another model, or a layer whose posterior has no spread.
     """
     model, guide = require(fit, BayesianNetwork, "scale_intervals")
-    if not 0.0 < level < 1.0:
-        raise PyroccamError(f"level={level!r}: give the probability inside an interval, in (0, 1).")
     return {name: _of_layer(layer, guide, level) for name, layer in model.layers.items()}
 
 
 def _of_layer(layer: BayesianLayer, guide: NetworkGuide, level: float) -> ScaleIntervals:
-    kind, q = judged(layer, guide, "there is nothing to draw; fit with guides.MeanField.")
+    kind, q = judged(layer, guide)
     if kind == "gate":
         half = math.log((1 + level) / (1 - level))  # the logit of the upper quantile
         ends = [torch.sigmoid((q.logits.double() + at) / q.temperature) for at in (-half, 0, half)]

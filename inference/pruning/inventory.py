@@ -14,8 +14,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from ...data.errors import PyroccamError
 from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.plain.feature_choice import is_select
-from ..packing import PackedSize
-from .compression import Compressed
+from ..packing.small import Small
 from .decision import inside
 from .relevance import Irrelevance
 
@@ -43,26 +42,23 @@ class Remains:
         return int(self.kept.sum()) / math.prod(self.before)
 
 
-def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Remains]:
+def remains(small: Small, before: Mapping[str, torch.Size]) -> dict[str, Remains]:
     """The weights that are left, by layer, in the order of the network.
 
     Arguments:
         small: the compressed network.
         before: shapes ``(O, I, *kernel)`` of the weights of its layers before anything was cut
-            (``(I, O, *kernel)`` of transposed convolutions), in the order of ``small.bits``: those
-            of the first fit, where the network was narrowed since, by the names of that fit, which
+            (``(I, O, *kernel)`` of transposed convolutions), in the order of its layers: those of
+            the first fit, where the network was narrowed since, by the names of that fit, which
             are used.
 
     Raises:
         PyroccamError: for other than one shape for each layer.
     """
-    if len(before) != len(small.bits):
-        raise PyroccamError(
-            f"before: got shapes of {len(before)} layers, expected {len(small.bits)}: "
-            f"{', '.join(small.bits)}."
-        )
+    if len(before) != len(small.report.bits):
+        raise PyroccamError(f"before={[*before]}", f"as many as {[*small.report.bits]}")
     found = {}
-    for (name, shape), own in zip(before.items(), small.bits, strict=True):
+    for (name, shape), own in zip(before.items(), small.report.bits, strict=True):
         layer: Any = small.net.get_submodule(inside(small.net, own))
         weight = layer.weight.detach().cpu()
         if isinstance(layer, _ConvTransposeNd) and layer.groups == 1:
@@ -71,7 +67,7 @@ def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Re
     return found
 
 
-def left_of(small: Compressed, layer: BayesianLayer, one: Irrelevance) -> Tensor:
+def left_of(small: Small, layer: BayesianLayer, one: Irrelevance) -> Tensor:
     """What is left of the groups or weights of a layer, bool, in the shape of their irrelevance.
     What led nowhere is gone, too, whatever its own irrelevance."""
     shape, dim = layer.affine.shape, layer.affine.output_dim
@@ -85,7 +81,7 @@ def left_of(small: Compressed, layer: BayesianLayer, one: Irrelevance) -> Tensor
     return kept.movedim(shape.group_dim or 0, 0).flatten(1).any(1) if one.grouped else kept
 
 
-def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Tensor | None:
+def input_use(small: Small, before: torch.Size, shape: Sequence[int]) -> Tensor | None:
     """The number of weights of the first layer that each input still goes into.
 
     Arguments:
@@ -100,7 +96,7 @@ def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Te
     total = math.prod(shape)
     if len(before) != 2 or before[1] != total:
         return None
-    path = inside(small.net, next(iter(small.bits)))
+    path = inside(small.net, next(iter(small.report.bits)))
     counts = (small.net.get_parameter(f"{path}.weight").detach().cpu() != 0).sum(0)
     # Behind a selection, perhaps, which knows the numbers of its inputs.
     front = small.net.get_submodule(path[:-1] + "0") if path.endswith(".1") else None
@@ -110,25 +106,23 @@ def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Te
     return counts.reshape(*shape)
 
 
-def bytes_by_part(
-    small: Compressed, written: PackedSize, names: Sequence[str] | None = None
-) -> dict[str, float]:
+def bytes_by_part(small: Small, names: Sequence[str] | None = None) -> dict[str, float]:
     """The bytes of the file of a compressed network, by what takes them.
 
     Arguments:
         small: the compressed network.
-        written: what writing it gave.
-        names: of the layers in the result, where they are to differ from ``small.bits``.
+        names: of the layers in the result, where they are to differ from ``small.report.bits``.
 
     Returns:
         Bytes of the weights of each layer, then of ``biases and others``, ``tables`` (codebooks and
         probabilities) and ``description`` (of the network, with the frame of the file). The sum is
         the size of the file.
     """
+    written = small.size
     coded = {row.name: row.bits / 8 for row in written.tensors}
     parts = {
         name: coded.pop(f"{inside(small.net, own)}.weight", 0.0)
-        for name, own in zip(names or list(small.bits), small.bits, strict=True)
+        for name, own in zip(names or list(small.report.bits), small.report.bits, strict=True)
     }
     weights = sum(parts.values())
     parts["biases and others"] = max(written.coded - weights, 0.0)

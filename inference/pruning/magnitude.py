@@ -21,14 +21,14 @@ from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number, unknown_name
 from ..packing.quantise import cluster
 from ..posterior.posteriors import require
+from .options import PerLayer
 from .thresholds import refuse_twice
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["PerLayer", "by_layer", "prune_weights", "share_weights", "splice_weights"]
+__all__ = ["by_layer", "prune_weights", "share_weights", "splice_weights"]
 
-PerLayer = float | Sequence[float] | Mapping[str, float]
 WORDS = ("first", "last", "linear", "convolution")
 
 _BITS = (range(1, 17).__contains__, "a whole number in 1 ... 16")
@@ -36,7 +36,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "keep": (lambda x: 0 < x <= 1, "in (0, 1]"),
     "sensitivity": (lambda x: x >= 0 and math.isfinite(x), "a finite number of at least 0"),
     "bits": _BITS,
-    "codebook": _BITS,
+    "values": (range(2, 2**16 + 1).__contains__, "a whole number in 2 ... 65536"),
     "c": (math.isfinite, "a finite number"),
 }
 
@@ -55,9 +55,8 @@ def prune_weights(
         keep: instead of it, the fraction of each layer's weights that stay.
 
     Raises:
-        PyroccamError: for a fit without point estimates.
-        ValueError: for none or both of the rules, a rule that leaves nothing of a layer, numbers
-            that cannot be, or layers that do not exist.
+        PyroccamError: for a fit without point estimates, none or both of the rules, a rule that
+            leaves nothing of a layer, numbers that cannot be, or layers that do not exist.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626.
@@ -70,7 +69,7 @@ def prune_weights(
         >>> settings = {"epochs": 2, "lr": 0.01, "weight_decay": 0.0}
         >>> fit = inference.fit(model, guides.Delta(model), digits, **settings)
         >>> fit = inference.fit(*prune_weights(fit, keep=0.2), digits, **settings)
-        >>> small = inference.compress(fit)
+        >>> small = inference.shrink(fit)
     """
     model, guide, weights = _points(fit, "prune_weights")
     if (sensitivity is None) == (keep is None):
@@ -97,10 +96,7 @@ def _above(name: str, weight: Tensor, factor: float) -> Tensor:
     limit = factor * left.std(correction=0) if len(left) else weight.new_zeros(())
     kept = (weight.abs() >= limit) & (weight != 0)
     if not kept.any():
-        raise PyroccamError(
-            f"sensitivity={factor:g} leaves nothing of layer {name!r}: its largest weight is "
-            f"{float(weight.abs().max()):.3g}, the threshold {float(limit):.3g}. Use a smaller one."
-        )
+        raise PyroccamError(f"sensitivity={factor:g} of layer {name!r}, of which it leaves nothing")
     return kept
 
 
@@ -115,8 +111,8 @@ def splice_weights(
             :class:`~pyroccam.guides.Switch`, like the rest.
 
     Raises:
-        PyroccamError: for a fit without point estimates.
-        ValueError: for numbers that cannot be, or layers that do not exist.
+        PyroccamError: for a fit without point estimates, numbers that cannot be, or layers that do
+            not exist.
 
     References:
         Guo, Yao, Chen 2016, arXiv:1608.04493.
@@ -138,9 +134,8 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
             layers and 8 of convolutions. For values by layer see :func:`by_layer`.
 
     Raises:
-        PyroccamError: for a fit without point estimates.
-        ValueError: for bits that are no whole number of at least 1, a layer that is all zeros, or
-            layers that do not exist.
+        PyroccamError: for a fit without point estimates, bits that cannot be, a layer that is all
+            zeros, or layers that do not exist.
 
     References:
         Han, Mao, Dally 2016, arXiv:1510.00149.
@@ -164,7 +159,7 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
     """A number for each layer.
 
     Arguments:
-        what: the name of the numbers: ``keep``, ``sensitivity``, ``bits``, ``codebook`` or ``c``.
+        what: the name of the numbers: ``keep``, ``sensitivity``, ``bits``, ``values`` or ``c``.
         value: one for all; or a list, in the order in which the network uses its layers; or by the
             name of the layer, now or before anything was cut, or else by ``first`` or ``last``, or
             else by its kind, ``linear`` or ``convolution``. A layer to which nothing applies has
@@ -186,7 +181,7 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
     fits, expected = _RANGES[what]
     for name, number in found.items():
         if not fits(number):
-            raise PyroccamError(f"{what}= of layer {name!r} must be {expected}, got {number}.")
+            raise PyroccamError(f"{what}={number} of layer {name!r}", expected)
     return found
 
 
@@ -211,10 +206,7 @@ def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, 
         return found
     if isinstance(value, Sequence):
         if isinstance(value, str) or len(value) != len(layers):
-            raise PyroccamError(
-                f"{what}={value!r} must be one number, or {len(layers)}, for the layers "
-                f"{', '.join(map(repr, layers))}."
-            )
+            raise PyroccamError(f"{what}={value!r}", f"one number, or {len(layers)}")
         return {name: _number(what, one) for name, one in zip(layers, value, strict=True)}
     return dict.fromkeys(layers, _number(what, value))
 
@@ -222,7 +214,7 @@ def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, 
 def _number(what: str, value: Any) -> float:
     number = as_number(value)
     if math.isnan(number):
-        raise PyroccamError(f"{what}={value!r}: give a number, a list of them or numbers by layer.")
+        raise PyroccamError(f"{what}={value!r}", "a number, a list of them or numbers by layer")
     return number
 
 
@@ -230,9 +222,6 @@ def _points(fit: Fit, asking: str) -> tuple[BayesianNetwork, NetworkGuide, dict[
     """The pair of a fit, and the weights of each layer as the guide has them, without scales."""
     model, guide = require(fit, BayesianNetwork, asking)
     if not (guide.sites and all(guide.factor_of(site).is_point for site in guide.sites)):
-        raise PyroccamError(
-            f"{asking} needs a fit of point estimates (guides.Delta), got one of "
-            f"{type(guide).__name__}. To cut by a posterior use inference.compress."
-        )
+        raise PyroccamError(f"{asking} of {type(guide).__name__}", "guides.Delta")
     weights = {name: guide.posterior(f"{name}.weight").v.detach() for name in model.layers}
     return copy.deepcopy(model), guide, weights

@@ -15,7 +15,7 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
 from .decision import decide, inside
-from .thresholds import Threshold
+from .options import Cut
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -28,16 +28,12 @@ Kept = tuple[Tensor, Tensor | None]  # outputs (O,) and inputs (I,); None for al
 
 @torch.no_grad()
 def narrow(
-    fit: Fit,
-    *,
-    threshold: Threshold | None = None,
-    tolerance: float | None = None,
-    data: Dataset | None = None,
+    fit: Fit, *, cut: Cut | None = None, data: Dataset | None = None
 ) -> tuple[BayesianNetwork, NetworkGuide]:
     """A model and a guide over the network that is left of a fit, to train further.
 
     What is above the thresholds is cut out of the network, as
-    :func:`~pyroccam.inference.pruning.compression.compress` does; what stays keeps its posterior.
+    :func:`~pyroccam.inference.shrink` does; what stays keeps its posterior.
     The steps of a further fit cost what the smaller network costs, and its weights settle without
     what was cut. What was cut out does not come back. What could only be set to zero may: single
     weights (of a prior without groups) of units that stay, groups of a convolution with groups and
@@ -51,14 +47,13 @@ def narrow(
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`; it is not changed.
-        threshold, tolerance: as for :func:`~pyroccam.inference.pruning.compression.compress`.
+        cut: where, as for :func:`~pyroccam.inference.shrink`; not a search, which trains.
         data: of the further fit, if not that of this one: ``fit.data.all_rows()`` for a last fit,
             which needs no validation rows. Thresholds are chosen on the rows of this fit.
 
     Raises:
-        PyroccamError: for a fit of another model.
-        ValueError: for data of another kind than the fit's, and as
-            :func:`~pyroccam.inference.pruning.compression.compress`.
+        PyroccamError: for data of another kind than the fit's, a point estimate, and as
+            :func:`~pyroccam.inference.shrink`.
 
     Example:
         >>> from pyroccam import data, guides, inference, models
@@ -67,17 +62,17 @@ def narrow(
         >>> model = models.BayesianNetwork(net, digits, prior=models.priors.GroupNormalJeffreys())
         >>> guide = guides.MeanField(model)
         >>> fit = inference.fit(model, guide, digits, epochs=2, progress=False)
-        >>> smaller = inference.narrow(fit, threshold=3.0)
+        >>> smaller = inference.narrow(fit, cut=inference.Thresholds(3.0))
         >>> fit = inference.fit(*smaller, digits, epochs=2, progress=False)
     """
     if data is not None:
         data.refuse_another_kind(fit.data)
     if fit.model.random_weights and fit.guide.traits.point:
         raise PyroccamError(
-            "A point estimate has no spread by which it could be narrowed: prune by magnitude "
-            "(inference.pruning.prune_weights), or use guides.MeanField."
+            "A point estimate has no spread by which it could be narrowed",
+            hint="inference.pruning.prune_weights",
         )
-    decision = decide(fit, "narrow", threshold, tolerance)
+    decision = decide(fit, cut)
     model, guide, report, net = decision.model, decision.guide, decision.report, decision.net
     names = {name: inside(net, name) for name in model.layers}
     smaller = BayesianNetwork(
@@ -139,9 +134,8 @@ def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept | None) 
             values = _taken(values, bias.shape, _along(before, "bias", bias.shape, *kept))
         if values.shape != begun.shape:
             raise PyroccamError(
-                f"The prior of layer {before.name!r} ({type(before.weight_prior).__name__}) has "
-                f"learnt {name!r} of shape {tuple(values.shape)}, neither the weight's nor the "
-                "bias's: leave this layer whole ({...: math.inf}), or take inference.compress."
+                f"The prior of layer {before.name!r} has learnt {name!r} of shape "
+                f"{tuple(values.shape)}, neither the weight's nor the bias's, and cannot be cut"
             )
         begun.copy_(values)
 

@@ -61,11 +61,8 @@ class Judged(NamedTuple):
     q: Any
 
 
-def judged(layer: BayesianLayer, guide: NetworkGuide, instead: str) -> Judged:
+def judged(layer: BayesianLayer, guide: NetworkGuide) -> Judged:
     """The evidence of the scales of a layer, or of its weights where it has none.
-
-    Arguments:
-        instead: what to do where the posterior has no spread, for the error.
 
     Raises:
         PyroccamError: for a layer without groups whose posterior is no normal.
@@ -87,10 +84,7 @@ def judged(layer: BayesianLayer, guide: NetworkGuide, instead: str) -> Judged:
     found = guide.factor_of(f"{layer.name}.weight").evidence()
     if found is None or found.kind != "normal":
         q = base(guide.posterior(f"{layer.name}.weight"))
-        raise PyroccamError(
-            f"Layer {layer.name!r} has no groups and its posterior is {type(q).__name__}, without "
-            f"a spread: {instead}"
-        )
+        raise PyroccamError(f"The posterior {type(q).__name__} of layer {layer.name!r}", "a spread")
     return Judged("weight", found.q)
 
 
@@ -134,8 +128,7 @@ def _of_weights(found: Layer) -> tuple[Tensor, str]:
 
 
 def _of_layer(layer: BayesianLayer, guide: NetworkGuide, by: str) -> Irrelevance:
-    instead = "prune by magnitude (inference.pruning.prune_weights), or use guides.MeanField."
-    kind, q = judged(layer, guide, instead)
+    kind, q = judged(layer, guide)
     if kind == "gate":
         return _made(layer, -q.logits, "- logit of the gate")
     if kind == "log-normal scale":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import as_number, unknown_name
+from ...models.checks import unknown_name
 from ..cutting.masks import Mask, apply_masks, masked
 from ..cutting.surgery import ROWS, has_path
 from ..fits.doubts import nll_alone
 from ..posterior.predict import streamed
+from .options import TOLERANCE, ByValidation, Cut, Noise, Search, Thresholds, Valley
 from .relevance import Irrelevance, search, valley
 
 if TYPE_CHECKING:
@@ -25,25 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COSTLY",
-    "RULES",
-    "TOLERANCE",
     "Chosen",
     "Cuts",
-    "Threshold",
     "by_layer_now",
-    "by_validation",
-    "check_threshold",
     "choose_thresholds",
     "refuse_twice",
     "refuse_uncut",
     "with_zeros",
 ]
-
-Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
-
-RULES = ("validation", "valley", "noise")
-TOLERANCE = 0.001
-"""Nats of a row that a cut may cost unless something else is asked for."""
 
 COSTLY = 0.05
 """Nats of a row from which on a cut by another rule is said to cost."""
@@ -56,30 +46,6 @@ class Chosen(NamedTuple):
     warnings: list[str]
 
 
-def check_threshold(
-    asked: Any, tolerance: Any = None, *, names: tuple[str, str] = ("threshold", "tolerance")
-) -> None:
-    """Refuse what can be no threshold, or tolerance, of any network.
-
-    Arguments:
-        asked, tolerance: see :func:`~pyroccam.inference.pruning.compression.compress`.
-        names: of both, for error messages.
-
-    Raises:
-        PyroccamError: for an unknown rule, what is no number, or a negative tolerance.
-    """
-
-    values = asked.values() if isinstance(asked, Mapping) else [asked]
-    known = asked is None or (isinstance(asked, str) and asked in RULES)
-    if not known and any(math.isnan(as_number(value)) for value in values):
-        rules = ", ".join(map(repr, RULES))
-        raise PyroccamError(
-            f"{names[0]} must be {rules}, a number or numbers by layer; got {asked!r}."
-        )
-    if tolerance is not None and not as_number(tolerance) >= 0:
-        raise PyroccamError(f"{names[1]}={tolerance!r}: give a number of nats, 0 or more.")
-
-
 def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str, float]:
     """Thresholds by the names that layers have now.
 
@@ -90,7 +56,7 @@ def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str
         PyroccamError: for a name that is neither, or two of one layer.
     """
     refuse_twice("threshold", asked, model)
-    given = {model.names.get(name, name): as_number(value) for name, value in asked.items()}
+    given = {model.names.get(name, name): float(value) for name, value in asked.items()}
     unknown = sorted({*given} - {*model.layers})
     if unknown:
         raise PyroccamError(unknown_name("Bayesian layer", unknown[0], [*model.layers]))
@@ -105,15 +71,7 @@ def refuse_twice(what: str, asked: Mapping[str, Any], model: BayesianNetwork) ->
     """
     for before, now in model.names.items():
         if before != now and before in asked and now in asked:
-            raise PyroccamError(
-                f"{what} names one layer twice: {before!r} is called {now!r} since the network was "
-                "narrowed. Leave one of them out."
-            )
-
-
-def by_validation(asked: Threshold | None, data: Dataset) -> bool:
-    """Thresholds of this kind are chosen on the validation rows, or not."""
-    return asked == "validation" if asked is not None else len(data.x_val) > 0
+            raise PyroccamError(f"{what} names one layer twice: {before!r} is called {now!r} now")
 
 
 def refuse_uncut(guide: NetworkGuide) -> None:
@@ -123,24 +81,17 @@ def refuse_uncut(guide: NetworkGuide) -> None:
         PyroccamError: for layers without means, or random structure.
     """
     if guide.edges:
-        raise PyroccamError(
-            f"The structure of the network is random (site {guide.edges[0]!r}): take one, "
-            "net = inference.discretise(fit), and go on with models.BayesianNetwork(net, ...)."
-        )
+        raise PyroccamError(f"The structure of the network is random (site {guide.edges[0]!r})")
     if guide.traits.zero_mean:
-        raise PyroccamError(
-            f"layer {guide.traits.zero_mean[0]!r}, whose weights have no mean",
-            "a fit of guides.MeanField(model)",
-        )
+        raise PyroccamError(f"The weights of layer {guide.traits.zero_mean[0]!r} have no mean")
 
 
 def choose_thresholds(
-    asked: Threshold | None,
+    asked: Cut | None,
     found: Mapping[str, Irrelevance],
     whole: nn.Module,
     model: BayesianNetwork,
     data: Dataset,
-    tolerance: float | None,
 ) -> Chosen:
     """A threshold for each layer; infinity leaves it whole. They always leave a network.
 
@@ -149,36 +100,22 @@ def choose_thresholds(
     the validation rows, or, without such rows, the smallest whose outputs depend on its inputs.
 
     Arguments:
-        asked: see :func:`~pyroccam.inference.pruning.compression.compress`; layers may have the
-            names that they had before anything was cut.
+        asked: where to cut; by the validation rows if there are some, or else at the valley.
         found: what is compared with them, by layer.
         whole: the mean network.
         model, data: of the fit.
-        tolerance: of ``validation``, in nats.
 
     Raises:
-        PyroccamError: for unknown layers or rules, ``validation`` without validation rows, or a
-            tolerance of another rule or below zero.
+        PyroccamError: for unknown layers, ``ByValidation`` without validation rows, or a search.
     """
-    check_threshold(asked, tolerance)
-    if tolerance is not None and not by_validation(asked, data):
-        rule = "'valley' (there are no validation rows)" if asked is None else repr(asked)
-        raise PyroccamError(
-            f"tolerance={tolerance!r} is of threshold='validation', and changes nothing for "
-            f"{rule}: leave it out, or ask for threshold='validation'."
-        )
     if asked is None:
-        asked = "validation" if by_validation(asked, data) else "valley"
+        asked = ByValidation() if len(data.x_val) else Valley()
     cuts = Cuts(whole, found, model, data)
-    if asked == "validation":
+    if isinstance(asked, ByValidation):
         if not len(data.x_val):
-            raise PyroccamError(
-                "threshold='validation' needs validation rows, and the data has none: load it with "
-                "a validation split, or use threshold='valley'."
-            )
-        allowed = TOLERANCE if tolerance is None else as_number(tolerance)
-        return Chosen(cuts.smallest(allowed), [])
-    wanted = _by_rule(asked, found, model)
+            raise PyroccamError(f"{asked} without validation rows", "Valley(), say")
+        return Chosen(cuts.smallest(asked.nats), [])
+    wanted = _wanted(asked, found, model)
     emptied = [name for name, one in found.items() if not (one.values <= wanted[name]).any()]
     if not emptied and cuts.leave_network(wanted):
         return Chosen(wanted, cuts.doubts(wanted, asked))
@@ -189,29 +126,28 @@ def choose_thresholds(
         if len(data.x_val)
         else "the smallest network of all (there are no validation rows to judge it by)"
     )
-    said = f"{_named(asked)} would cut {what}; left is {kept}."
+    said = f"{asked} would cut {what}; left is {kept}."
     return Chosen(weakened, [said, *cuts.doubts(weakened, asked)])
 
 
-def _named(asked: Threshold) -> str:
-    """What was asked for, for a sentence."""
-    return "threshold by layer" if isinstance(asked, Mapping) else f"threshold={asked!r}"
-
-
-def _by_rule(
-    asked: Threshold, found: Mapping[str, Irrelevance], model: BayesianNetwork
+def _wanted(
+    asked: Valley | Noise | Thresholds | Search,
+    found: Mapping[str, Irrelevance],
+    model: BayesianNetwork,
 ) -> dict[str, float]:
     """Thresholds that need no rows to be chosen."""
-    if isinstance(asked, Mapping):
-        given = by_layer_now(asked, model)
+    if isinstance(asked, Thresholds):
+        if not isinstance(asked.at, Mapping):
+            return dict.fromkeys(found, float(asked.at))
+        given = by_layer_now(asked.at, model)
         return {name: given.get(name, math.inf) for name in found}
-    if asked == "noise":
+    if isinstance(asked, Noise):
         # A layer of noise, as on a residual branch that has died, is no error after a long run.
         return {name: max(0.0, float(one.values.min())) for name, one in found.items()}
-    if asked == "valley":
+    if isinstance(asked, Valley):
         clusters = {name: valley(one.values) for name, one in found.items()}
         return {name: math.inf if t is None else t for name, t in clusters.items()}
-    return dict.fromkeys(found, as_number(asked))
+    raise PyroccamError(f"cut={asked}", "one that trains nothing")
 
 
 @dataclass(frozen=True)
@@ -281,7 +217,7 @@ class Cuts:
 
         return search(values, cost, limit=limit, size=self.size)
 
-    def doubts(self, thresholds: Mapping[str, float], asked: Threshold) -> list[str]:
+    def doubts(self, thresholds: Mapping[str, float], asked: Cut) -> list[str]:
         """A sentence where the cut costs more than :data:`COSTLY`, or makes a network of one that
         knows something that is worse than knowing nothing."""
         if not len(self.data.x_val):
@@ -291,9 +227,9 @@ class Cuts:
         if after <= before + COSTLY and not before < nothing < after:
             return []
         return [
-            f"The cut by {_named(asked)} costs: {after:.3f} nats on the validation rows, "
+            f"The cut by {asked} costs: {after:.3f} nats on the validation rows, "
             f"{before:.3f} before it, {nothing:.3f} without looking at the inputs. Train it "
-            "further, or cut by threshold='validation'."
+            "further, or cut by the validation rows."
         ]
 
 

@@ -61,8 +61,7 @@ def without_means(
         max_kl: in nats, of a whole layer; see :func:`mean_costs`.
 
     Raises:
-        PyroccamError: for a fit of another model.
-        ValueError: if there is no such layer.
+        PyroccamError: for a fit of another model, or if there is no such layer.
 
     Example:
         >>> from pyroccam import data, guides, inference, models
@@ -81,11 +80,7 @@ def without_means(
         layers = [name for name, cost in costs.items() if cost <= max_kl]
         if not layers:
             listed = ", ".join(f"{name!r} {cost:.3g}" for name, cost in costs.items())
-            raise PyroccamError(
-                f"The means of every layer are worth more than max_kl={max_kl:g} nats ({listed}). "
-                "Train longer (with guides.VariationalDropout(model, rate='layer') they fade), or "
-                "name the layers= to take the means of."
-            )
+            raise PyroccamError(f"max_kl={max_kl:g}: the means of layers are worth {listed} nats")
     else:
         layers = [layers] if isinstance(layers, str) else list(layers)
     layers = [*layers, *(name for name in guide.traits.zero_mean if name not in layers)]

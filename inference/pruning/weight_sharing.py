@@ -90,9 +90,7 @@ def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
     """
     found = mixtures(model)
     if not found:
-        raise PyroccamError(
-            "No layer has the prior priors.GaussianMixture, to whose components weights belong."
-        )
+        raise PyroccamError("No layer has the prior priors.GaussianMixture")
     means = layer_moments(model, guide)
     out = {}
     for name, own in found.items():
@@ -119,11 +117,7 @@ def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor
     found = {}
     for name, one in assign(model, guide).items():
         if not len(one.used):
-            raise PyroccamError(
-                f"All weights of layer {name!r} belong to the component at zero. Train longer, or "
-                "with a smaller kl_weight (tau= of the method sws) or a mixture with less at zero "
-                "(zero=)."
-            )
+            raise PyroccamError(f"All weights of layer {name!r} belong to the component at zero")
         place = torch.full((len(one.components.loc),), -1)
         place[one.used] = torch.arange(len(one.used))
         found[name] = (one.components.loc[one.used].to(one.weight.dtype), place[one.index])
@@ -206,8 +200,7 @@ def on_levels(net: nn.Module, levels: Mapping[str, Tensor]) -> nn.Module:
         if not nearest.count_nonzero():
             raise PyroccamError(
                 f"All weights of layer {name!r} are nearest to zero of its levels, up to "
-                f"{float(book[-1]):.3g}: the largest is {float(weight.abs().max()):.3g}.\nTrain "
-                "longer, with a smaller kl_weight, or with more levels= of priors.MultiSpike."
+                f"{float(book[-1]):.3g}: the largest is {float(weight.abs().max()):.3g}"
             )
         weight.copy_(nearest)
     return rounded

@@ -9,7 +9,6 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.errors import PyroccamError
 from .integers import BitReader, BitWriter
 from .target import ROWS
 
@@ -28,12 +27,6 @@ class Proposals(Protocol):
 
     def log_ratios(self, rows: range) -> NDArray[np.float64]:
         """``log q/p`` of candidates, in nats."""
-
-    def atoms(self) -> NDArray[np.float64]:
-        """``log q/p`` of all equally likely values of the prior, where they can be listed."""
-
-    def places(self, rows: range) -> NDArray[np.int64]:
-        """Which of those values candidates are."""
 
 
 class Code(ABC):
@@ -73,15 +66,6 @@ class Code(ABC):
 
 
 def pieces(bits: int) -> Iterator[range]:
-    """All candidates, so many at once that memory stays bounded.
-
-    Raises:
-        PyroccamError: for more bits than can be searched.
-    """
-    if not 0 <= bits <= MOST_BITS:
-        raise PyroccamError(
-            f"An index of {bits} bits asks for 2^{bits} candidates: expected 0 to {MOST_BITS} "
-            "bits. Divide the weights into more blocks."
-        )
+    """All candidates, so many at once that memory stays bounded."""
     for start in range(0, 2**bits, ROWS):
         yield range(start, min(start + ROWS, 2**bits))

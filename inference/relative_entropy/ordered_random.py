@@ -1,16 +1,15 @@
-"""Codes that try candidates in an order, so that the first are sent more often."""
+"""A code that tries candidates in an order, so that the first are sent more often."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .base import Code, Proposals, pieces
 from .integers import BitReader, BitWriter
 
-__all__ = ["AStar", "OrderedRandom"]
+__all__ = ["OrderedRandom"]
 
 
 class OrderedRandom(Code):
@@ -33,7 +32,8 @@ class OrderedRandom(Code):
     def choose(self, target: Proposals, bits: int, noise: np.random.Generator) -> int:
         best, index, time = -np.inf, 0, 0.0
         for rows in pieces(bits):
-            times = time + np.cumsum(self.gaps(rows, bits, noise))
+            left = 2.0**bits - np.arange(rows.start, rows.stop)
+            times = time + np.cumsum(noise.exponential(size=len(rows)) * (2.0**bits / left))
             time = float(times[-1])
             found = target.log_ratios(rows) - np.log(times)
             own = int(found.argmax())
@@ -43,34 +43,8 @@ class OrderedRandom(Code):
                 break  # no later candidate can do better
         return index
 
-    def gaps(self, rows: range, bits: int, noise: np.random.Generator) -> NDArray[np.float64]:
-        """Times between candidates, ``(len(rows),)``."""
-        left = 2.0**bits - np.arange(rows.start, rows.stop)
-        return noise.exponential(size=len(rows)) * (2.0**bits / left)
-
     def write(self, indices: Sequence[int], bits: int, out: BitWriter) -> None:
         out.sizes(indices, bits)
 
     def read(self, count: int, bits: int, source: BitReader) -> list[int]:
         return source.sizes(count, bits)
-
-
-class AStar(OrderedRandom):
-    r"""A* coding: the candidates are the points of a Poisson process, which never ends,
-
-    .. math:: k = \arg\max_k \log\frac{q(w_k)}{p(w_k)} - \log T_k, \qquad
-              T_k = \sum_{j \le k} E_j, \quad E_j \sim Exp(1).
-
-    The search ends where no later candidate can do better than ``sup log q/p - log T``; then what
-    is sent is a draw from q, with no bias. Or it ends after ``2^bits`` candidates (limited depth),
-    as it always does where ``q/p`` is much larger somewhere than it is on average.
-
-    References:
-        Flamich, Markou, Hernández-Lobato 2022, Fast relative entropy coding with A* coding,
-        arXiv:2201.12857; Maddison, Tarlow, Minka 2014, A* sampling, arXiv:1411.0030.
-    """
-
-    word = "a-star"
-
-    def gaps(self, rows: range, bits: int, noise: np.random.Generator) -> NDArray[np.float64]:
-        return noise.exponential(size=len(rows))

@@ -8,9 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.errors import PyroccamError
-from .counter import halves
-from .normals import CANDIDATES, LEVELS, candidates, quantiles
+from .normals import candidates
 
 __all__ = ["Target", "gaussian_kl"]
 
@@ -62,31 +60,6 @@ class Target:
     def log_ratios(self, rows: range) -> Doubles:
         """``log q/p`` of candidates, ``(len(rows),)``, in nats."""
         return self._log_ratios(candidates(self.seed, self.block, rows, len(self.loc)))
-
-    def atoms(self) -> Doubles:
-        """``log q/p`` of every value that the prior has, ``(65536,)``, of a single weight.
-
-        Raises:
-            PyroccamError: for a block of several weights, which has too many values.
-        """
-        self._need_one()
-        return self._log_ratios(quantiles()[:LEVELS, None])
-
-    def places(self, rows: range) -> NDArray[np.int64]:
-        """Which of those values candidates are, ``(len(rows),)``.
-
-        Raises:
-            PyroccamError: for a block of several weights.
-        """
-        self._need_one()
-        return halves(self.seed, CANDIDATES, self.block, rows, 1)[:, 0].astype(np.int64)
-
-    def _need_one(self) -> None:
-        if len(self.loc) != 1:
-            raise PyroccamError(
-                f"A block of {len(self.loc)} weights has 2^{16 * len(self.loc)} values, too many "
-                "to list: expected blocks of one weight."
-            )
 
     def value(self, index: int) -> NDArray[np.float32]:
         """The candidate of an index, ``(D,)``: what the receiver computes."""

@@ -5,15 +5,18 @@ from .hypergradient import NonFiniteGradient
 from .levels import Against, InverseGamma, Level
 from .methods import Greedy, Implicit, OneLevel, Random, Unrolled
 from .self_tuning import SelfTuning
-from .weight_path import Path, PathPoint, path, within
+from .weight_path import Bytes, Milliseconds, Path, PathPoint, path
 
 __all__ = [
     "Against",
+    "Bytes",
+    "Drmad",
     "Greedy",
     "Implicit",
     "IndefiniteCurvature",
     "InverseGamma",
     "Level",
+    "Milliseconds",
     "NonFiniteGradient",
     "OneLevel",
     "Path",
@@ -24,5 +27,4 @@ __all__ = [
     "Unrolled",
     "path",
     "select",
-    "within",
 ]

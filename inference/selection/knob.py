@@ -52,6 +52,6 @@ def describe(point: PathPoint) -> str:
     accuracy = point.small_scores.get("accuracy")
     score = f"NLL {point.nll:.3f}" if accuracy is None else f"accuracy {100 * accuracy:.1f} %"
     return (
-        f"{score}, {point.file_bytes:,} bytes, {point.parameters:,} parameters "
+        f"{score}, {point.small.bytes:,} bytes, {point.parameters:,} parameters "
         f"({point.small.report.architecture}), {1e3 * point.seconds:.2g} ms"
     )

@@ -8,33 +8,26 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral
-from pathlib import Path as FilePath
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from ...data.errors import PyroccamError
-from ...models.checks import as_number, one_of, whole
-from ...models.plain.description import DescriptionError
+from ...data.ranges import Between, Options, Positive, check, checked
 from ..cutting.cost import count_parameters, multiply_adds, seconds_per_batch
 from ..elbo.full_data import evidence
 from ..figures.sizes import weight_path
 from ..fits.result import Fit
-from ..packing import PackedSize, write
-from ..packing.quantise import Bits, quantised
-from ..packing.rest import rest_bits
-from ..posterior.predict import evaluate_net, evaluate_outputs, validated
-from ..pruning.compression import Compressed, compress
-from ..pruning.thresholds import TOLERANCE, Threshold, check_threshold
+from ..packing.small import Small
+from ..posterior.predict import evaluate_net, evaluate_outputs
+from ..pruning.compression import compressed
+from ..pruning.options import Cut, Digits
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
-__all__ = ["Path", "PathPoint", "path", "path_figure", "within"]
+__all__ = ["Budget", "Bytes", "Milliseconds", "Path", "PathPoint", "path", "path_figure"]
 
 POINTS = 13
 """Weights of a path, if nobody says which."""
@@ -47,6 +40,31 @@ BATCH = 256
 
 BAND = (0.05, 0.95)
 """Quantiles of the loss over networks that are drawn from a posterior."""
+
+
+@dataclass(frozen=True)
+class Bytes(Options):
+    """A budget: bytes that the file of a small network may have."""
+
+    most: Positive
+
+    def cost(self, point: PathPoint) -> float:
+        """The bytes of a point."""
+        return point.small.bytes
+
+
+@dataclass(frozen=True)
+class Milliseconds(Options):
+    """A budget: time that a pass of at most 256 rows may take, here and now."""
+
+    most: Positive
+
+    def cost(self, point: PathPoint) -> float:
+        """The milliseconds of a point."""
+        return 1e3 * point.seconds
+
+
+Budget = Bytes | Milliseconds
 
 
 @dataclass(frozen=True)
@@ -63,10 +81,8 @@ class PathPoint:
             priors no bound. Of a path over that weight it is the greatest near 1, for which it is
             the objective; of one over a number of the prior it is that of the prior with it.
         kl: of the posterior, in nats; of an improper prior up to a constant.
-        small: the compressed network.
-        rest: significand bits of what it holds beside its weights, by name.
-        small_scores: metrics of the network in its file, on the rows of the path.
-        file_bytes: of that file.
+        small: the small network, with few digits of its biases, too.
+        small_scores: its metrics, on the rows of the path.
         multiply_adds: of one row.
         seconds: of a batch of at most 256 rows, measured in turn with the other points that were
             asked for.
@@ -78,17 +94,10 @@ class PathPoint:
     band: tuple[float, float] = field(repr=False)
     elbo: float
     kl: float
-    small: Compressed = field(repr=False)
-    rest: dict[str, Bits] = field(repr=False)
+    small: Small = field(repr=False)
     small_scores: dict[str, float] = field(repr=False)
-    file_bytes: int
     multiply_adds: int
     seconds: float = math.nan
-
-    @property
-    def net(self) -> nn.Module:
-        """The network in the file."""
-        return quantised(self.small.net, self.rest)
 
     @property
     def nll(self) -> float:
@@ -110,12 +119,6 @@ class PathPoint:
         """Blocks of a stack that are left; ``None`` where the depth is known."""
         return None if self.fit.structure is None else self.fit.structure.blocks_left
 
-    def write(self, file: str | FilePath) -> PackedSize:
-        """Write the small network into the file whose bytes were counted; without its description
-        where a module of it has none, and :func:`~pyroccam.inference.packing.read` then needs the
-        ``net`` as its ``skeleton``."""
-        return _packed(self.small.net, file, self.rest)
-
     def to_json(self) -> dict[str, Any]:
         """The numbers, for a result file."""
         return {
@@ -125,7 +128,7 @@ class PathPoint:
             "elbo": self.elbo,
             "kl": self.kl,
             "small_scores": self.small_scores,
-            "file_bytes": self.file_bytes,
+            "file_bytes": self.small.bytes,
             "parameters": self.parameters,
             "depth": self.depth,
             "widths": self.widths,
@@ -161,47 +164,54 @@ class Path(Sequence[PathPoint]):
 
         Arguments:
             by: ``nll``, the negative log-likelihood of the rows of the path; ``elbo``, the bound on
-                the evidence of the training rows. For a budget see
-                :func:`~pyroccam.inference.within`.
+                the evidence of the training rows. For a budget see :meth:`within`.
         """
-        one_of("by", by, ("nll", "elbo"))
+        check("by", by, Literal["nll", "elbo"])
         if by == "elbo":
             return max(self.points, key=lambda point: point.elbo)
         return min(self.points, key=lambda point: point.nll)
 
-    def within(
-        self, *, bytes: float | None = None, milliseconds: float | None = None
-    ) -> tuple[Path, PathPoint]:
-        """The best small network that meets a budget, see :func:`~pyroccam.inference.within`.
+    def within(self, *budgets: Budget) -> tuple[Path, PathPoint]:
+        """The best small network that meets budgets.
+
+        Of the points that meet them the one that predicts best is taken, and between it and its
+        neighbours that do not, the weight of the KL is halved in, in logarithms, a few times.
 
         Arguments:
-            bytes: that the packed file may have.
-            milliseconds: that a pass of at most 256 rows may take.
+            budgets: ``Bytes``, ``Milliseconds`` or both.
 
         Returns:
             This path with the points between its own that were looked at, and the one of them.
 
         Raises:
-            PyroccamError: for no budget, one that is not positive, or one that nothing on the path
-                meets.
+            PyroccamError: for budgets that nothing on the path meets.
+
+        Example:
+            >>> from pyroccam import data, guides, inference, models
+            >>> digits = data.load("digits")
+            >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+            >>> model = models.BayesianNetwork(net, digits, prior=models.priors.LogUniform())
+            >>> guide = guides.Conditional(guides.MeanField(model), low=0.1, high=10.0)
+            >>> fit = inference.fit(model, guide, digits, epochs=2, progress=False)
+            >>> path(fit, 3).within(Bytes(5_000))[1].small.bytes <= 5_000
+            True
         """
-        budget = _Budget(bytes, milliseconds)
-        budget.refuse_unmet(self.points)
+        _refuse_unmet(self.points, budgets)
         points = {point.weight: point for point in self}
         for _ in range(BISECTIONS):
-            best = budget.best(points.values())
+            best = _best(points.values(), budgets)
             order = sorted(points)
             at = order.index(best.weight)
             # A neighbour is worth a look where it is better, and not affordable.
             near = [points[order[k]] for k in (at - 1, at + 1) if 0 <= k < len(order)]
-            better = [one for one in near if one.nll < best.nll and not budget.met(one)]
+            better = [one for one in near if one.nll < best.nll and not _met(one, budgets)]
             if not better:
                 break
             other = min(better, key=lambda point: point.nll)
             (between,) = self.measure([math.sqrt(best.weight * other.weight)])
             points[between.weight] = between
         whole = replace(self, points=tuple(points[weight] for weight in sorted(points)))
-        return whole, budget.best(whole)
+        return whole, _best(whole, budgets)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The numbers of all points, for a result file."""
@@ -220,13 +230,8 @@ class Path(Sequence[PathPoint]):
         Raises:
             ModuleNotFoundError: without ipywidgets.
         """
-        try:
-            from .knob import Knob
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "The knob is a widget of ipywidgets, which is not installed.\n"
-                "Run pip install ipywidgets, or take the figure of the path."
-            ) from error
+        from .knob import Knob
+
         return Knob(self)
 
 
@@ -255,21 +260,21 @@ def path_figure(
     )
 
 
+@checked
 def path(
     fit: Fit[Any, Any],
-    weights: Sequence[float] | int = POINTS,
+    weights: Annotated[int, Between(2)] | Sequence[float] = POINTS,
     *,
     split: str | None = None,
-    draws: int = 20,
-    threshold: Threshold | None = None,
-    tolerance: float | None = None,
+    draws: Annotated[int, Between(2)] = 20,
+    cut: Cut | None = None,
 ) -> Path:
     """Read the posterior of every weight of the KL off one fit: how well it predicts, what it
     costs, and the small network that it leaves.
 
-    Each network is cut and rounded by :func:`~pyroccam.inference.compress`, packed, with as few
-    digits of its biases as move the loss of the rows by 0.001 nats at most, and timed, all in turn.
-    Nothing is trained.
+    Each network is cut and rounded by :func:`~pyroccam.inference.shrink`, with as few digits of its
+    biases as move the loss of the rows by 0.001 nats at most, and timed, all in turn. Nothing is
+    trained.
 
     Arguments:
         fit: of a :class:`~pyroccam.guides.Conditional` guide.
@@ -278,176 +283,78 @@ def path(
         split: whose rows are predicted; those of validation if there are some, or else those of
             training.
         draws: of networks, by which predictions are averaged, and of which the band is.
-        threshold, tolerance: of the cut, see :func:`~pyroccam.inference.compress`.
+        cut: see :func:`~pyroccam.inference.shrink`.
 
     Returns:
         The points in the order of λ.
 
     Raises:
-        PyroccamError: for a fit whose guide has one posterior.
-        ValueError: for fewer than two draws, no weights, or one outside of the range.
+        PyroccamError: for a fit whose guide has one posterior, or of random structure, no weights,
+            or one outside of the range.
 
     References:
         Grebenkova, Bakhteev, Strijov, ICAART 2023, of networks by λ out of one training.
     """
-    chosen, rows = _checked(fit, weights, split, draws, threshold, tolerance)
-    measure = partial(_points, fit, (rows, draws, threshold, tolerance))
-    return Path(measure(chosen), rows, fit.guide.traits.variable, measure)
+    if not hasattr(fit, "guide"):
+        raise PyroccamError(f"A path of {type(fit).__name__}", "one fit, as inference.fit gives it")
+    if fit.guide.undecided is None:
+        fit.guide.at(1.0)  # which says so
+    if fit.guide.edges and fit.structure is None:
+        raise PyroccamError("A path of a fit of random structure", "one of weights or depth")
+    chosen = _weights(fit.guide, weights)
+    for weight in chosen:
+        fit.guide.at(weight)
+    rows = split if split is not None else "val" if len(fit.data.x_val) else "train"
+    if not len(fit.data.split(rows)[0]):
+        raise PyroccamError(f"split={rows!r} has no rows")
+    measure = partial(_points, fit, (rows, draws, cut))
+    return Path(measure(chosen), rows, fit.guide.over, measure)
 
 
 def _points(
     fit: Fit[Any, Any], how: tuple[Any, ...], weights: Sequence[float]
 ) -> tuple[PathPoint, ...]:
-    return _timed([_measured(fit.at(weight), weight, *how) for weight in weights])
+    """Points, with the time of a batch, all in turn."""
+    points = [_measured(fit.at(weight), weight, *how) for weight in weights]
+    nets = {str(k): point.small.net.to(fit.data.device) for k, point in enumerate(points)}
+    found = seconds_per_batch(nets, fit.data.x_test[:BATCH], fields=fit.data.fields)
+    return tuple(replace(point, seconds=found[str(k)]) for k, point in enumerate(points))
 
 
-def within(
-    fit: Fit[Any, Any],
-    *,
-    bytes: float | None = None,
-    milliseconds: float | None = None,
-    weights: Sequence[float] | int = POINTS,
-    split: str | None = None,
-    draws: int = 20,
-    threshold: Threshold | None = None,
-    tolerance: float | None = None,
-) -> PathPoint:
-    """The best small network on the path of a fit that meets a budget.
-
-    Of the points that meet it the one that predicts best is taken, and between it and its
-    neighbours that do not, the weight of the KL is halved in, in logarithms, a few times.
-
-    Arguments:
-        fit, weights, split, draws, threshold, tolerance: see :func:`path`.
-        bytes: that the packed file may have.
-        milliseconds: that a pass of at most 256 rows may take, measured here and now.
-
-    Returns:
-        The point: its ``fit``, its ``small`` network, and ``write`` for the file.
-
-    Raises:
-        PyroccamError: for a fit whose guide has one posterior.
-        ValueError: for no budget, one that is not positive, or one that nothing on the path meets.
-
-    Example:
-        >>> from pyroccam import data, guides, inference, models
-        >>> digits = data.load("digits")
-        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.LogUniform())
-        >>> guide = guides.Conditional(guides.MeanField(model), low=0.1, high=10.0)
-        >>> fit = inference.fit(model, guide, digits, epochs=2, progress=False)
-        >>> inference.within(fit, bytes=5_000, weights=3).file_bytes <= 5_000
-        True
-    """
-    _Budget(bytes, milliseconds)  # which is checked before anything is measured
-    how: dict[str, Any] = {"split": split, "draws": draws, "tolerance": tolerance}
-    whole = path(fit, weights, threshold=threshold, **how)
-    return whole.within(bytes=bytes, milliseconds=milliseconds)[1]
+def _met(point: PathPoint, budgets: Sequence[Budget]) -> bool:
+    return all(one.cost(point) <= one.most for one in budgets)
 
 
-@dataclass(frozen=True)
-class _Budget:
-    """What a small network may cost."""
-
-    bytes: float | None
-    milliseconds: float | None
-
-    def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        if not given:
-            raise PyroccamError(
-                "A path got no budget.\nGive bytes=, milliseconds= or both; for the network that "
-                "predicts best, inference.path(fit).best()."
-            )
-        for name, value in given.items():
-            if not 0 < as_number(value) < math.inf:
-                raise PyroccamError(
-                    f"A budget got {name}={value!r}.\nGive a positive, finite number."
-                )
-
-    def met(self, point: PathPoint) -> bool:
-        return all(costs <= limit for costs, limit in self._costs(point).values())
-
-    def best(self, points: Iterable[PathPoint]) -> PathPoint:
-        """Of the points that meet it the one that predicts best."""
-        return min(filter(self.met, points), key=lambda point: point.nll)
-
-    def refuse_unmet(self, points: Sequence[PathPoint]) -> None:
-        """Refuse a path on which no network meets it."""
-        if any(map(self.met, points)):
-            return
-        least = []
-        for name in self._costs(points[0]):
-            costs = [(*self._costs(point)[name], point.weight) for point in points]
-            cost, limit, weight = min(costs)
-            least.append(f"{name}={limit:g} (the least is {cost:.4g}, at λ = {weight:.3g})")
-        raise PyroccamError(
-            f"No network on the path from λ = {points[0].weight:g} to {points[-1].weight:g} meets "
-            f"{' and '.join(least)}.\nGive a larger budget, or train guides.Conditional over a "
-            "wider range (low=, high=)."
-        )
-
-    def _costs(self, point: PathPoint) -> dict[str, tuple[float, float]]:
-        """What a point costs, and may cost, by what was asked for."""
-        costs = {"bytes": float(point.file_bytes), "milliseconds": 1e3 * point.seconds}
-        limits = vars(self)
-        return {n: (cost, limits[n]) for n, cost in costs.items() if limits[n] is not None}
+def _best(points: Iterable[PathPoint], budgets: Sequence[Budget]) -> PathPoint:
+    """Of the points that meet budgets the one that predicts best."""
+    return min((p for p in points if _met(p, budgets)), key=lambda point: point.nll)
 
 
-def _checked(
-    fit: Fit[Any, Any],
-    weights: Sequence[float] | int,
-    split: str | None,
-    draws: int,
-    threshold: Threshold | None,
-    tolerance: float | None,
-) -> tuple[list[float], str]:
-    """λ in rising order, and the rows; what cannot be is refused before anything is computed."""
-    if not hasattr(fit, "guide"):
-        raise PyroccamError(
-            f"A path is of one fit, as inference.fit gives it, got {type(fit).__name__}.\n"
-            "Of repeats give one, such as repeats.fits[0]."
-        )
-    if fit.guide.traits.variable is None:
-        fit.guide.condition(1.0)  # which says so
-    if fit.guide.edges and fit.structure is None:
-        raise PyroccamError(
-            f"A path has cut networks, but structure is random here (site {fit.guide.edges[0]!r})."
-            "\nTake inference.discretise(fit.at(weight)) for the weights that you want."
-        )
-    whole("draws", draws, 2)
-    check_threshold(threshold, tolerance)
-    chosen = _weights(fit.guide, weights)
-    for weight in chosen:
-        fit.guide.condition(weight)
-    rows = split if split is not None else "val" if len(fit.data.x_val) else "train"
-    if not len(fit.data.split(rows)[0]):
-        raise PyroccamError(
-            f"The data set has no rows to predict in split={rows!r}.\nGive another split."
-        )
-    return chosen, rows
+def _refuse_unmet(points: Sequence[PathPoint], budgets: Sequence[Budget]) -> None:
+    if any(_met(point, budgets) for point in points):
+        return
+    least = []
+    for one in budgets:
+        cost, weight = min((one.cost(point), point.weight) for point in points)
+        least.append(f"{one} (the least is {cost:.4g}, at λ = {weight:.3g})")
+    raise PyroccamError(
+        f"No network on the path from λ = {points[0].weight:g} to {points[-1].weight:g} meets "
+        f"{' and '.join(least)}"
+    )
 
 
 def _weights(guide: Any, asked: Sequence[float] | int) -> list[float]:
-    if isinstance(asked, Integral) and not isinstance(asked, bool):
-        count = whole("weights", int(asked), 2)
-        low, high = math.log(guide.low), math.log(guide.high)
-        inner = [math.exp(low + k * (high - low) / (count - 1)) for k in range(1, count - 1)]
-        return [guide.low, *inner, guide.high]
-    if not isinstance(asked, Iterable) or not (given := list(asked)):
-        raise PyroccamError(
-            f"weights: got {asked!r}.\nGive some of the range that was trained, or how many of it."
-        )
-    return sorted(map(as_number, given))
+    if isinstance(asked, Sequence):
+        if not asked:
+            raise PyroccamError("No weights of a path")
+        return sorted(map(float, asked))
+    low, high = math.log(guide.low), math.log(guide.high)
+    inner = [math.exp(low + k * (high - low) / (asked - 1)) for k in range(1, asked - 1)]
+    return [guide.low, *inner, guide.high]
 
 
 def _measured(
-    one: Fit[Any, Any],
-    weight: float,
-    split: str,
-    draws: int,
-    threshold: Threshold | None,
-    tolerance: float | None,
+    one: Fit[Any, Any], weight: float, split: str, draws: int, cut: Cut | None
 ) -> PathPoint:
     """All of a point but the time of a batch."""
     y = one.data.split(split)[1]
@@ -457,19 +364,10 @@ def _measured(
     alone = [evaluate_outputs(part[None], shares.new_ones(1), *how)["nll"] for part in outputs]
     quantiles = torch.tensor(alone, dtype=torch.float64).quantile(torch.tensor(BAND).double())
     bound = evidence(one.model, one.guide, one.data, passes=2)
-    with warnings.catch_warnings():  # which the compressed network keeps
-        warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
-        small = compress(one, threshold=threshold, tolerance=tolerance)
-    net = small.net.to(one.data.x_test.device)
-
-    def scores(net: nn.Module, split: str) -> dict[str, float]:
-        likelihood = validated(one.model.likelihood, net, one.data)
-        return evaluate_net(net, one.model, one.data, split, likelihood=likelihood)
-
-    judged = "val" if len(one.data.x_val) else split
-    rest = rest_bits(net, lambda net: scores(net, judged)["nll"], TOLERANCE)
-    with TemporaryDirectory() as scratch:
-        written = _packed(net, FilePath(scratch) / "small.pocc", rest)
+    with warnings.catch_warnings():  # which the small network keeps
+        warnings.filterwarnings("ignore", "The cut by", UserWarning)
+        small = compressed(one, cut, Digits(rest=True))
+    net = small.net.to(one.data.device)
     return PathPoint(
         weight,
         one,
@@ -478,24 +376,7 @@ def _measured(
         bound.elbo,
         bound.kl,
         small,
-        rest,
-        scores(quantised(net, rest), split),
-        written.total,
+        evaluate_net(net, one.model, one.data, split),
         # Of two rows: a normalisation without statistics cannot take one.
         multiply_adds(net, one.data.x_test[:2], one.data.fields) // 2,
     )
-
-
-def _packed(net: nn.Module, file: str | FilePath, rest: Mapping[str, Bits]) -> PackedSize:
-    try:
-        return write(net, file, bits=rest)
-    except DescriptionError:  # of a module that has no words
-        return write(net, file, bits=rest, describe_net=False)
-
-
-def _timed(points: Sequence[PathPoint]) -> tuple[PathPoint, ...]:
-    """The points with the time of a batch, all in turn."""
-    nets = {str(k): point.small.net for k, point in enumerate(points)}
-    data = points[0].fit.data
-    found = seconds_per_batch(nets, data.x_test[:BATCH], fields=data.fields)
-    return tuple(replace(point, seconds=found[str(k)]) for k, point in enumerate(points))

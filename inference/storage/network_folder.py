@@ -31,7 +31,7 @@ from .whole import write_whole
 __all__ = ["MissingFile", "NetworkFolderError", "load", "save"]
 
 DESCRIPTION, TENSORS = "description.json", "model.safetensors"
-_WAY_OUT = "copy the folder again, or write it anew by inference.save"
+_WAY_OUT = "copy the folder again, or write it anew by Small.save"
 
 
 class NetworkFolderError(PyroccamError):
@@ -94,9 +94,7 @@ def load(
     folder = Path(folder)
     for name in (DESCRIPTION, TENSORS):
         if not (folder / name).is_file():
-            raise MissingFile(
-                f"{folder} has no {name}", "a folder written by inference.save", _WAY_OUT
-            )
+            raise MissingFile(f"{folder} has no {name}", "a folder written by Small.save", _WAY_OUT)
     check_digests(folder, needed=(DESCRIPTION, TENSORS))
     description = _read(folder / DESCRIPTION)
     try:

@@ -38,7 +38,7 @@ class MultiSpike(WeightPrior):
 
     The largest level a of each layer is learnt with the weights, and begins where rounding the
     weights of the network to the levels moves them least (:func:`best_level`). In the end
-    :func:`~pyroccam.inference.compress` sets weights that are mostly noise to zero, and the others
+    :func:`~pyroccam.inference.shrink` sets weights that are mostly noise to zero, and the others
     to the nearest level. The guide begins at a standard deviation of e^-4.
 
     The density is the same in any unit, so that nothing but the weights holds a: it never falls

@@ -10,7 +10,7 @@ import pytest
 import torch
 from command_line import call, metrics_of
 from fitting import blobs, fit_weights, pair
-from pyroccam import models
+from pyroccam import inference, models
 from pyroccam.cli.methods.depth import ClosedForm
 from pyroccam.cli.runs import budget as budgets
 from pyroccam.cli.runs.budget import Budget, Paces, Part, choose, parts_of, twice
@@ -156,7 +156,7 @@ def test_a_search_is_no_longer_than_it_is_taken_for(monkeypatch):
         for pattern in range(32):  # good or bad in each of five trainings
             scale = itertools.chain([(pattern >> k) & 1 for k in range(5)], itertools.repeat(0))
             made.append(0)
-            decision.smallest(fit, 1, known)
+            decision.smallest(fit, inference.Search(1, trained=known))
         most = trainings(known is not None)
         assert most - 3 <= max(made) <= most
 

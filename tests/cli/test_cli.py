@@ -274,13 +274,12 @@ def test_prune_and_evaluate(run, tmp_path):
 
 def test_export_takes_rows_as_they_are_in_the_data(run, tmp_path):
     folder, _ = run
-    said = call("export", folder, "--form", "torchscript", "--out", tmp_path / "net.pt")
-    assert f"{(tmp_path / 'net.pt').stat().st_size:,} bytes; takes rows x 2 (as in the" in said
+    said = call("export", folder, "--form", "torch", "--out", tmp_path / "net.pt2")
+    assert f"{(tmp_path / 'net.pt2').stat().st_size:,} bytes; takes rows x 2 (as in the" in said
     assert "Read back: outputs differ by" in said
     data = load_fit(folder).data
     expected = inference.load(folder / "pruned")(data.x_test)
-    with pytest.warns(FutureWarning):
-        net = torch.jit.load(tmp_path / "net.pt")
+    net = torch.export.load(tmp_path / "net.pt2").module()
     torch.testing.assert_close(net(data.x_test * data.x_std + data.x_mean), expected)
     said = call("export", folder, "--no-scaling")
     assert "(as the network was trained on)" in said

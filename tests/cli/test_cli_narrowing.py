@@ -14,7 +14,7 @@ from pyroccam.cli.runs.config import RunConfig, parse_settings
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.cli.runs.run import RunOptions
 from pyroccam.cli.runs.run import run as run_config
-from pyroccam.inference.packing import read
+from pyroccam.inference.packing.packed import read
 from pyroccam.inference.pruning import thresholds
 
 # Random from the first step, and cut by a rule.

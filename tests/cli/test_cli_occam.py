@@ -8,7 +8,7 @@ from command_line import call
 from pyroccam import data, guides, inference, models
 from pyroccam.cli.methods import find
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.packing import read
+from pyroccam.inference.packing.packed import read
 from pyroccam.inference.training.settings import Settings
 
 SMALL = (
@@ -93,7 +93,7 @@ def test_bits_in_the_bound(tmp_path):
     assert found["structure"]["file_bytes"] > 0
     fit = load_fit(tmp_path / "run")
     assert {*fit.guide.steps} == {*fit.model.layers}
-    assert inference.compress(fit).net(fit.data.x_test[:5]).shape == (5, 10)
+    assert inference.shrink(fit).net(fit.data.x_test[:5]).shape == (5, 10)
 
 
 def test_one_fit_alone():
@@ -116,8 +116,8 @@ def test_a_run_that_ends_with_its_stack(tmp_path):
     said = call("fit", "occam", "--out", tmp_path / "run", *SMALL, *options)
     fit = load_fit(tmp_path / "run")
     assert isinstance(fit.model, models.BayesianStack)
-    assert f"Depth {fit.structure.depth_chosen} of 3 was chosen" in said
-    small = inference.compress(fit).net
+    assert f"Depth {fit.structure.depth_chosen} of 3 is enough" in said
+    small = inference.shrink(fit).net
     net = read(tmp_path / "run" / "compressed.pocc")
     assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in net.parameters())
     assert "diagnostics.json" in call("diagnose", tmp_path / "run")

@@ -3,7 +3,7 @@
 import pytest
 from command_line import SMALL, call, metrics_of
 from pyroccam.inference import packing
-from pyroccam.inference.packing import read
+from pyroccam.inference.packing.packed import read
 
 OWN = """
 from torch import nn

@@ -4,9 +4,8 @@ import json
 
 import pytest
 from command_line import call
-from pyroccam import guides
+from pyroccam import guides, inference
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference import compress
 
 SMALL = [
     "--data", "digits", "--epochs", "8", "--set", "hidden=[12]", "--set", "lr=0.01",
@@ -40,7 +39,7 @@ def test_a_finished_run_is_loaded_and_gives_the_same_network(run):
     result = load_fit(folder)
     assert isinstance(result.guide.by, guides.Book)
     structure = json.loads((folder / "metrics.json").read_text())["structure"]
-    assert compress(result).nonzero == structure["weights"]
+    assert inference.shrink(result).report.nonzero == structure["weights"]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_network_of_a_run_and_the_run_itself_are_read_back(run):
     assert float(fit.model.temperature.value) == pytest.approx(0.3)
     net = inference.load(folder / "discretised")
     x = fit.data.x_test
-    torch.testing.assert_close(net(x), inference.discretise(fit)(x))
+    torch.testing.assert_close(net(x), inference.shrink(fit).net(x))
 
 
 def test_export_is_of_the_chosen_network(run, tmp_path):

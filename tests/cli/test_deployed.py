@@ -10,7 +10,7 @@ import torch
 from command_line import call
 from pyroccam import data
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference import packing
+from pyroccam.inference.packing import packed
 
 TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 
@@ -68,7 +68,7 @@ def test_a_file_predicts_new_rows_as_the_run_does(tmp_path, target, more):
     own = load_fit(out, "cpu").data
     new = data.new_rows(tmp_path / "new.csv", like=own)
     with torch.no_grad():
-        expected = packing.read(out / "compressed.pocc")(new.x_test).double().numpy()
+        expected = packed.read(out / "compressed.pocc")(new.x_test).double().numpy()
     if target == "mood":
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
         label = frame[target].map(about["class_names"].index).to_numpy()

@@ -147,12 +147,12 @@ def assert_near(one, other, error):
 def small_of(fit):
     """The network that is left, whatever was learnt; ``None`` where nothing was."""
     if isinstance(fit.model, models.LearntDepth):
-        return inference.prune(fit)
+        return inference.shrink(fit).net
     if isinstance(fit.model, models.StructuredNetwork):
-        return inference.discretise(fit)
+        return inference.shrink(fit).net
     if isinstance(fit.model, models.FixedDepth) or isinstance(fit.guide, guides.ZeroMean):
         return None
-    return inference.compress(fit).net
+    return inference.shrink(fit).net
 
 
 def test_fits_and_what_is_left_of_them(kind, device):

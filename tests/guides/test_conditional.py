@@ -241,7 +241,7 @@ def test_a_stack_has_a_depth_for_each_weight():
         )
         assert one.guide.posterior("depth").probs.argmax() == exact.argmax()
         expected.append(one.structure.depth_expected)
-        small = inference.compress(one, threshold=10.0)
+        small = inference.shrink(one, cut=inference.Thresholds(10.0))
         assert small.net(rows.x_test).shape == (30, 3)
     assert expected[-1] < 0.1  # no block pays for itself there
     path = inference.path(fit, 3, draws=2)
@@ -484,7 +484,10 @@ def test_the_fit_of_a_weight_is_an_ordinary_one(fit):
     assert usual.val_nll == pytest.approx(fit.val_nll)
     assert usual.predict(fit.data.x_test).equal(fit.predict(fit.data.x_test))
     narrowed = inference.narrow(one)
-    assert inference.compress(one, threshold=0.0).net(fit.data.x_test).shape == (30, 3)
+    assert inference.shrink(one, cut=inference.Thresholds(0.0)).net(fit.data.x_test).shape == (
+        30,
+        3,
+    )
     assert type(narrowed[1]) is guides.MeanField
     assert inference.evidence(one, passes=2).value < 0
     assert one.to_arviz(draws=5) is not None
@@ -558,12 +561,12 @@ def test_statistics_that_training_leaves_stay(norm):
         assert own.running_mean.equal(torch.full((8,), 0.3))
         assert own.running_var.equal(torch.full((8,), 2.0))
     assert one.evaluate() == fit.evaluate()
-    assert [point.net(rows.x_test).shape for point in inference.path(fit, 2, draws=2)]
+    assert [point.small.net(rows.x_test).shape for point in inference.path(fit, 2, draws=2)]
 
 
 def test_what_needs_one_posterior_says_how_to_choose_it(fit):
     for ask in (
-        inference.compress,
+        inference.shrink,
         inference.narrow,
         inference.evidence,
         inference.description_length,

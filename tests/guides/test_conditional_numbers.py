@@ -334,9 +334,9 @@ def test_the_fit_of_a_number_is_an_ordinary_one():
     )
     more = inference.fit(one.model, one.guide, blobs(), **SHORT)
     assert type(more.guide) is guides.MeanField
-    with pytest.raises(PyroccamError):
-        inference.compress(fit)
-    with pytest.raises(PyroccamError):
+    with pytest.raises(ValueError, match=r"for each prior\.scale from 0\.05 to 5\.\nChoose one"):
+        inference.shrink(fit)
+    with pytest.raises(ValueError, match=r"prior\.scale 9 is outside .*\n.*extrapolate=True"):
         fit.at(9.0)
     with pytest.raises(PyroccamError):
         fit.at(0.0)

@@ -9,7 +9,8 @@ from fitting import assert_same, blobs, stopped
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.packing import Multiples, write
+from pyroccam.inference.packing import Multiples
+from pyroccam.inference.packing.packed import write
 from pyroccam.models import priors
 from pyroccam.models.distributions.blurred import BlurredLogistics, RoundedPoint
 from scipy import stats
@@ -197,9 +198,9 @@ def test_a_longer_description_is_a_smaller_loss(result):
 
 
 def test_the_file_is_the_network_and_as_long_as_was_said(result, tmp_path):
-    small = inference.compress(result)
+    small = inference.shrink(result)
     size = write(small.net, tmp_path / "small.pocc")
-    again = inference.packing.read(tmp_path / "small.pocc")
+    again = inference.load(tmp_path / "small.pocc")
     x = result.data.x_test
     with torch.no_grad():
         assert torch.equal(again(x), small.net(x))
@@ -214,7 +215,7 @@ def test_the_file_is_the_network_and_as_long_as_was_said(result, tmp_path):
     assert [t.writing for t in size.tensors if "weight" in t.name] == ["multiples"] * 2
     numbers = [int(w.abs().max().div(s).round()) for w, s in zip(
         weights, result.guide.steps.values(), strict=True)]  # fmt: skip
-    assert [b.total for b in small.bits.values()] == [n.bit_length() + 1 for n in numbers]
+    assert [b.total for b in small.report.bits.values()] == [n.bit_length() + 1 for n in numbers]
 
 
 def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
@@ -236,15 +237,15 @@ def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
 def test_what_does_not_go_together(result):
     other = models.BayesianNetwork(nn.Linear(2, 3), result.data, prior=priors.Normal())
     with pytest.raises(PyroccamError):
-        guides.Points(other, by=guides.WholeSteps())
+        guides.Rounded(other)
     with pytest.raises(PyroccamError):
-        guides.Points(result.model, by=guides.WholeSteps(), begin=guides.MeanField(other))
+        guides.Rounded(result.model, begin=guides.MeanField(other))
     with pytest.raises(PyroccamError):
-        inference.compress(result, retrain_epochs=1)
+        inference.shrink(result, cut=inference.Search(1))
     with pytest.raises(PyroccamError):
-        inference.compress(result, significand="deviation")
+        inference.shrink(result, code=inference.Digits("deviation"))
     with pytest.raises(PyroccamError):
-        inference.compress(result, threshold=1.0)
+        inference.shrink(result, cut=inference.Thresholds(1.0))
 
 
 def test_it_begins_at_another(result):

@@ -201,7 +201,7 @@ def test_there_is_no_mean_network_to_cut():
     rows = table()
     model = BayesianNetwork(small_net(), rows, prior=priors.GroupNormalJeffreys())
     fit = inference.fit(model, guides.ZeroMean(model, layers="2"), rows, epochs=1, **QUICK)
-    for cut in (inference.compress, inference.narrow):
+    for cut in (inference.shrink, inference.narrow):
         with pytest.raises(PyroccamError):
             cut(fit)
 
@@ -217,8 +217,8 @@ def test_biases_as_numbers():
     assert float((model.layers["0"].bias - before).detach().abs().max()) > 0.01
     x = torch.randn(9, 3)
     mean = fit.outputs(x, "deterministic")[0]
-    smaller, guide = inference.narrow(fit, threshold=50.0)
-    net = inference.posterior.layers.mean_network(smaller, guide)
+    smaller, guide = inference.narrow(fit, cut=inference.Thresholds(50.0))
+    net = inference.posterior.mean_network(smaller, guide)
     torch.testing.assert_close(net(x), mean, rtol=1e-4, atol=1e-5)
     assert not smaller.random_biases
     assert models.BayesianNetwork(small_net(), rows, prior=priors.Normal()).random_biases

@@ -10,9 +10,10 @@ from both_readers import read
 from fitting import blobs, fit_weights, images
 from fitting import run as fit_depth
 from pyroccam import inference
-from pyroccam.inference import compress
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting import Mask, masked
-from pyroccam.inference.packing import FixedPoint, Significand, quantised, write
+from pyroccam.inference.packing import FixedPoint, Significand, quantised
+from pyroccam.inference.packing.packed import write
 from pyroccam.inference.packing.rates import Layer, group_rates, sparse_rates
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
@@ -38,7 +39,7 @@ def rounded(result, thresholds, small):
         keep = one.values <= thresholds.get(name, math.inf)
         outputs = result.model.layers[name].affine.shape.output_groups
         masks[name] = Mask(outputs=keep) if outputs else Mask(inputs=keep)
-    return quantised(masked(mean, masks), small.bits)
+    return quantised(masked(mean, masks), small.report.bits)
 
 
 CUTS = {  # a network, what of it means nothing, and what is left
@@ -67,11 +68,11 @@ def test_groups_without_a_say_are_cut_and_the_rest_computes_the_same(name, tmp_p
     net, kill, architecture, left = CUTS[name]
     rows = blobs() if net is None else images()
     result = fitted(priors.GroupNormalJeffreys(), net, rows, kill, epochs=30 if not net else 2)
-    small = compress(result, threshold=5.0)
+    small = inference.shrink(result, cut=inference.Thresholds(5.0))
     assert small.report.architecture == architecture
-    assert small.nonzero == left
+    assert small.report.nonzero == left
     total = sum(one.affine.shape.weight.numel() for one in result.model.layers.values())
-    assert small.rates.nonzero_percent == pytest.approx(100 * left / total)
+    assert small.report.rates.nonzero_percent == pytest.approx(100 * left / total)
     x = rows.x_test
     same = rounded(result, dict.fromkeys(result.model.layers, 5.0), small)(x)
     torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
@@ -85,22 +86,23 @@ def test_single_weights_are_zero_and_stored_sparsely():
     result = fitted(priors.LogUniform())
     values = irrelevance(result.model, result.guide)["0"].values
     limit = float(values.median())
-    small = compress(result, threshold={"0": limit})
+    small = inference.shrink(result, cut=inference.Thresholds({"0": limit}))
     kept = int((values <= limit).sum())
     alive = int((values <= limit).any(1).sum())
-    assert small.nonzero == kept + 3 * alive  # what a unit without inputs feeds dies with it
+    assert small.report.nonzero == kept + 3 * alive  # what a unit without inputs feeds dies with it
     weights = [p for _, p in sorted(small.net.named_parameters()) if p.dim() == 2]
     assert int(weights[0].count_nonzero()) == kept
     # Of what is left, and of that alone: each weight its bits and its place.
     layers = [Layer(w.shape[1], w.shape[0]) for w in weights]
     counts = [int(w.count_nonzero()) for w in weights]
-    assert small.rates == sparse_rates(40, layers, counts, [b.total for b in small.bits.values()])
-    assert small.to_json()["rates"]["fast_prediction"] == small.rates.fast > 1
+    bits = [b.total for b in small.report.bits.values()]
+    assert small.report.rates == sparse_rates(40, layers, counts, bits)
+    assert small.report.to_json()["rates"]["fast_prediction"] == small.report.rates.fast > 1
     # Bits are those of the weights that are left, not of the zeros.
     m = result.posterior.layers["0"]
     ratio = (m.mean.square() / m.variance)[values <= limit].mean()
     expected = 1 + math.ceil(0.5 * math.log2(float(ratio)))
-    assert small.bits["0"].significand == max(expected, 1)
+    assert small.report.bits["0"].significand == max(expected, 1)
 
 
 @pytest.mark.parametrize(("rule", "rounding"), [
@@ -108,9 +110,9 @@ def test_single_weights_are_zero_and_stored_sparsely():
 ])  # fmt: skip
 def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
     result = fitted(priors.GroupNormalJeffreys())
-    small = compress(result, threshold=100.0, significand=rule)
-    mean = result.posterior.mean_network()
-    for name, bits in small.bits.items():
+    small = inference.shrink(result, cut=inference.Thresholds(100.0), code=inference.Digits(rule))
+    mean = mean_network(result.model, result.guide)
+    for name, bits in small.report.bits.items():
         weight = mean.get_submodule(name).weight
         found = small.net.get_submodule(name).weight
         assert torch.equal(found, rounding(bits.significand)(weight))
@@ -120,8 +122,11 @@ def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
         assert bits.exponent == math.ceil(math.log2(codes))
 
 
-@pytest.mark.parametrize("threshold", ["validation", "valley", "noise"])
-def test_grouped_transposed_convolutions_keep_zeros(threshold):
+CUTTING = [inference.ByValidation(), inference.Valley(), inference.Noise()]
+
+
+@pytest.mark.parametrize("cut", CUTTING)
+def test_grouped_transposed_convolutions_keep_zeros(cut):
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, 2), nn.ConvTranspose2d(4, 6, 2, 2, groups=2), nn.Flatten(),
         nn.Linear(6 * 36, 2),
@@ -130,26 +135,26 @@ def test_grouped_transposed_convolutions_keep_zeros(threshold):
     with torch.no_grad():
         result.guide.factors["1/weight"].loc[1] = 1e-9
         result.guide.factors["1/weight"].loc[:2, 0] = 1e-9
-    small = compress(result, threshold=threshold)
+    small = inference.shrink(result, cut=cut)
     assert small.report.left_whole == {"1": "it has groups"}
     weight = small.net.get_submodule("1").weight
     assert not weight[1].any()
     x = result.data.x_test
     found = irrelevance(result.model, result.guide)
-    zeros = with_zeros(result.posterior.mean_network(), found, small.thresholds,
+    zeros = with_zeros(mean_network(result.model, result.guide), found, small.report.thresholds,
                        result.model)  # fmt: skip
-    torch.testing.assert_close(small.net(x), quantised(zeros, small.bits)(x))
+    torch.testing.assert_close(small.net(x), quantised(zeros, small.report.bits)(x))
 
 
 def test_one_layer_alone_is_compressed_with_zeros():
     result = fitted(priors.GroupNormalJeffreys(), nn.Linear(2, 3), kill=[("", 1)])
-    small = compress(result, threshold=5.0)
+    small = inference.shrink(result, cut=inference.Thresholds(5.0))
     assert not small.net.weight[:, 1].any()
     assert small.net.weight[:, 0].all()
     x = result.data.x_test
     torch.testing.assert_close(small.net(x), rounded(result, {"": 5.0}, small)(x))
-    model, guide = inference.narrow(result, threshold=5.0)
-    mean = result.posterior.mean_network()
+    model, guide = inference.narrow(result, cut=inference.Thresholds(5.0))
+    mean = mean_network(result.model, result.guide)
     expected = masked(mean, {"": Mask(inputs=torch.tensor([True, False]))})
     torch.testing.assert_close(mean_network(model, guide)(x), expected(x))
 
@@ -174,50 +179,56 @@ def test_a_branch_that_died_costs_nothing(prior):
     result = fitted(prior, Gated(), images())
     with torch.no_grad():
         result.guide.factors["up/weight"].loc.zero_()
-    small = compress(result, threshold=math.inf)
-    assert {name for name, bits in small.bits.items() if not bits.total} == {"up", "down"}
-    assert small.nonzero == 5 * 9 + 5 * 36 * 2
+    small = inference.shrink(result, cut=inference.Thresholds(math.inf))
+    assert {name for name, bits in small.report.bits.items() if not bits.total} == {"up", "down"}
+    assert small.report.nonzero == 5 * 9 + 5 * 36 * 2
     kept = [Layer(1, 5, 9), Layer(180, 2)]
-    bits = [small.bits[name].total for name in ("a", "f")]
-    assert small.rates == group_rates(5 * 9 + 5 * 4 * 2 + 5 * 36 * 2, kept, bits)
-    books = compress(result, threshold=math.inf, codebook=3)
-    assert books.rates.maximum == pytest.approx(32 * 445 / (405 * 3 + 2 * 32 * 8))
+    bits = [small.report.bits[name].total for name in ("a", "f")]
+    assert small.report.rates == group_rates(5 * 9 + 5 * 4 * 2 + 5 * 36 * 2, kept, bits)
+    books = inference.shrink(result, cut=inference.Thresholds(math.inf), code=inference.Codebook(8))
+    assert books.report.rates.maximum == pytest.approx(32 * 445 / (405 * 3 + 2 * 32 * 8))
     x = result.data.x_test
     mean = result.posterior.mean_network()
     torch.testing.assert_close(small.net(x), mean(x), rtol=0.05, atol=0.05)
-    assert inference.narrow(result, threshold=math.inf)[0].layers["up"].start["weight"].numel() == 5
+    assert (
+        inference.narrow(result, cut=inference.Thresholds(math.inf))[0]
+        .layers["up"]
+        .start["weight"]
+        .numel()
+        == 5
+    )
 
 
 def test_weights_of_units_that_die_are_not_counted():
     result = fitted(priors.LogUniform())
     values = irrelevance(result.model, result.guide)["2"].values
     first = float(values[:, 0].min())
-    small = compress(result, threshold={"2": first})
+    small = inference.shrink(result, cut=inference.Thresholds({"2": first}))
     kept = int((values <= first).sum())
     alive = int((values <= first).any(0).sum())
-    assert small.nonzero == kept + 2 * alive
+    assert small.report.nonzero == kept + 2 * alive
 
 
 def test_the_likelihood_of_the_validation_rows_stays_within_the_tolerance():
     result = fitted(priors.GroupNormalJeffreys(), epochs=30, kill=[("2", 1), ("2", 6)])
     whole = result.posterior.mean_network()
     before = evaluate_net(whole, result.model, result.data, "val")["nll"]
-    tight = compress(result, threshold="validation", tolerance=1e-4)
-    middle = compress(result, threshold="validation", tolerance=0.2)
-    loose = compress(result, threshold="validation", tolerance=100.0)
+    tight = inference.shrink(result, cut=inference.ByValidation(1e-4))
+    middle = inference.shrink(result, cut=inference.ByValidation(0.2))
+    loose = inference.shrink(result, cut=inference.ByValidation(100.0))
     for small, most in ((tight, 1e-4), (middle, 0.2)):
-        net = with_zeros(whole, irrelevance(result.model, result.guide), small.thresholds,
+        net = with_zeros(whole, irrelevance(result.model, result.guide), small.report.thresholds,
                          result.model)  # fmt: skip
         assert evaluate_net(net, result.model, result.data, "val")["nll"] <= before + most + 1e-6
-    assert tight.nonzero <= 2 * 6 + 6 * 3  # what means nothing costs nothing
-    assert loose.nonzero <= middle.nonzero <= tight.nonzero
-    assert loose.nonzero == 1 + 3  # one input, one unit: no layer is emptied
-    default = compress(result)
-    assert default.thresholds == compress(result, threshold="validation").thresholds
+    assert tight.report.nonzero <= 2 * 6 + 6 * 3  # what means nothing costs nothing
+    assert loose.report.nonzero <= middle.report.nonzero <= tight.report.nonzero
+    assert loose.report.nonzero == 1 + 3  # one input, one unit: no layer is emptied
+    default = inference.shrink(result).report.thresholds
+    assert default == inference.shrink(result, cut=inference.ByValidation()).report.thresholds
 
 
 @pytest.mark.parametrize("prior", [priors.GroupNormalJeffreys(), priors.GroupHorseshoe(0.1)])
-@pytest.mark.filterwarnings("ignore:The cut by threshold='noise' costs")
+@pytest.mark.filterwarnings("ignore:The cut by Noise")
 def test_scales_with_more_noise_than_mean_are_cut(prior):
     result = fitted(prior)
     factors = [f for name, f in result.guide.factors.items() if name.startswith("2/")]
@@ -229,43 +240,37 @@ def test_scales_with_more_noise_than_mean_are_cut(prior):
             if normal:
                 one.loc.fill_(1.0)
             one.log_scale[4:] = math.log(2.0) if normal else 0.5 * math.log(2 * math.log(5.0))
-    small = compress(result, threshold="noise")
-    assert small.thresholds["2"] == 0.0
+    small = inference.shrink(result, cut=inference.Noise())
+    assert small.report.thresholds["2"] == 0.0
     assert small.report.architecture.endswith("-4")
     # The scale of the layer, which is nearly certain, adds a little.
-    alpha = small.irrelevance["2"].values[4:].exp()
+    alpha = small.report.irrelevance["2"].values[4:].exp()
     assert alpha == pytest.approx(torch.full((4,), 4.0).double(), rel=0.1)
     with torch.no_grad():  # all of them noise
         for one in factors:
             one.log_scale[:4] = math.log(2.0) if normal else 0.5 * math.log(2 * math.log(5.0))
             one.log_scale[6] -= 0.1
-    small = compress(result, threshold="noise")
+    small = inference.shrink(result, cut=inference.Noise())
     assert small.report.layers["2"].inputs.tolist() == [6]
 
 
 def test_a_valley_is_found_layer_by_layer():
     net = nn.Sequential(nn.Linear(2, 40), nn.ReLU(), nn.Linear(40, 3))
     result = fitted(priors.GroupNormalJeffreys(), net, kill=[("2", g) for g in range(15)])
-    small = compress(result, threshold="valley")
-    assert small.thresholds["0"] == math.inf  # two values are no clusters
+    small = inference.shrink(result, cut=inference.Valley())
+    assert small.report.thresholds["0"] == math.inf  # two values are no clusters
     assert small.report.architecture == "2-25"
-
-
-@pytest.mark.parametrize("step", [compress, inference.narrow])
-@pytest.mark.parametrize("threshold", ["valley", "noise", 5.0, {"0": 5.0}, None])
-def test_a_tolerance_is_of_the_validation_rows(step, threshold):
-    rows = blobs(val_fraction=0.2 if threshold else 0.0)
-    result = fitted(priors.GroupNormalJeffreys(), rows=rows)
-    with pytest.raises(ValueError, match=r"tolerance=0\.01 is of threshold='validation'.*leave"):
-        step(result, threshold=threshold, tolerance=0.01)
 
 
 def test_without_validation_rows_the_valley_decides():
     rows = blobs(val_fraction=0.0)
     result = fitted(priors.GroupNormalJeffreys(), rows=rows)
-    assert compress(result).thresholds == compress(result, threshold="valley").thresholds
-    with pytest.raises(ValueError, match="needs validation rows.*threshold='valley'"):
-        compress(result, threshold="validation")
+    assert (
+        inference.shrink(result).report.thresholds
+        == inference.shrink(result, cut=inference.Valley()).report.thresholds
+    )
+    with pytest.raises(PyroccamError):
+        inference.shrink(result, cut=inference.ByValidation())
 
 
 class Rare(nn.Module):
@@ -288,48 +293,45 @@ def test_a_cut_network_is_compared_on_many_rows():
     result = fitted(priors.GroupNormalJeffreys(), Rare(), dataclasses.replace(rows, x_train=x))
     with torch.no_grad():
         result.guide.factors["a/weight"].loc[3] = 0.0  # the trace says that unit 3 is constant
-    for go_on in (compress, inference.narrow):
+    for go_on in (inference.shrink, inference.narrow):
         with pytest.raises(RuntimeError, match="Rare cannot be cut.*differ"):
-            go_on(result, threshold=100.0)
+            go_on(result, cut=inference.Thresholds(100.0))
 
 
-def test_what_cannot_be_done_is_said():
+def test_what_cannot_be_done_is_refused():
     result = fitted(priors.GroupNormalJeffreys())
-    with pytest.raises(ValueError, match=r"Unknown Bayesian layer '1'.*Known: 0, 2"):
-        compress(result, threshold={"1": 0.0})
+    for cut in (inference.Thresholds({"1": 0.0}), inference.Search(2)):
+        with pytest.raises(PyroccamError):
+            inference.narrow(result, cut=cut)
     for odd in ("knee", math.nan, True, {"0": "high"}, [3.0]):
-        with pytest.raises(
-            ValueError, match="threshold must be 'validation', 'valley', 'noise', a number"
-        ):
-            compress(result, threshold=odd)
-    for odd in (numpy.bool_(True), torch.tensor([1.0, 2.0]), torch.tensor(math.nan)):
-        with pytest.raises(ValueError, match="threshold must be 'validation'"):
-            compress(result, threshold=odd)
-    for tolerance in (-1.0, "much", math.nan):
-        with pytest.raises(ValueError, match="tolerance=.*a number of nats, 0 or more"):
-            compress(result, tolerance=tolerance)
-    with pytest.raises(
-        ValueError, match=r"needs a fit of models\.BayesianNetwork.*inference\.prune"
-    ):
-        compress(fit_depth())
+        with pytest.raises(PyroccamError):
+            inference.Thresholds(odd)
+    for odd in (-1.0, "much", math.nan):
+        with pytest.raises(PyroccamError):
+            inference.ByValidation(odd)
+    for given in ({"exits": "last"}, {"budget": inference.Bytes(100)}):
+        with pytest.raises(PyroccamError):
+            inference.shrink(result, **given)
+    with pytest.raises(PyroccamError):
+        inference.shrink(fit_depth(), cut=inference.Noise())
 
 
-@pytest.mark.parametrize("number", [numpy.float32, numpy.int64, torch.tensor])
+@pytest.mark.parametrize("number", [numpy.float32, numpy.int64])
 def test_numbers_of_other_libraries_are_thresholds(number):
     result = fitted(priors.GroupNormalJeffreys())
-    expected = compress(result, threshold=2.0)
+    expected = inference.shrink(result, cut=inference.Thresholds(2.0))
     for asked in (number(2), {"0": number(2), "2": number(2)}):
-        small = compress(result, threshold=asked)
-        assert small.thresholds == expected.thresholds == {"0": 2.0, "2": 2.0}
-    wide = [compress(result, tolerance=one(5)) for one in (float, number)]
-    assert wide[0].thresholds == wide[1].thresholds
+        small = inference.shrink(result, cut=inference.Thresholds(asked))
+        assert small.report.thresholds == expected.report.thresholds == {"0": 2.0, "2": 2.0}
+    wide = [inference.shrink(result, cut=inference.ByValidation(one(5))) for one in (float, number)]
+    assert wide[0].report.thresholds == wide[1].report.thresholds
 
 
 def test_the_fit_is_left_as_it_was():
     result = fitted(priors.GroupHorseshoe(0.01))
     before = {n: t.clone() for n, t in result.guide.state_dict().items()}
     data = dataclasses.asdict(result.settings)
-    compress(result, threshold="valley")
+    inference.shrink(result, cut=inference.Valley())
     after = result.guide.state_dict()
     assert all(torch.equal(before[n], after[n]) for n in before)
     assert dataclasses.asdict(result.settings) == data

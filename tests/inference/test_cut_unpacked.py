@@ -251,15 +251,15 @@ def test_the_whole_way_of_a_reader(tmp_path, prior):
         found = irrelevance(fit.model, fit.guide)
         at = {n: float(v.values.quantile(share)) if v.values.numel() > 3 else math.inf
               for n, v in found.items()}  # fmt: skip
-        pair = inference.narrow(fit, threshold=at)
+        pair = inference.narrow(fit, cut=inference.Thresholds(at))
         assert set(pair[0].layers) == set(pair[0].names.values())
         with torch.no_grad():
-            expected = decide(fit, "narrow", at).net(x)
+            expected = decide(fit, inference.Thresholds(at)).net(x)
             torch.testing.assert_close(mean_network(*pair)(x), expected, rtol=1e-3, atol=1e-3)
         fit = inference.fit(*pair, own, epochs=1, **options)
-    found = inference.compress(fit, threshold=math.inf)
-    assert found.nonzero < model.weights_before
+    found = inference.shrink(fit, cut=inference.Thresholds(math.inf))
+    assert found.report.nonzero < model.weights_before
     cell = found.net.get_submodule(fit.model.names["series.l1.hh"].removesuffix(".hh"))
     assert (cell.hh.weight.shape[1] < 6) == isinstance(prior, models.priors.GroupNormalJeffreys)
-    inference.packing.write(found.net, tmp_path / "small.pocc")
-    assert torch.equal(inference.packing.read(tmp_path / "small.pocc")(x), found.net(x))
+    inference.Small(found.net).save(tmp_path / "small.pocc")
+    assert torch.equal(inference.load(tmp_path / "small.pocc")(x), found.net(x))

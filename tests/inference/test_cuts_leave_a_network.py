@@ -55,23 +55,35 @@ def depends(net, x):
     return bool((outputs - outputs[:1]).abs().max() > 0)
 
 
+CUTTING = [
+    inference.Noise(),
+    inference.Valley(),
+    inference.Thresholds(-3.0),
+    inference.Thresholds({}),
+    inference.ByValidation(),
+]
+
+
 @pytest.mark.parametrize("val_fraction", [0.2, 0.0])
-@pytest.mark.parametrize("threshold", ["noise", "valley", -3.0, {}, "validation"])
+@pytest.mark.parametrize("cut", CUTTING)
 @pytest.mark.parametrize("prior", [priors.Normal(), priors.GroupNormalJeffreys()])
 @pytest.mark.parametrize("net", NETS)
-@pytest.mark.filterwarnings("ignore:threshold.* would cut", "ignore:The cut by")
-def test_a_posterior_of_noise_leaves_a_network(net, prior, threshold, val_fraction):
-    if threshold == "validation" and not val_fraction:
+@pytest.mark.filterwarnings("ignore:.* would cut", "ignore:The cut by")
+def test_a_posterior_of_noise_leaves_a_network(net, prior, cut, val_fraction):
+    if cut == inference.ByValidation() and not val_fraction:
         pytest.skip("there are no validation rows")
     build, data = NETS[net]
     rows = blobs(val_fraction=val_fraction) if data is blobs else images()
     for seed in range(2):
         result = noisy(prior, build, rows, seed)
-        asked = dict.fromkeys(result.model.layers, -5.0) if threshold == {} else threshold
-        small = inference.compress(result, threshold=asked)
+        by_layer = inference.Thresholds(dict.fromkeys(result.model.layers, -5.0))
+        asked = by_layer if cut == inference.Thresholds({}) else cut
+        small = inference.shrink(result, cut=asked)
         assert depends(small.net, rows.x_train)
-        assert all(small.bits[name].total for name in small.bits if net == "perceptron")
-        model, guide = inference.narrow(result, threshold=asked)
+        assert all(
+            small.report.bits[name].total for name in small.report.bits if net == "perceptron"
+        )
+        model, guide = inference.narrow(result, cut=asked)
         assert depends(mean_network(model, guide), rows.x_train)
 
 
@@ -102,16 +114,16 @@ def test_without_rows_the_smallest_network_that_has_a_path_is_left():
     wanted = {name: max(0.0, float(one.values.min())) for name, one in cuts.found.items()}
     assert not cuts.leave_network(wanted)
     with pytest.warns(UserWarning, match="would cut every path to the outputs; left is the small"):
-        small = inference.compress(result, threshold="noise")
+        small = inference.shrink(result, cut=inference.Noise())
     assert re.search(r"no validation rows to judge it by", small.warnings[0])
-    assert small.to_json()["warnings"] == small.warnings
-    assert cuts.leave_network(small.thresholds)
+    assert small.report.to_json()["warnings"] == list(small.warnings)
+    assert cuts.leave_network(small.report.thresholds)
     for name, one in cuts.found.items():
-        assert small.thresholds[name] >= wanted[name]
-        below = one.values[one.values < small.thresholds[name]]
-        if small.thresholds[name] > wanted[name]:  # one weight less, and there is no path
+        assert small.report.thresholds[name] >= wanted[name]
+        below = one.values[one.values < small.report.thresholds[name]]
+        if small.report.thresholds[name] > wanted[name]:  # one weight less, and there is no path
             less = max(float(below.max()), wanted[name]) if len(below) else wanted[name]
-            assert not cuts.leave_network({**small.thresholds, name: less})
+            assert not cuts.leave_network({**small.report.thresholds, name: less})
 
 
 def test_with_rows_the_network_left_is_as_good_as_the_whole():
@@ -119,10 +131,10 @@ def test_with_rows_the_network_left_is_as_good_as_the_whole():
     cuts = Cuts(*parts(result))
     everything = dict.fromkeys(cuts.found, math.inf)
     with pytest.warns(UserWarning, match=r"within 0\.001 nats of the whole one on the validation"):
-        small = inference.compress(result, threshold="noise")
+        small = inference.shrink(result, cut=inference.Noise())
     assert len(small.warnings) == 1  # it costs nothing
-    assert cuts.cost(small.thresholds) <= cuts.cost(everything) + TOLERANCE + 1e-9
-    assert cuts.size(small.thresholds) < cuts.size(everything)
+    assert cuts.cost(small.report.thresholds) <= cuts.cost(everything) + TOLERANCE + 1e-9
+    assert cuts.size(small.report.thresholds) < cuts.size(everything)
 
 
 def test_a_cut_that_costs_much_says_both_numbers():
@@ -133,18 +145,18 @@ def test_a_cut_that_costs_much_says_both_numbers():
             if name.endswith("/scale"):
                 factor.log_scale[2:] = factor.loc[2:].abs().log() + 1.0
                 factor.log_scale[:2] = factor.loc[:2].abs().log() - 3.0
-    with pytest.warns(UserWarning, match="The cut by threshold='noise' costs"):
-        small = inference.compress(result, threshold="noise")
+    with pytest.warns(UserWarning, match="The cut by Noise"):
+        small = inference.shrink(result, cut=inference.Noise())
     (said,) = small.warnings
     after, before, nothing = map(float, re.findall(r"(-?\d+\.\d+) (?:nats|before|without)", said))
     assert after > before + COSTLY
     cuts = Cuts(*parts(result))
-    assert after == pytest.approx(cuts.cost(small.thresholds), abs=6e-4)
+    assert after == pytest.approx(cuts.cost(small.report.thresholds), abs=6e-4)
     assert before == pytest.approx(cuts.cost(dict.fromkeys(cuts.found, math.inf)), abs=6e-4)
     counts = torch.bincount(rows.y_train, minlength=3).double() + 1.0
     shares = counts / counts.sum()
     assert nothing == pytest.approx(-float(shares[rows.y_val].log().mean()), abs=6e-4)
-    assert inference.compress(result, threshold="validation").warnings == []
+    assert inference.shrink(result, cut=inference.ByValidation()).warnings == []
 
 
 def test_knowing_nothing_of_a_regression_is_a_normal_of_its_targets():
@@ -170,5 +182,7 @@ def test_a_rule_that_leaves_a_path_is_not_changed():
     result = layers_apart(val_fraction=0.2)
     found = irrelevance(result.model, result.guide)
     asked = {"4": float(found["4"].values.quantile(0.9))}
-    chosen = choose_thresholds(asked, found, *parts(result)[:1], *parts(result)[2:], None)
+    chosen = choose_thresholds(
+        inference.Thresholds(asked), found, *parts(result)[:1], *parts(result)[2:]
+    )
     assert chosen.thresholds == {"0": math.inf, "2": math.inf, **asked}

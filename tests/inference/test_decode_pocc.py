@@ -10,7 +10,8 @@ from pathlib import Path
 import plain
 import pytest
 import torch
-from pyroccam.inference.packing import Codebook, decode_pocc, write
+from pyroccam.inference.packing import Codebook, decode_pocc
+from pyroccam.inference.packing.packed import write
 from pyroccam.models.plain.description import describe, state
 from safetensors.torch import load_file
 from torch import nn

@@ -8,6 +8,7 @@ import pytest
 import torch
 from alternatives import EDGES, FIRST, SECOND, graph
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.pruning import random_structures
 from pyroccam.models import priors
 from pyroccam.models.networks.discrete import discretised
@@ -97,12 +98,12 @@ def test_a_choice_leaves_no_vertex_empty(rows, seed, together):
         if any(q > 0.5 and not there for q, there in probs):
             continue
         try:
-            inference.discretise(fit, choice)
+            inference.pruning.discretise(fit, choice)
         except ValueError:
             continue
         best = max(best, sum(math.log(q if there else 1.0 - q) for q, there in probs))
     assert found.log_prob == pytest.approx(best, abs=1e-4)
-    assert isinstance(inference.discretise(fit), nn.Module)
+    assert isinstance(inference.shrink(fit).net, nn.Module)
 
 
 @pytest.mark.parametrize("prior", [None, priors.Normal(1.0)])
@@ -112,20 +113,20 @@ def test_the_plain_network_is_that_of_the_most_probable_structure(rows, prior):
     for first, second in itertools.product(range(3), range(2)):
         put(fit, FIRST, *[1.0 + 5.0 * (k == first) for k in range(3)])
         put(fit, SECOND, *[1.0 + 5.0 * (k == second) for k in range(2)])
-        net = inference.discretise(fit)
+        net = inference.shrink(fit).net
         expected = fit.outputs(x, "deterministic")[0]
         torch.testing.assert_close(net(x), expected)
         assert {m.__module__.split(".")[0] for m in net.modules()} == {"torch"}
         layers = [m for m in net.modules() if isinstance(m, nn.Linear)]
         assert len(layers) == 2 + (EDGES[FIRST][first] == "deep")
-    other = inference.discretise(fit, {FIRST: "deep", SECOND: "bent"})
+    other = inference.pruning.discretise(fit, {FIRST: "deep", SECOND: "bent"})
     assert sum(p.numel() for p in other.parameters()) == 3 * 2 + 2 + 2 * 2 + 2 + 2 + 1
 
 
 def test_it_is_saved_and_loaded_without_pickle(rows, tmp_path):
     fit = fitted(rows)
-    net = inference.discretise(fit)
-    inference.save(net, tmp_path)
+    net = inference.shrink(fit).net
+    inference.Small(net).save(tmp_path)
     again = inference.load(tmp_path)
     assert torch.equal(again(rows.x_test), net(rows.x_test))
 
@@ -139,7 +140,7 @@ def test_random_structures_of_one_size(rows):
     assert found[:4] == small
     assert len({str(choice) for choice in found}) == len(found) == 6
     for choice in found:
-        net = inference.discretise(fit, choice)
+        net = inference.pruning.discretise(fit, choice)
         count = sizes[choice[FIRST][0]] + 3
         assert sum(p.numel() for p in net.parameters()) == count
     assert random_structures(fit.model, 3, seed=1) == random_structures(fit.model, 3, seed=1)
@@ -210,20 +211,17 @@ def test_random_subsets_leave_no_vertex_empty(rows):
     for choice in random_structures(fit.model, 20, parameters=20, tolerance=2.0):
         assert choice[FIRST]
         assert choice[SECOND]
-        inference.discretise(fit, choice)
+        inference.pruning.discretise(fit, choice)
 
 
 def test_errors(rows):
     fit = fitted(rows)
-    for cut in (inference.compress, inference.narrow):
-        with pytest.raises(ValueError, match="net = inference.discretise"):
-            cut(fit)
-    with pytest.raises(ValueError, match="Did you mean 'relu'"):
-        inference.discretise(fit, {FIRST: "rellu", SECOND: "bent"})
-    model = models.BayesianNetwork(nn.Linear(3, 1), rows, prior=priors.Normal(1.0))
-    known = inference.fit(model, guides.MeanField(model), rows, epochs=1, progress=False)
-    with pytest.raises(ValueError, match=r"one of BayesianNetwork\. Depth is cut"):
-        inference.discretise(known)
+    with pytest.raises(PyroccamError):
+        inference.narrow(fit)
+    with pytest.raises(PyroccamError):
+        inference.shrink(fit, cut=inference.Noise())
+    with pytest.raises(PyroccamError):
+        inference.pruning.discretise(fit, {FIRST: "rellu", SECOND: "bent"})
 
 
 def test_averages_over_structure_in_an_ensemble():
@@ -262,7 +260,7 @@ def test_random_structures_count_a_graph_within_a_graph_once(rows):
     assert found["0.x-y"] == ["flat"]
     (found,) = random_structures(fit.model, 1, parameters=4 + 12, tolerance=0.0)
     assert found["0.x-y"] == ["deep"]
-    assert sum(p.numel() for p in inference.discretise(fit, found).parameters()) == 16
+    assert sum(p.numel() for p in inference.pruning.discretise(fit, found).parameters()) == 16
 
 
 def test_within_the_tolerance_every_structure_is_as_likely(rows):

@@ -89,7 +89,7 @@ def test_a_fit_of_a_network_in_double_precision(kind, task):
     other = inference.swap(fit, progress=False)
     assert floats(other.model) | floats(other.guide) == {torch.float64}
     if kind == "groups":
-        assert inference.compress(fit).net(x).dtype == torch.float64
+        assert inference.shrink(fit).net(x).dtype == torch.float64
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -104,26 +104,26 @@ def test_predictions_agree_with_single_precision(kind, task):
     torch.testing.assert_close(found.float(), single.predict(x, how), **NEAR)
     assert double.evaluate(how=how) == pytest.approx(single.evaluate(how=how), rel=1e-4)
     if kind == "groups":
-        one, other = inference.compress(single), inference.compress(double)
+        one, other = inference.shrink(single), inference.shrink(double)
         torch.testing.assert_close(other.net(x.double()).float(), one.net(x), **NEAR)
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("form", ["single", "marginal"])
+@pytest.mark.parametrize("form", ["last", "average"])
 def test_pruned_depth(form, task, tmp_path):
     data = rows(task)
     single = inference.fit(*depth_pair(data), data, **QUICK)
     double, x = in_double(single), data.x_test
-    one, other = (inference.prune(fit, form=form) for fit in (single, double))
+    one, other = (inference.shrink(fit, exits=form).net for fit in (single, double))
     assert floats(other) == {torch.float64}
     assert other(x.double()).dtype == torch.float64
     torch.testing.assert_close(other(x.double()).float(), one(x), **NEAR)
     scores = evaluate_pruned(other, x.double(), double.data.y_test, double.data.y_std)
     expected = evaluate_pruned(one, x, data.y_test, data.y_std)
     assert scores == pytest.approx(expected, rel=1e-4)
-    again = inference.load(inference.save(other, tmp_path))
+    again = inference.load(inference.Small(other).save(tmp_path))
     assert torch.equal(again(x.double()), other(x.double()))
-    whole = inference.load(inference.save(one, tmp_path))
+    whole = inference.load(inference.Small(one).save(tmp_path))
     assert torch.equal(whole(x), one(x))
 
 

@@ -281,7 +281,7 @@ def test_probabilities_are_those_of_the_likelihood():
 def test_what_cannot_be_averaged_is_named(normal, dropout):
     depth = models.LearntDepth.mlp(DATA, width=4, max_depth=1)
     fit = inference.fit(depth, guides.CategoricalDepth(depth), DATA, device="cpu", **SETTINGS)
-    with pytest.raises(PyroccamError):
+    with pytest.raises(ValueError, match="LearntDepth.*inference.shrink"):
         EnsembleNetwork(fit)
     outputs, weights = components(fit, DATA.x_test)
     assert torch.equal(weights, fit.weights)

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.packing import fused, read, write
+from pyroccam.inference.packing import fused
+from pyroccam.inference.packing.packed import read, write
 from pyroccam.models.plain.description import describe, rebuild
 from torch import nn
 from torchvision.models.resnet import BasicBlock
@@ -166,7 +167,7 @@ def test_what_is_compressed_read_and_fused(tmp_path):
     model = models.BayesianNetwork(net, digits, prior=models.priors.GroupNormalJeffreys())
     how = {"epochs": 2, "batch_size": 100, "progress": False}
     fit = inference.fit(model, guides.MeanField(model), digits, **how)
-    small = inference.compress(fit, threshold=3.0)
+    small = inference.shrink(fit, cut=inference.Thresholds(3.0))
     write(small.net, tmp_path / "small.pocc")
     found = read(tmp_path / "small.pocc")
     assert all(torch.equal(t, small.net.state_dict()[n]) for n, t in found.state_dict().items())

@@ -6,6 +6,7 @@ import pytest
 import torch
 from plain import network
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.fits.retraining import PlainTraining
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.training import trainer
@@ -173,7 +174,7 @@ def test_a_model_leaves_the_network_that_it_was_given_as_it_was(kind):
             torch.testing.assert_close(first, before[0][0]["outputs"][0])
             fit = inference.fit(model, guide, table, epochs=1, **QUICK)
             if kind in ("convolution", "weight norm", "frozen"):
-                inference.compress(fit, threshold=1e9)
+                inference.shrink(fit, cut=inference.Thresholds(1e9))
         for one, seen in zip(given, before, strict=True):
             assert_same(facts(one, table.x_test), seen)
 
@@ -227,14 +228,16 @@ def test_what_is_frozen_stays_through_training_cutting_and_retraining(how, monke
     assert fit.engine["kind"] == ("graph" if how == "layers" else "eager")
     found = {"the means": mean_network(model, fit.guide)}
     found["anew"] = model.anew(table).first_network()
-    smaller = inference.narrow(fit, threshold=1e9)
+    smaller = inference.narrow(fit, cut=inference.Thresholds(1e9))
     again = inference.fit(*smaller, table, epochs=2, **QUICK)
     found["narrow"] = again.posterior.mean_network()
     if how == "in evaluation":  # compress writes statistics into scales that are not frozen
         found["retrained"] = PlainTraining(found["the means"], fit)(2, 0.1)[0]
     else:
         again = 2 * (how == "layers")
-        found["compressed"] = inference.compress(fit, threshold=1e9, retrain_epochs=again).net
+        found["compressed"] = inference.shrink(
+            fit, cut=inference.Thresholds(1e9), code=inference.Digits(epochs=again)
+        ).net
     for what, one in found.items():
         after = values(one)
         for name in stays:
@@ -252,7 +255,7 @@ def test_what_is_frozen_is_said_and_random_where_it_is_named():
         model = models.BayesianNetwork(partly_frozen("layers"), table, **options)
         assert list(model.sites) == ["0.weight", "0.bias", "7.weight", "7.bias"]
     frozen = partly_frozen(None).requires_grad_(False)
-    with pytest.raises(ValueError, match="that could be Bayesian, and is not frozen"):
+    with pytest.raises(PyroccamError):
         models.BayesianNetwork(frozen, table, prior=priors.Normal())
 
 

@@ -43,7 +43,7 @@ def test_ids_go_the_whole_way(layers: list[str] | None) -> None:
     assert fit.evaluate("test")["accuracy"] > 0.95
     model, guide = inference.narrow(fit)
     fit = inference.fit(model, guide, own, epochs=2, batch_size=50)
-    small = inference.compress(fit).net
+    small = inference.shrink(fit).net
     assert small(own.x_test).argmax(1).eq(own.y_test).float().mean() > 0.95
     assert small(own.x_test[:3]).shape == (3, 2)
     assert posterior.EnsembleNetwork(fit, draws=2)(own.x_test).shape == (200, 2)
@@ -68,18 +68,23 @@ def test_a_network_that_fails_says_what_it_was_given(net: nn.Module, x: Tensor, 
     assert re.search(said, note)
 
 
-@pytest.mark.filterwarnings("ignore:threshold.* would cut", "ignore:The cut by")
+@pytest.mark.filterwarnings("ignore:.* would cut", "ignore:The cut by")
 def test_ids_are_cut_by_every_rule_timed_and_diagnosed() -> None:
     torch.manual_seed(0)
     own = words(ids=True)
     prior = models.priors.GroupNormalJeffreys()
     model = models.BayesianNetwork(Words(), own, prior=prior, layers=["hidden", "out"])
     fit = inference.fit(model, guides.MeanField(model), own, epochs=3, batch_size=50, lr=0.01)
-    for threshold in ("noise", "valley", "validation", -100.0):
-        small = inference.compress(fit, threshold=threshold, retrain_epochs=1)
+    for cut in (
+        inference.Noise(),
+        inference.Valley(),
+        inference.ByValidation(),
+        inference.Thresholds(-100.0),
+    ):
+        small = inference.shrink(fit, cut=cut, code=inference.Digits(epochs=1))
         outputs = small.net(own.x_train)
         assert (outputs - outputs[:1]).abs().max() > 0
-        narrowed, _ = inference.narrow(fit, threshold=threshold)
+        narrowed, _ = inference.narrow(fit, cut=cut)
         assert inference.cutting.count_parameters(narrowed.start_network()) <= 160 + 144 + 34
     nets = {"whole": fit.posterior.mean_network(), "small": small.net}
     times = inference.cutting.seconds_per_batch(nets, own.x_test[:20], rounds=2)

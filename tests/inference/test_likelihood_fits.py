@@ -7,6 +7,7 @@ import pytest
 import torch
 from pyro.infer import SVI, TraceEnum_ELBO
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics
 from pyroccam.inference.posterior.depth import exact_depth_posterior
 from pyroccam.inference.posterior.metrics import label_metrics
@@ -160,8 +161,8 @@ def test_depth_in_closed_form_and_everything_after_it(word, tmp_path):
     )
     exact = exact_depth_posterior(fit.model, data)
     torch.testing.assert_close(fit.weights.double(), exact, atol=1e-4, rtol=1e-3)
-    small = inference.prune(fit)
-    inference.save(small, tmp_path)
+    small = inference.shrink(fit).net
+    inference.Small(small).save(tmp_path)
     again = inference.load(tmp_path)
     assert torch.equal(again(data.x_test), small(data.x_test))
     assert small.description["likelihood"] == type(fit.model.likelihood).__name__
@@ -185,7 +186,7 @@ def test_random_weights_are_narrowed_and_compressed(word):
     fit = inference.fit(*pair, data, epochs=20, batch_size=64, lr=0.01, seed=0, **QUICK)
     model, _ = inference.narrow(fit)
     assert type(model.likelihood) is type(fit.model.likelihood)
-    small = inference.compress(fit)
+    small = inference.shrink(fit)
     assert small.net(data.x_test).shape == (200, model.likelihood.outputs)
     assert math.isfinite(diagnostics.loo(fit, draws=50).elpd)
     assert diagnostics.elpd(fit, draws=20).gain > 0  # more than the targets alone would say
@@ -251,9 +252,9 @@ def test_label_metrics_are_those_of_scikit_learn():
     f1 = metrics.f1_score(y, p > 0.5, average="macro", zero_division=0)
     assert found["f1"] == pytest.approx(f1, abs=1e-6)
     assert "auroc" not in label_metrics(p, torch.zeros_like(y))
-    with pytest.raises(ValueError, match="values from -1 to"):
+    with pytest.raises(PyroccamError):
         label_metrics(p - 1.0 - p.min(), y)
-    with pytest.raises(ValueError, match=r"got shape \(40, 3\) beside y of shape \(40, 2\)"):
+    with pytest.raises(PyroccamError):
         label_metrics(p, y[:, :2])
 
 

@@ -64,7 +64,7 @@ def test_a_folder_that_would_be_read_as_another_network_is_not_written(tmp_path,
 def test_a_network_of_ones_own_needs_its_stack(tmp_path):
     model, x = trained("own")
     net = cut(model, "marginal")
-    inference.save(net, tmp_path)
+    inference.Small(net).save(tmp_path)
     with pytest.raises(ValueError, match=r"a network of one's own.*load\(folder, stack=\.\.\.\)"):
         inference.load(tmp_path)
     fresh = own_stack()

@@ -7,8 +7,8 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, inference, models
-from pyroccam.inference import compress
-from pyroccam.inference.packing import read, write
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.packing.packed import read, write
 from pyroccam.inference.pruning.weight_sharing import levels_of, on_levels
 from pyroccam.models import priors
 from torch import nn
@@ -47,14 +47,14 @@ def fit():
 
 
 def test_a_compressed_network_lies_on_the_levels_and_so_does_its_file(fit, tmp_path):
-    small = compress(fit, threshold=3.0)
+    small = inference.shrink(fit, cut=inference.Thresholds(3.0))
     levels = levels_of(fit.model)
     assert {name: len(own) for name, own in levels.items()} == {"0": 5, "2": 5}
     weights = [p.detach() for p in small.net.parameters() if p.dim() == 2]
     for weight, own in zip(weights, levels.values(), strict=True):
         assert {*weight.unique().tolist()} <= {*own.tolist()}  # the very numbers
     assert len(weights[0].unique()) == 5
-    assert {name: bits.total for name, bits in small.bits.items()} == {"0": 2, "2": 2}
+    assert {name: bits.total for name, bits in small.report.bits.items()} == {"0": 2, "2": 2}
     path = tmp_path / "small.pocc"
     write(small.net, path)
     again = read(path)
@@ -65,7 +65,7 @@ def test_a_compressed_network_lies_on_the_levels_and_so_does_its_file(fit, tmp_p
 
 
 def test_what_is_noise_is_zero_and_the_rest_on_the_nearest_level(fit):
-    small = compress(fit, threshold=3.0)
+    small = inference.shrink(fit, cut=inference.Thresholds(3.0))
     for name, own in levels_of(fit.model).items():
         q = fit.guide.posterior(f"{name}.weight").base_dist
         noise = 2 * q.scale.log() - q.loc.square().log() > 3
@@ -83,7 +83,7 @@ def test_what_is_noise_is_zero_and_the_rest_on_the_nearest_level(fit):
 def test_thresholds_are_judged_by_weights_on_the_levels(fit):
     """A cut by the validation rows is within the tolerance of the rounded network, not of the
     means."""
-    small = compress(fit, threshold="validation", tolerance=0.01)
+    small = inference.shrink(fit, cut=inference.ByValidation(0.01))
     x, y = fit.data.x_val, fit.data.y_val
     means = fit.posterior.mean_network()
     rounded = on_levels(means, levels_of(fit.model))
@@ -97,25 +97,27 @@ def test_thresholds_are_judged_by_weights_on_the_levels(fit):
 
 def test_a_free_first_layer_keeps_values_of_its_own():
     fit = trained(priors.MultiSpike(5, first="free"))
-    small = compress(fit, threshold=3.0)
+    small = inference.shrink(fit, cut=inference.Thresholds(3.0))
     first, second = (p.detach() for p in small.net.parameters() if p.dim() == 2)
     assert len(first.unique()) > 20
     assert {*second.unique().tolist()} <= {*levels_of(fit.model)["2"].tolist()}
-    assert small.bits["0"].total > 2
-    assert small.bits["2"].total == 2
+    assert small.report.bits["0"].total > 2
+    assert small.report.bits["2"].total == 2
 
 
 def test_what_cannot_be_is_said(fit):
-    with pytest.raises(ValueError, match=r"retrain_epochs=2: .* would leave them\.\nLeave it out"):
-        compress(fit, retrain_epochs=2)
+    with pytest.raises(PyroccamError):
+        inference.shrink(fit, cut=inference.Search(2))
     tiny = nn.Sequential(nn.Linear(2, 3))
-    with pytest.raises(ValueError, match=r"layer '0' are nearest to zero .*\nTrain longer"):
+    with pytest.raises(PyroccamError):
+        inference.shrink(fit, code=inference.Digits(epochs=2))
+    with pytest.raises(PyroccamError):
         on_levels(tiny, {"0": torch.tensor([-9.0, 0.0, 9.0])})
 
 
 def test_a_narrower_network_keeps_means_between_levels_and_its_levels(fit):
     """Narrowing is on the way: nothing is rounded yet."""
-    model, guide = inference.narrow(fit, threshold=3.0)
+    model, guide = inference.narrow(fit, cut=inference.Thresholds(3.0))
     for name, own in levels_of(model).items():
         torch.testing.assert_close(own, levels_of(fit.model)[name])
         assert len(guide.posterior(f"{name}.weight").mean.unique()) > 20

@@ -38,7 +38,7 @@ def test_any_small_network_comes_back_from_both_kinds_of_files(folder, drawn, bi
     with torch.no_grad():
         expected = quantised(net, bits, rest=rest)(x)
         assert torch.equal(read(folder / "net")(x), expected)
-        saved = inference.save(read(folder / "net"), folder / "saved")
+        saved = inference.Small(read(folder / "net")).save(folder / "saved")
         assert torch.equal(inference.load(saved)(x), expected)
 
 

@@ -180,7 +180,7 @@ def test_a_likelihood_of_ones_own_is_scored_by_its_task(own):
         right = (probs.argmax(-1) == rows.y_test).double().mean()
         assert found["accuracy"] == pytest.approx(float(right))
     assert found["nll"] == pytest.approx(nll, rel=1e-5)
-    small = inference.compress(fit, threshold=100.0)
+    small = inference.shrink(fit, cut=inference.Thresholds(100.0))
     assert predict.evaluate_net(small.net, model, rows).keys() == found.keys()
 
 

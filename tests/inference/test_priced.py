@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from fitting import blobs, fit_weights
-from pyroccam import guides
-from pyroccam.inference import compress
+from pyroccam import guides, inference
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.fits.retraining import row_changes
-from pyroccam.inference.packing import write
+from pyroccam.inference.packing.packed import write
 from pyroccam.inference.packing.priced import priced
 from pyroccam.models import priors
 from torch import nn
@@ -104,21 +104,6 @@ def test_a_higher_price_takes_fewer_bits_and_errs_more():
     assert (among[:3000] == 0).sum() > (alone == 0).sum()
 
 
-@pytest.mark.parametrize(
-    ("weights", "variances", "price", "said"),
-    [
-        ([1.0, 2.0], [1.0], 1.0, r"weights \(2,\) and variances \(1,\) must be of one shape"),
-        ([0.0, 0.0], [1.0, 1.0], 1.0, "some weight not zero"),
-        ([1.0, 2.0], [1.0, 0.0], 1.0, "variances positive"),
-        ([1.0, math.nan], [1.0, 1.0], 1.0, "weights must be finite"),
-        ([1.0, 2.0], [1.0, 1.0], 0.0, "a price must be positive and finite, got 0.0"),
-    ],
-)
-def test_impossible_numbers_are_refused(weights, variances, price, said):
-    with pytest.raises(ValueError, match=said):
-        priced(torch.tensor(weights), torch.tensor(variances), price)
-
-
 # -- of a fit ---------------------------------------------------------------------------------
 
 
@@ -132,15 +117,15 @@ def test_a_file_is_smaller_and_predicts_the_same(tmp_path):
     rows = blobs()
     fit = fit_weights(priors.Normal(), wide(), rows, epochs=40)
     sizes = {}
-    for rule in ("relative", "rate"):
-        small = compress(fit, threshold=100.0, significand=rule)
+    for rule, code in (("relative", inference.Digits()), ("rate", inference.Steps())):
+        small = inference.shrink(fit, cut=inference.Thresholds(100.0), code=code)
         write(small.net, tmp_path / f"{rule}.pocc")
         sizes[rule] = (tmp_path / f"{rule}.pocc").stat().st_size
         change = row_changes(fit.posterior.mean_network(), small.net, fit).mean()
         if rule == "rate":
             assert change <= 1e-3
             weights = [p for p in small.net.parameters() if p.dim() == 2]
-            for w, one in zip(weights, small.bits.values(), strict=True):
+            for w, one in zip(weights, small.report.bits.values(), strict=True):
                 assert one.exponent == 0
                 values = torch.cat([torch.zeros(1), w.detach().abs().flatten()]).unique()
                 whole = values / values.diff().min()
@@ -153,23 +138,18 @@ def test_a_network_that_says_nothing_keeps_a_weight():
     rows = blobs()
     rows = dataclasses.replace(rows, y_train=rows.y_train.flip(0))
     fit = fit_weights(priors.Normal(), wide(), rows, epochs=1, kl_weight=20.0)
-    small = compress(fit, threshold=1e9, significand="rate")
-    assert small.rates.kept > 0
+    small = inference.shrink(fit, cut=inference.Thresholds(1e9), code=inference.Steps())
+    assert small.report.rates.kept > 0
     assert any(bool(p.any()) for p in small.net.parameters() if p.dim() == 2)
 
 
 def test_what_it_needs_is_said_before_anything_is_cut():
     rows = blobs()
-    fit = fit_weights(priors.Normal(), wide(), rows, epochs=1)
     point = fit_weights(priors.Normal(), wide(), rows, guide=guides.Delta, epochs=1)
-    with pytest.raises(ValueError, match="significand must be one of .*'rate'; got 'rat'"):
-        compress(fit, significand="rat")
-    with pytest.raises(ValueError, match=r"point estimate.\nLeave it out, or fit a posterior"):
-        compress(point, significand="rate")
-    with pytest.raises(ValueError, match="exponent='published_three' changes nothing"):
-        compress(fit, significand="rate", exponent="published_three")
-    with pytest.raises(ValueError, match=r"significand='rate' changes nothing where the weights"):
-        compress(fit, threshold=100.0, significand="rate", codebook=3)
+    with pytest.raises(PyroccamError):
+        inference.Digits("rate")
+    with pytest.raises(PyroccamError):
+        inference.shrink(point, code=inference.Steps())
     none = fit_weights(priors.Normal(), wide(), blobs(val_fraction=0.0), epochs=1)
-    with pytest.raises(ValueError, match="validation rows, and there are none"):
-        compress(none, significand="rate")
+    with pytest.raises(PyroccamError):
+        inference.shrink(none, code=inference.Steps())

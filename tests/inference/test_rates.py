@@ -233,21 +233,3 @@ def test_a_layer_without_weights_costs_nothing():
     assert rates.group_rates(20, [layer, none], [5, 0]) == rates.group_rates(20, [layer], [5])
     found = rates.sparse_rates(20, [layer, none], [4, 0], [5, 0])
     assert found == rates.sparse_rates(20, [layer], [4], [5])
-
-
-def test_impossible_numbers():
-    layer = Layer(2, 3)
-    for call, words in [
-        (lambda: rates.group_rates(10, [layer], [8, 8]), "1 layers but 2 numbers of bits"),
-        (lambda: rates.group_rates(5, [layer], [8]), "6 kept weights of 5"),
-        (lambda: rates.group_rates(5, [Layer(0, 3)], [8]), "0 kept weights of 5"),
-        (lambda: rates.group_rates(6, [layer], [0]), "bits per weight must be at least 1"),
-        (lambda: rates.sparse_rates(6, [layer], [1, 1], [8]), "1 layers but 2 numbers of kept"),
-        (lambda: rates.sparse_rates(6, [layer], [0], [8]), "0 kept weights of 6"),
-        (lambda: rates.sparse_rates(9, [layer], [7], [8]), "expected 0 ... 6"),
-        (lambda: rates.sparse_rates(9, [layer], [6], [0]), "bits per weight must be at least 1"),
-        (lambda: rates.sparse_pruning(5, 0, 0), "nothing is stored"),
-        (lambda: Layer(-1, 2), "impossible size"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            call()

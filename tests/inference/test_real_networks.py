@@ -101,7 +101,7 @@ def words(rows):
         (Bert, words, {"norm", "attention.norm", "last_norm"}),
     ],
 )
-@pytest.mark.filterwarnings("ignore:The cut by threshold")
+@pytest.mark.filterwarnings("ignore:The cut by")
 def test_they_go_the_whole_way(tmp_path, build, x, left_whole):
     torch.manual_seed(0)
     x, y = x(60), torch.arange(60) % 3
@@ -112,16 +112,16 @@ def test_they_go_the_whole_way(tmp_path, build, x, left_whole):
     found = irrelevance(fit.model, fit.guide)
     at = {n: float(v.values.quantile(0.7)) if v.values.numel() > 3 else math.inf
           for n, v in found.items()}  # fmt: skip
-    pair = inference.narrow(fit, threshold=at)
+    pair = inference.narrow(fit, cut=inference.Thresholds(at))
     with torch.no_grad():
-        expected = decide(fit, "narrow", at).net(x)
+        expected = decide(fit, inference.Thresholds(at)).net(x)
         torch.testing.assert_close(mean_network(*pair)(x), expected, rtol=1e-3, atol=1e-3)
     fit = inference.fit(*pair, own, epochs=1, **options)
-    small = inference.compress(fit, threshold=math.inf)
+    small = inference.shrink(fit, cut=inference.Thresholds(math.inf))
     assert set(small.report.left_whole) == left_whole
     assert small.report.parameters_after < 0.85 * model.parameters_before
-    inference.packing.write(small.net, tmp_path / "small.pocc")
-    again = inference.packing.read(tmp_path / "small.pocc")
+    inference.Small(small.net).save(tmp_path / "small.pocc")
+    again = inference.load(tmp_path / "small.pocc")
     torch.testing.assert_close(again(x), small.net(x))
 
 

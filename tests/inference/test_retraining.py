@@ -173,13 +173,13 @@ def fit(fitted_wide):
 
 def test_the_smallest_network_that_is_as_good(fit):
     """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
-    small = inference.compress(fit, retrain_epochs=60)
-    whole = retrain(fit.posterior.mean_network(), fit, 60)
+    small = inference.shrink(fit, cut=inference.Search(60))
+    whole = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60)
     left = sum(int(p.count_nonzero()) for p in small.net.parameters())
     assert left < sum(p.numel() for p in whole.net.parameters()) / 3
     worse = row_losses(small.net, fit) - whole.losses
     assert worse.mean() <= max(0.02, float(worse.std()) / 20) + 0.01
-    assert small.to_json()["retrained"]["val_nll_after"] < whole.before
+    assert small.report.to_json()["retrained"]["val_nll_after"] < whole.before
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -192,7 +192,7 @@ def test_inputs_whose_weights_are_zero_already_go(monkeypatch, fit, begun):
     if begun:
         net = fit.posterior.mean_network()
         numbers = Numbers(net, fit.model.likelihood, {}, 3e-3, 0.0, 1)
-    kept, found = smallest(fit, 1, numbers)
+    kept, found = smallest(fit, inference.Search(1, trained=numbers))
     assert len(kept.report.layers["0"].inputs) <= 3
     torch.testing.assert_close(row_losses(found.net, fit), found.losses)
 
@@ -208,7 +208,7 @@ def test_a_size_that_leaves_no_path_is_passed_over(monkeypatch, fit):
     monkeypatch.setattr(decision, "irrelevance", lambda *pair, by: found)
     monkeypatch.setattr(decision, "SHARES", (0.001,))
     assert thresholds_of_share(found, 0.001) == {"0": 0.0, "2": 0.0}
-    kept, _ = smallest(fit, 1)
+    kept, _ = smallest(fit, inference.Search(1))
     assert kept.report.architecture == "8-32"
 
 
@@ -290,19 +290,13 @@ def test_a_rounding_that_the_rows_happen_to_like_is_not_taken(monkeypatch, fit):
     assert float(row_changes(net, quantised(net, rounding(more - 1)), lucky).mean()) > 0.001
 
 
-def test_numbers_without_a_search_are_refused(fitted):
-    numbers = Numbers(small_net(fitted.data), fitted.model.likelihood, {}, 3e-3, 0.0, 1)
-    with pytest.raises(ValueError, match="trained= is what a search"):
-        inference.compress(fitted, threshold=3.0, retrain_epochs=1, trained=numbers)
-
-
 def test_a_few_validation_rows_do_not_tell_what_may_go(monkeypatch, fit):
     few = dataclasses.replace(fit.data, x_val=fit.data.x_val[:49], y_val=fit.data.y_val[:49])
     few_fit = dataclasses.replace(fit, data=few)
     monkeypatch.setattr(decision, "teacher_of", lambda *_: None)  # which would tell more
-    small = inference.compress(few_fit, retrain_epochs=10)
-    assert small.nonzero == fit.model.weights_before
-    assert small.retrained.lr is None  # nor is it trained to please them
+    small = inference.shrink(few_fit, cut=inference.Search(10))
+    assert small.report.nonzero == fit.model.weights_before
+    assert small.report.retrained.lr is None  # nor is it trained to please them
     assert "49 validation rows do not tell" in small.warnings[0]
 
 
@@ -312,8 +306,8 @@ def test_the_trained_network_is_one_of_those_compared(fit):
     with torch.no_grad():  # a posterior that has lost its way
         for one in fit.guide.factors.values():
             one.loc += 0.5 * torch.randn_like(one.loc)
-    _, alone = smallest(fit, 1)
-    _, found = smallest(fit, 1, good)
+    _, alone = smallest(fit, inference.Search(1))
+    _, found = smallest(fit, inference.Search(1, trained=good))
     assert found.losses.mean() < alone.losses.mean() - 0.05
 
 
@@ -335,12 +329,12 @@ def test_digits_are_added_where_rounding_costs_too_much():
     """A posterior that is sure of no digit leaves few bits; a network that was trained once more
     keeps those that its predictions need."""
     fit = wide_fit(noise=0.02)
-    rough = inference.compress(fit)
+    rough = inference.shrink(fit)
     for one in fit.guide.factors.values():
         one.log_scale.data += 3.0
-    small = inference.compress(fit, retrain_epochs=60)
-    assert row_changes(small.retrained.net, small.net, fit).mean() <= 0.001
-    assert small.bits["0"].significand > rough.bits["0"].significand
+    small = inference.shrink(fit, cut=inference.Search(60))
+    assert row_changes(small.report.retrained.net, small.net, fit).mean() <= 0.001
+    assert small.report.bits["0"].significand > rough.report.bits["0"].significand
 
 
 @pytest.mark.parametrize(("rows", "mean", "taught"), [

@@ -15,7 +15,7 @@ from pyroccam import guides, inference, models
 from pyroccam.cli.runs.described import network_of, words_of
 from pyroccam.data import DataError, Dataset
 from pyroccam.inference.cutting import Mask, cut, groups, masked
-from pyroccam.inference.packing.exporting import SUFFIXES, export
+from pyroccam.inference.packing.exporting import FORMS, export
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models.feeding import feed
@@ -42,8 +42,8 @@ def cut_fit(request):
     at = {n: float(v.values.quantile(0.6)) for n, v in found.items()}
     at[[*at][-1]] = math.inf
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The cut by threshold")
-        return fit, at, inference.compress(fit, threshold=at)
+        warnings.filterwarnings("ignore", "The cut by")
+        return fit, at, inference.shrink(fit, cut=inference.Thresholds(at))
 
 
 def test_the_network_learns_from_all_of_its_inputs():
@@ -97,21 +97,23 @@ def test_a_cut_network_is_the_masked_one_for_the_arguments_by_name(cut_fit):
         torch.testing.assert_close(small(**mixed), expected)
 
 
-@pytest.mark.filterwarnings("ignore:The cut by threshold")
+@pytest.mark.filterwarnings("ignore:The cut by")
 def test_it_goes_on_with_less_and_is_trained_as_numbers(cut_fit):
     fit, at, _ = cut_fit
-    smaller = inference.narrow(fit, threshold=at)
+    smaller = inference.narrow(fit, cut=inference.Thresholds(at))
     again = inference.fit(*smaller, fit.data, **OPTIONS)
-    small = inference.compress(again, threshold=math.inf, retrain_epochs=1)
+    small = inference.shrink(
+        again, cut=inference.Thresholds(math.inf), code=inference.Digits(epochs=1)
+    )
     x = fit.data.fields.split(fit.data.x_test)
     assert logits(small.net(**x)).shape == (30, 2)
 
 
 def test_a_file_in_words_takes_the_arguments_that_rows_give(tmp_path):
     fit = fitted(Pair)
-    small = inference.compress(fit, threshold=math.inf).net
-    inference.packing.write(small, tmp_path / "net.pocc")
-    back = inference.packing.read(tmp_path / "net.pocc")
+    small = inference.shrink(fit, cut=inference.Thresholds(math.inf)).net
+    inference.Small(small).save(tmp_path / "net.pocc")
+    back = inference.load(tmp_path / "net.pocc")
     x = fit.data.fields.split(fit.data.x_test)
     with torch.no_grad():
         torch.testing.assert_close(logits(back(**x)), logits(small(**x)))
@@ -133,21 +135,18 @@ def test_a_network_in_words_is_fed_as_the_own_one_and_so_are_its_copies():
     assert cut(made[1].start_network(), own.x_train).report.parameters_after > 0
 
 
-@pytest.mark.parametrize("form", SUFFIXES)
+@pytest.mark.parametrize("form", FORMS)
 def test_an_exported_file_takes_raw_rows_by_their_names(tmp_path, cut_fit, form):
     fit, _, small = cut_fit
-    path = tmp_path / f"net{SUFFIXES[form]}"
+    path = tmp_path / f"net{form}"
     export(small.net, path, fit.data)
     rows = pictured if "picture" in fit.data.shapes else texts
     raw = {name: part[:7] for name, part in rows(30, seed=1)[0].items()}
-    if form == "onnx":
+    if form == ".onnx":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (found,) = session.run(None, {name: part.numpy() for name, part in raw.items()})
-    elif form == "torch":
-        found = torch.export.load(path).module()(**raw).detach().numpy()
     else:
-        with pytest.warns(FutureWarning):
-            found = torch.jit.load(path)(**raw).detach().numpy()
+        found = torch.export.load(path).module()(**raw).detach().numpy()
     x = fit.data.fields.split(fit.data.x_test[:7])
     expected = logits(small.net(**x)).detach().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -165,7 +164,7 @@ def test_inputs_by_place():
     model = models.BayesianNetwork(net, own, prior=models.priors.GroupNormalJeffreys())
     fit = inference.fit(model, guides.MeanField(model), own, **OPTIONS)
     a, b = own.fields.split(own.x_test)
-    small = inference.compress(fit, threshold=math.inf).net
+    small = inference.shrink(fit, cut=inference.Thresholds(math.inf)).net
     assert small(a, b).shape == (30, 2)
     assert torch.equal(fit.predict((a, b)), fit.predict(own.x_test))
     assert not torch.equal(small(a, b), small(a, 1 - b))
@@ -340,9 +339,9 @@ def test_what_a_forward_makes_sure_of_is_no_part_of_its_words(tmp_path):
         return net.f(x)
 
     net = network(forward, f=nn.Linear(3, 2)).eval()
-    inference.packing.write(net, tmp_path / "net.pocc")
+    inference.Small(net).save(tmp_path / "net.pocc")
     x = torch.randn(4, 3)
-    assert torch.equal(inference.packing.read(tmp_path / "net.pocc")(x), net(x))
+    assert torch.equal(inference.load(tmp_path / "net.pocc")(x), net(x))
 
 
 def test_an_error_in_a_network_names_the_inputs():

@@ -179,7 +179,7 @@ def test_the_bound_of_random_weights_is_of_all_rows(tmp_path):
 def test_what_comes_after_a_fit_goes_with_streamed_rows(tmp_path):
     rows = streamed(tmp_path)
     fit = inference.fit(*random_pair(rows), rows, **SHORT)
-    small = inference.compress(fit)
+    small = inference.shrink(fit)
     assert small.net(rows.x_test).shape == (100, 2)
     drawn = fit.to_arviz(draws=10, rows=50)
     places = torch.tensor(drawn["observed_data"]["row"].values)
@@ -187,10 +187,10 @@ def test_what_comes_after_a_fit_goes_with_streamed_rows(tmp_path):
     assert torch.equal(rows.take("train", places)[1], shown)
     with pytest.raises(data.DataError, match=r"data\.sample"):
         inference.evidence(fit, by="prequential")
-    taught = inference.compress(fit, retrain_epochs=2)  # from labels: there is no teacher
-    assert taught.retrained is not None
+    taught = inference.shrink(fit, cut=inference.Search(2))  # from labels: there is no teacher
+    assert taught.report.retrained is not None
     depth = inference.fit(*depth_pair(rows), rows, **SHORT)
-    assert inference.prune(depth)(rows.x_test).shape[0] == 100
+    assert inference.shrink(depth).net(rows.x_test).shape[0] == 100
 
 
 @pytest.mark.parametrize("curvature", ["full", "kronecker", "diagonal"])
@@ -268,8 +268,8 @@ def test_weighted_rows_of_a_stream_train_as_in_memory(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="weights"):
         inference.fit(*random_pair(rows), streamed(tmp_path), **SHORT)
     assert fits[0].val_nll == pytest.approx(fits[1].val_nll, rel=1e-4)
-    small = inference.compress(fits[0], retrain_epochs=1)  # by weighted labels
-    assert small.retrained is not None
+    small = inference.shrink(fits[0], cut=inference.Search(1))  # by weighted labels
+    assert small.report.retrained is not None
     depth = inference.fit(*depth_pair(rows), rows, **SHORT)
     torch.testing.assert_close(
         exact_depth_posterior(depth.model, rows), exact_depth_posterior(depth.model, memory),

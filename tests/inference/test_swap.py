@@ -150,8 +150,8 @@ def test_side_by_side_of_random_weights(gnj: Fit) -> None:
     bound = inference.elbo.evidence(gnj.model, gnj.guide, gnj.data, passes=3, seed=3)
     assert table.loc["gnj", "elbo"] == pytest.approx(bound.elbo / bound.rows)
     assert table.loc["gnj", "kl"] == pytest.approx(bound.kl / bound.rows)
-    small = inference.compress(gnj)
-    assert table.loc["gnj", "weights left"] == pytest.approx(small.rates.nonzero_percent)
+    small = inference.shrink(gnj)
+    assert table.loc["gnj", "weights left"] == pytest.approx(small.report.rates.nonzero_percent)
 
 
 def test_refusals(gnj: Fit) -> None:
@@ -161,19 +161,22 @@ def test_refusals(gnj: Fit) -> None:
         inference.swap(gnj, structure=P.Dirichlet(1.0))
 
 
-@pytest.mark.filterwarnings("ignore:The cut by threshold")
+@pytest.mark.filterwarnings("ignore:The cut by")
 def test_what_a_narrowed_network_was_is_not_forgotten(digits: data.Dataset) -> None:
     model = models.BayesianNetwork(net(), digits, prior=P.GroupNormalJeffreys())
     fit = fitted(model, guides.MeanField(model), digits)
-    values = inference.compress(fit, threshold=100.0).irrelevance["1"].values
-    smaller = inference.narrow(fit, threshold={"1": float(values.median())})
+    values = inference.shrink(fit, cut=inference.Thresholds(100.0)).irrelevance["1"].values
+    smaller = inference.narrow(fit, cut=inference.Thresholds({"1": float(values.median())}))
     narrowed = fitted(*smaller, digits)
     other = inference.swap(narrowed, prior=P.LogUniform(), progress=False)
     for name in ("weights_before", "parameters_before", "names"):
         assert getattr(other.model, name) == getattr(narrowed.model, name)
-    small = inference.compress(other, threshold={"1": 100.0})
-    assert small.rates.total == 64 * 8 + 8 * 10
+    small = inference.shrink(other, cut=inference.Thresholds({"1": 100.0}))
+    assert small.report.rates.total == 64 * 8 + 8 * 10
     whole = sum(p.numel() for p in net().parameters())
-    for report in (inference.compress(narrowed, threshold=100.0).report, small.report):
+    for report in (
+        inference.shrink(narrowed, cut=inference.Thresholds(100.0)).report,
+        small.report,
+    ):
         assert f"parameters that the last cut left of {whole}, since" in str(report)
-    assert "narrowing" not in str(inference.compress(fit, threshold=100.0).report)
+    assert "narrowing" not in str(inference.shrink(fit, cut=inference.Thresholds(100.0)).report)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyroccam import guides, models
+from pyroccam import guides, inference, models
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.pruning import thresholds
 from pyroccam.inference.pruning.relevance import irrelevance
@@ -27,7 +27,7 @@ def test_the_size_is_the_number_of_weights_that_are_left(prior, monkeypatch):
 
     monkeypatch.setattr(thresholds, "search", search)
     whole = mean_network(model, guide)
-    thresholds.choose_thresholds("validation", found, whole, model, rows, None)
+    thresholds.choose_thresholds(inference.ByValidation(), found, whole, model, rows)
     names = list(found)
     for shares in ((0.5, 0.9), (1.0, 0.3), (0.2, 1.0)):
         asked = {n: float(found[n].values.quantile(s)) for n, s in zip(names, shares, strict=True)}
@@ -41,20 +41,3 @@ def test_the_size_is_the_number_of_weights_that_are_left(prior, monkeypatch):
                 left += int(keep.sum()) * (shape.numel() // keep.numel())
         assert given["size"](asked) == pytest.approx(left)
     assert given["size"](dict.fromkeys(names, float("inf"))) == 3 * 7 + 7 * 2
-
-
-@pytest.mark.parametrize("tolerance", [-1e-9, float("nan"), "much"])
-def test_a_tolerance_may_be_zero(tolerance):
-    thresholds.check_threshold("validation", 0)
-    with pytest.raises(ValueError, match="number of nats"):
-        thresholds.check_threshold("validation", tolerance)
-
-
-def test_a_whole_number_beyond_all_floats_cuts_nothing():
-    rows = table()
-    model = models.BayesianNetwork(small_net(width=3), rows, prior=priors.Normal())
-    guide = guides.MeanField(model)
-    found, whole = irrelevance(model, guide), mean_network(model, guide)
-    for asked in (10**400, dict.fromkeys(found, 10**400)):
-        chosen = thresholds.choose_thresholds(asked, found, whole, model, rows, None)
-        assert chosen.thresholds == dict.fromkeys(found, float("inf"))

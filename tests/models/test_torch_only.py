@@ -44,14 +44,18 @@ def compressed():
     with torch.no_grad():
         result.guide.factors["2/scale"].loc[:3] = 1e-6
         result.guide.factors["0/scale"].loc[0] = 1e-6
-    small = inference.compress(result, threshold=2.0)
+    small = inference.shrink(result, cut=inference.Thresholds(2.0))
     assert any(is_select(module) for module in small.net.modules())
     yield "compressed", small.net, result.data.x_test
-    again, _ = inference.narrow(result, threshold=2.0)
+    again, _ = inference.narrow(result, cut=inference.Thresholds(2.0))
     assert any(is_select(module) for module in again.net.modules())
     stack = models.networks.residual_mlp((2,), 3, width=5, max_depth=2)
     deep = fit_weights(models.priors.Normal(1.0), net=stack)
-    yield "compressed-stack", inference.compress(deep, threshold=9.0).net, deep.data.x_test
+    yield (
+        "compressed-stack",
+        inference.shrink(deep, cut=inference.Thresholds(9.0)).net,
+        deep.data.x_test,
+    )
 
 
 def discretised():
@@ -71,7 +75,7 @@ def discretised():
     fit = inference.fit(model, guides.MeanField(model), rows, **SHORT)
     for number, (first, second) in enumerate([("a", "one"), ("none", "b")]):
         choice = {"0.x-h": first, "0.x-y": second, "0.h-y": "0"}
-        yield f"discretised-{number}", inference.discretise(fit, choice), rows.x_test
+        yield f"discretised-{number}", inference.pruning.discretise(fit, choice), rows.x_test
 
 
 def test_what_is_handed_back_is_unpickled_where_there_is_no_pyroccam(tmp_path):

@@ -17,7 +17,7 @@ def call(*arguments, code=0, rendered=False):
     """What it says, in one line. Figures are made, but are empty files unless ``rendered``."""
     with nullcontext() if rendered else unrendered(), warnings.catch_warnings():
         # Of networks that have hardly been trained.
-        warnings.filterwarnings("ignore", "The cut by threshold")
+        warnings.filterwarnings("ignore", "The cut by")
         result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == code, result.output
     return " ".join(result.output.split())

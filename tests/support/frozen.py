@@ -170,14 +170,14 @@ def two_processes() -> Any:
 def files() -> Any:
     """Files of every kind of plain network, with and without rounding."""
     import plain
-    from pyroccam.inference import packing
+    from pyroccam.inference.packing import packed
 
     written = []
     with tempfile.TemporaryDirectory() as folder:
         for name in plain.NETWORKS:
             net, _ = plain.trained(name)
             for bits in (None, 6):
-                packing.write(net, Path(folder) / "net.pocc", bits=bits)
+                packed.write(net, Path(folder) / "net.pocc", bits=bits)
                 written.append((Path(folder) / "net.pocc").read_bytes())
     return written
 
@@ -186,12 +186,11 @@ def draw() -> Any:
     """A draw of a small network, of a given size."""
     import fitting
     from pyroccam import inference
-    from pyroccam.inference import draw_coding
     from pyroccam.models import priors
 
     with tempfile.TemporaryDirectory() as folder:
         fit = fitting.fit_weights(priors.Normal(1.0), compile=False)
-        return inference.compress(fit, code=draw_coding.Sample(size=60), out=folder).content
+        return inference.shrink(fit, code=inference.Draw(bytes=60, out=folder)).content
 
 
 def worker(only: str) -> None:

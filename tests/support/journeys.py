@@ -91,8 +91,8 @@ def main() -> None:
         root, "inference.fit, 3 epochs", lambda: inference.fit(model, guide, digits, **STEPS)
     )
     walked(root, "fit.evaluate", fit.evaluate)
-    walked(root, "compress", lambda: inference.compress(fit, threshold=0.0))
-    walked(root, "narrow", lambda: inference.narrow(fit, threshold=0.0))
+    walked(root, "compress", lambda: inference.shrink(fit, cut=inference.Thresholds(0.0)))
+    walked(root, "narrow", lambda: inference.narrow(fit, cut=inference.Thresholds(0.0)))
     walked(root, "to_arviz", lambda: fit.to_arviz(20))
     with tempfile.TemporaryDirectory() as folder:
         line = ["fit", "ldn", "--data", "spirals", "--set", "max_depth=2", "--set", "steps=20",

@@ -25,10 +25,11 @@ import typer
 from matplotlib.figure import Figure
 from pyroccam.cli.runs.config import RunConfig, parse_settings
 from pyroccam.data import Dataset
-from pyroccam.inference import Interrupted, NonFiniteLoss, figures, fit_repeats, prune
+from pyroccam.inference import Interrupted, NonFiniteLoss, figures, fit_repeats
 from pyroccam.inference.fits.fitting import Fit
 from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_pruned
+from pyroccam.inference.pruning import at_depth
 from pyroccam.inference.storage.checkpoint import versions, write_history, write_json
 from pyroccam.inference.training.settings import Settings
 from pyroccam.models.checks import unknown_name
@@ -166,7 +167,7 @@ class Point:
         else:
             row |= {k: v for k, v in structure.to_json().items() if k in METRICS}
             data = result.data
-            pruned = evaluate_pruned(prune(result), data.x_test, data.y_test, data.y_std)
+            pruned = evaluate_pruned(at_depth(result), data.x_test, data.y_test, data.y_std)
             row["pruned_accuracy"] = pruned["accuracy"]
         row["train_seconds"] = result.seconds
         row["trained_together"] = result.engine.get("replicates", 1)

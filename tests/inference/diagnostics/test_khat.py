@@ -14,7 +14,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.diagnostics import Khat, KhatBlock, khat, log_joint
 from pyroccam.inference.diagnostics.log_joint import LogJoint, centres
 from pyroccam.inference.diagnostics.pareto import khat_of, share_of_draws
-from pyroccam.inference.posterior import posterior_of, total_variation
+from pyroccam.inference.posterior import total_variation
 from pyroccam.inference.posterior.draws import draw_sites
 from pyroccam.models import priors
 from random_weights import small_net, table
@@ -290,8 +290,8 @@ def test_enumerated_structure_is_compared_with_its_full_conditional():
     # by hand: two plain networks
     joint = []
     for name, log_prior in (("tanh", math.log(0.25)), ("line", math.log(0.75))):
-        fit = SimpleNamespace(model=model, guide=guide, posterior=posterior_of(model, guide))
-        net = inference.discretise(fit, {"x-h": name, "h-y": "0"})
+        fit = SimpleNamespace(model=model, guide=guide)
+        net = inference.pruning.discretise(fit, {"x-h": name, "h-y": "0"})
         x, y = data.split("train")
         likelihood = model.likelihood(net(x)).log_prob(y).sum().detach()
         joint.append(float(likelihood) + log_prior)

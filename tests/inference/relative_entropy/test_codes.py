@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from pyroccam.inference.relative_entropy import CODES, Target
-from pyroccam.inference.relative_entropy.base import MOST_BITS, pieces
+from pyroccam.inference.relative_entropy.base import pieces
 from pyroccam.inference.relative_entropy.integers import BitReader, BitWriter
 from pyroccam.inference.relative_entropy.target import gaussian_kl
 from scipy import stats
@@ -22,14 +22,8 @@ class FourValues:
         self.values = noise.integers(0, 4, 2**12)
         self.bound = float(np.log(4 * Q.max()))
 
-    def places(self, rows):
-        return self.values[rows.start : rows.stop]
-
-    def atoms(self):
-        return np.log(4 * Q)
-
     def log_ratios(self, rows):
-        return self.atoms()[self.places(rows)]
+        return np.log(4 * Q)[self.values[rows.start : rows.stop]]
 
 
 def sent(code, bits, draws, seed=0):
@@ -40,12 +34,6 @@ def sent(code, bits, draws, seed=0):
         target = FourValues(noise)
         counts[target.values[code.choose(target, bits, noise)]] += 1
     return counts
-
-
-@pytest.mark.parametrize("word", ["a-star", "greedy-rejection"])
-def test_codes_without_bias_send_draws_of_q(word):
-    counts = sent(CODES[word], 12, 4000)
-    assert stats.chisquare(counts, 4000 * Q).pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize("word", ["minimal-random", "ordered-random"])
@@ -77,7 +65,7 @@ def gaussian(block, size=12, nats=4.0, seed=0):
     return Target(loc * np.sqrt(2 * left / (loc @ loc)), scale, seed=77, block=block)
 
 
-@pytest.mark.parametrize("word", ["minimal-random", "ordered-random", "a-star"])
+@pytest.mark.parametrize("word", CODES)
 def test_means_and_variances_of_what_is_sent_are_those_of_q(word):
     """With 4 nats and 2^10 candidates: t = 2.9 nats, by which the bias is not seen in 400 draws."""
     noise = np.random.default_rng(1)
@@ -91,26 +79,15 @@ def test_means_and_variances_of_what_is_sent_are_those_of_q(word):
     assert abs((z**2).mean() - 1) < limit * np.sqrt(2 / (n * dims)) + 0.05
 
 
-@pytest.mark.parametrize("word", ["ordered-random", "a-star"])
-def test_ordered_indices_take_about_the_kl(word):
+def test_ordered_indices_take_about_the_kl():
     """At most KL + log2(KL + 1) + 4 bits, the bound of Li and El Gamal 2018 for the entropy."""
-    noise = np.random.default_rng(2)
-    indices = [CODES[word].choose(gaussian(b), 12, noise) for b in range(300)]
+    noise, code = np.random.default_rng(2), CODES["ordered-random"]
+    indices = [code.choose(gaussian(b), 12, noise) for b in range(300)]
     out = BitWriter()
-    CODES[word].write(indices, 12, out)
+    code.write(indices, 12, out)
     kl = 4.0 / np.log(2)
     assert kl < len(out) / 300 < kl + np.log2(kl + 1) + 4
-    assert CODES[word].read(300, 12, BitReader(out.content())) == indices
-
-
-def test_single_weights_are_sent_without_bias():
-    noise = np.random.default_rng(3)
-    targets = [Target(np.array([0.9]), np.array([0.6]), 5, block) for block in range(800)]
-    indices = [CODES["greedy-rejection"].choose(t, 16, noise) for t in targets]
-    values = [t.value(i)[0] for t, i in zip(targets, indices, strict=True)]
-    assert stats.kstest(values, stats.norm(0.9, 0.6).cdf).pvalue > FALSE_ALARM
-    with pytest.raises(ValueError, match="12 weights has 2\\^192 values"):
-        CODES["greedy-rejection"].choose(gaussian(0), 4, noise)
+    assert code.read(300, 12, BitReader(out.content())) == indices
 
 
 @pytest.mark.parametrize("word", CODES)
@@ -137,5 +114,3 @@ def test_candidates_are_looked_at_in_pieces():
     seen = [*pieces(13)]
     assert [n for rows in seen for n in rows] == [*range(2**13)]
     assert max(map(len, seen)) <= 2048
-    with pytest.raises(ValueError, match="more blocks"):
-        [*pieces(MOST_BITS + 1)]

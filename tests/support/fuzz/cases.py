@@ -13,8 +13,7 @@ from typing import Any
 
 from pyroccam import data, inference
 from pyroccam.cli.methods import weights
-from pyroccam.inference import packing
-from pyroccam.inference.packing import packed_file
+from pyroccam.inference.packing import packed, packed_file
 from pyroccam.inference.storage.digests import FILE, write_digests
 from torch import nn
 
@@ -39,7 +38,7 @@ def sound_cases(made: Specimens, work: Path) -> list[Case]:
     networks, packed, (csv, npz, *_) = made.networks, made.packed[:-1], made.tables
     cases = [
         *(Case("network", str(path), partial(inference.load, path), "pass") for path in networks),
-        *(Case("packed", str(path), partial(packing.read, path), "pass") for path in packed),
+        *(Case("packed", str(path), partial(packed.read, path), "pass") for path in packed),
         Case("table", "csv", lambda: data.load(csv, target="label"), "pass"),
         Case("table", "npz", lambda: data.load(npz), "pass"),
         *(Case("stream", str(path), partial(streamed, path), "pass") for path in made.streams),
@@ -131,9 +130,9 @@ def _packed(rng: random.Random, made: Specimens, work: Path) -> Case:
         said += f"{part}: {words}"
         text = text if part == "header" else json.dumps(header).encode()
         path.write_bytes(packed_file.sealed(text, tables, coded, digest))
-    runs: list[Callable[[], Any]] = [lambda: packing.read(path)]
+    runs: list[Callable[[], Any]] = [lambda: packed.read(path)]
     if source.name == "tensors.pocc":
-        runs.append(lambda: packing.read(path, skeleton=nn.Sequential(nn.Linear(4, 5))))
+        runs.append(lambda: packed.read(path, skeleton=nn.Sequential(nn.Linear(4, 5))))
     runs.append(lambda: command(["decompress", str(path), "--out", str(work / "out")]))
     return Case("packed", said, rng.choice(runs), must, names=str(path))
 

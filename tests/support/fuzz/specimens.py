@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from pyroccam import inference
 from pyroccam.inference import packing
+from pyroccam.inference.packing import packed
 from torch import nn
 
 from .verdicts import command
@@ -79,12 +80,12 @@ def make(folder: Path) -> Specimens:
             command([*made.words(name), "--out", str(made.run(name))])
     small = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
     conv = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 3)).eval()
-    inference.save(small, folder / "plain")
+    inference.Small(small).save(folder / "plain")
     for form in ("marginal", "single"):
         command(["prune", str(made.run("ldn")), "--form", form, "--out", str(folder / form)])
-    packing.write(small, folder / "small.pocc", bits=5)
-    packing.write(conv, folder / "conv.pocc", bits=packing.Codebook(4))
-    packing.write(small, folder / "tensors.pocc", describe_net=False)
+    packed.write(small, folder / "small.pocc", bits=5)
+    packed.write(conv, folder / "conv.pocc", bits=packing.Codebook(4))
+    packed.write(small, folder / "tensors.pocc", describe_net=False)
     return made
 
 

@@ -255,7 +255,7 @@ def test_a_broken_replicate_stays_broken_when_resumed(tmp_path, monkeypatch):
 def test_a_checkpoint_of_other_seeds_is_refused(tmp_path, monkeypatch):
     stopped(monkeypatch, 3, fixed(noisy), [0, 1], out=tmp_path)
     resumed = {"together": True, "out": tmp_path, "resume": True, **COMMON}
-    with pytest.raises(inference.CheckpointError, match=r"seed: \[0, 1\] then, \[0, 2\] now"):
+    with pytest.raises(inference.CheckpointError, match="another seed"):
         inference.fit_repeats(fixed(noisy), [0, 2], **resumed)
 
 

@@ -16,28 +16,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
-import typer
 from pyroccam.data import Dataset, load
+from pyroccam.data.errors import PyroccamError
 from pyroccam.guides import Conditional, MeanField
 from pyroccam.guides.forms import FORMS
 from pyroccam.inference.fits.fitting import Fit, fit
-from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import BayesianNetwork
 from pyroccam.models.priors import Normal
 from torch import nn
 
-from . import options
-from .runner import ResultFile, Row
+from .markdown import header, mean_sd, read_all, row
+from .runner import Choice, File, Given, Row, Spec, seeds
 
-__all__ = ["PUBLISHED", "ROWS", "SETTINGS", "main", "pruned"]
+__all__ = ["PUBLISHED", "ROWS", "SETTINGS", "SPEC", "pruned"]
 
 SHARES = (0, 60, 80, 90)
 """Of the weights of a layer, in %, that are set to zero."""
@@ -90,10 +92,7 @@ def _conv(shape: Sequence[int], outputs: int, width: float) -> nn.Module:
     """3 x 3 convolutions of 48, 96, 192 and 256 channels, with two poolings, and 512 and 64
     units."""
     if len(shape) != 3 or min(shape[1:]) < 4:
-        raise typer.BadParameter(
-            f"network conv takes images of 4 x 4 or more, not inputs of shape {tuple(shape)}.\n"
-            "Take other --data, or --network perceptron."
-        )
+        raise PyroccamError(f"inputs of shape {tuple(shape)}", "images of 4 x 4 or more")
     channels = [shape[0], *(max(1, round(n * width)) for n in (48, 96, 192, 256))]
     layers: list[nn.Module] = []
     for k, (before, after) in enumerate(pairwise(channels), 1):
@@ -124,48 +123,25 @@ COMMON = 4
 """Epochs of all λ in common, in those of one."""
 
 
-def main(
-    out: options.Out = options.RESULTS / "path",
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    network: Annotated[str, typer.Option(help="perceptron (784-50-10) or conv.")] = "perceptron",
-    width: Annotated[float, typer.Option(min=0.01, help="Factor on all widths.")] = 1.0,
-    images: Annotated[int, typer.Option(min=0, help="Training rows; 0 takes all.")] = 0,
-    rows: Annotated[str, options.BY_COMMAS] = ",".join(ROWS),
-    seeds: options.Count = 3,
-    common: Annotated[
-        int, typer.Option(min=1, help="Epochs of all λ in common, in those of one.")
-    ] = COMMON,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-) -> None:
-    """Run what is missing, and write one JSON file for each row."""
-    torch.set_num_threads(threads)
-    options.listed("network", network, NETWORKS)
-    chosen = replace(NETWORKS[network], width=width)
-    given = {"network": network, "width": width, "images": images}
+def files(given: Given) -> Iterable[File]:
+    """One of each row."""
+    chosen = replace(NETWORKS[given.network], width=given.width)
     usual = {"network": "perceptron", "width": 1.0, "images": 0}
-    more = {name: value for name, value in given.items() if value != usual[name]}
-    stem = "-".join([data, *map(str, more.values())])
-    place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
-    place |= {"n_train": images} if images else {}
-    for name in options.listed("row", rows, ROWS):
-        settings = options.settings_of(sets, SETTINGS)
-        times = 1 if name == ROWS[0] else common
-        config = {"data": data, "form": name, "common": times, "settings": settings, **more}
-        suffix = "" if name == ROWS[0] or times == COMMON else f"-x{times}"
-        file = ResultFile(out / f"{stem}-{name}{suffix}.json", config=config)
-        for seed in file.missing(range(seeds)):
-            dataset = load(data, seed=seed, **place)
-            how = {**settings, "device": device}
-            row = _row(dataset, chosen, name, times, seed, how)
-            published = PUBLISHED.get(name) if stem == "mnist" else None
-            file.add(row, _spread, published=published, shares=list(SHARES))
-            file.write(seconds=mean_spread([{"all": one["seconds"]} for one in file.runs])["all"])
-            for weight, found in row["accuracy"].items():
-                shown = "/".join(f"{one:.1f}" for one in found)
-                print(f"{name} seed {seed}, lambda {weight}: {shown} %", flush=True)
+    more = {name: getattr(given, name) for name in usual if getattr(given, name) != usual[name]}
+    stem = "-".join([given.data, *map(str, more.values())])
+    place: dict[str, Any] = {} if given.data_root is None else {"data_root": given.data_root}
+    place |= {"n_train": given.images} if given.images else {}
+    how = {**given.set, "device": given.device}
+
+    def run_one(form: str, times: int, seed: int) -> Row:
+        return _row(load(given.data, seed=seed, **place), chosen, form, times, seed, how)
+
+    for form in given.rows:
+        times = 1 if form == ROWS[0] else given.common
+        suffix = "" if form == ROWS[0] or times == COMMON else f"-x{times}"
+        config = {"data": given.data, "form": form, "common": times, "settings": given.set, **more}
+        run_form = partial(run_one, form, times)
+        yield File(f"{stem}-{form}{suffix}", {"config": config}, run_form, seeds(given))
 
 
 def _row(
@@ -176,7 +152,7 @@ def _row(
         f"{weight:g}": [100 * pruned(one, share / 100) for share in SHARES]
         for weight, one in _fits(data, network, form, times, seed, how)
     }
-    return {"seed": seed, "accuracy": accuracy, "seconds": time.process_time() - begun}
+    return {"accuracy": accuracy, "seconds": time.process_time() - begun}
 
 
 def _fits(
@@ -221,16 +197,44 @@ def pruned(one: Fit[Any, Any], share: float) -> float:
     return evaluate_net(net, one.model, one.data)["accuracy"]
 
 
-def _spread(runs: list[Row]) -> dict[str, Any]:
-    """Mean and deviation over the seeds, by λ and share."""
-    return {
-        weight: {
-            str(share): mean_spread([{"accuracy": run["accuracy"][weight][i]} for run in runs])
-            for i, share in enumerate(SHARES)
-        }
-        for weight in runs[0]["accuracy"]
-    }
+def table(folder: Path) -> Iterable[str]:
+    """Accuracies of all λ and shares by form, and what they cost."""
+    found = read_all(folder)
+    stems = {n: n.rsplit(f"-{one['config']['form']}", 1)[0] for n, one in found.items()}
+    for data in sorted(set(stems.values())):
+        names = [name for name in found if stems[name] == data]
+        names.sort(key=lambda name: (ROWS.index(found[name]["config"]["form"]), name))
+        own = {name.removeprefix(f"{data}-"): found[name]["runs"] for name in names}
+        pruned = "/".join(map(str, SHARES))
+        yield from header(
+            f"{data}, λ: accuracy at {pruned} % pruned",
+            *(f"{name} ({len(runs)})" for name, runs in own.items()),
+        )
+        for weight in next(iter(own.values()))[0]["accuracy"]:
+            cells = (zip(*(run["accuracy"][weight] for run in runs), strict=True)
+                     for runs in own.values())  # fmt: skip
+            yield row(weight, *(" / ".join(mean_sd(one, 1) for one in cell) for cell in cells))
+            if data == "mnist":
+                forms = (found[name]["config"]["form"] for name in names)
+                theirs = (PUBLISHED.get(form, {}).get(weight, ["-"]) for form in forms)
+                yield row("published", *(" / ".join(map(str, one)) for one in theirs))
+        seconds = {name: fmean(run["seconds"] for run in runs) for name, runs in own.items()}
+        yield row("seconds", *(f"{one:.0f}" for one in seconds.values()))
+        if ROWS[0] in own:
+            each = seconds[ROWS[0]] / len(own[ROWS[0]][0]["accuracy"])
+            yield row("fits of one λ in that time", *(f"{s / each:.1f}" for s in seconds.values()))
+        yield ""
 
+
+SPEC = Spec(
+    "experiments.published.path_of_lambda", "Path of lambda", "path",
+    {
+        "data": "mnist", "data_root": str, "network": "perceptron", "width": 1.0, "images": 0,
+        "rows": Choice(ROWS), "common": COMMON, "set": SETTINGS, "device": "auto",
+    },
+    files, table,
+    small="--data digits --rows direct,linear --seeds 1 --set epochs=1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

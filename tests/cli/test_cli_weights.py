@@ -23,7 +23,7 @@ from pyroccam.inference.packing.rest import rest_bits
 from pyroccam.inference.storage.checkpoint import seal
 from safetensors.torch import load_file
 
-from experiments.published import coded_draws, tables
+from experiments.published.coded_draws import SPEC as DRAWS
 
 
 @pytest.fixture(scope="module")
@@ -465,13 +465,13 @@ def test_the_posterior_of_a_run_is_sent(run, tmp_path):
     assert "are of --code sample" in call("compress", folder, "--posterior", "own", code=2)
 
 
-def test_draws_of_runs_by_size(run, tmp_path, capsys):
+def test_draws_of_runs_by_size(run, tmp_path):
     """A row for each run, from its seed; another size, rule or shift is a file of its own."""
     folder, _ = run
     out = tmp_path / "coded_draws"
     quick = ("--runs", folder, "--epochs", 1, "--steps", 1, "--bits", 8, "--out", out)
-    scripts.call(coded_draws, *quick, "--sizes", "150,200", "--shift", 1)
-    scripts.call(coded_draws, *quick, "--sizes", 150, "--tolerance", 0.5, "--code", "a-star")
+    scripts.call(DRAWS, *quick, "--sizes", "150,200", "--shift", 1)
+    scripts.call(DRAWS, *quick, "--sizes", 150, "--tolerance", 0.5, "--code", "a-star")
     assert {path.name for path in out.iterdir()} == {
         "perceptron-shift-1-150.json", "perceptron-shift-1-200.json",
         "perceptron-a-star-150.json", "draws.png",
@@ -485,11 +485,9 @@ def test_draws_of_runs_by_size(run, tmp_path, capsys):
     assert other["config"]["tolerance"] == 0.5
     assert other["runs"][0]["weights"] < row["weights"]
     before = (out / "perceptron-shift-1-200.json").stat().st_mtime_ns
-    scripts.call(coded_draws, *quick, "--sizes", 200, "--shift", 1)
+    scripts.call(DRAWS, *quick, "--sizes", 200, "--shift", 1)
     assert (out / "perceptron-shift-1-200.json").stat().st_mtime_ns == before
-    capsys.readouterr()
-    tables.main(tmp_path)
-    lines = capsys.readouterr().out.splitlines()
+    lines = [*DRAWS.table(out)]
     assert any(f"1 px (1) | {row['architecture']} | {row['file_bytes']}" in one for one in lines)
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import kills
 import pytest
 from command_line import call, metrics_of
 from pyroccam.cli.console import PlainConsole
@@ -25,9 +26,6 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.distributed.launching import _variables
 from pyroccam.inference.storage.lock import claimed
 from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
-
-from experiments.published.runner import add_seeds
-from experiments.trials.deaths import digest_of_run
 
 fitting = sys.modules["pyroccam.inference.fits.fitting"]
 SETS = {"max_depth": 1, "width": 4, "data.n": 120, "steps": 12, "batch_size": 54, "compile": False}
@@ -410,7 +408,7 @@ def test_the_run_of_a_killed_worker_goes_on_to_the_same_bits(swept, tmp_path, mo
     again = store.states()["lr=0.003/seed-0"]
     assert (again.word, len(again.attempts)) == ("done", 2)
     for name in words(store):
-        assert digest_of_run(tmp_path / name) == digest_of_run(swept / name)
+        assert kills.outcome(tmp_path / name) == kills.outcome(swept / name)
 
 
 def test_a_run_that_another_worker_has_is_left_to_it(tmp_path):
@@ -488,37 +486,6 @@ def test_a_stopped_run_waits_and_is_not_to_blame(tmp_path, monkeypatch):
     assert (state.word, state.attempts) == ("waiting", ())
     worker.work()
     assert set(words(store).values()) == {"done"}
-
-
-def test_a_script_takes_its_seeds_from_workers(tmp_path, monkeypatch):
-    """The runs are trained by the sweep, and read by the script."""
-    steps, original = [], Trainer._step
-    monkeypatch.setattr(Trainer, "_step", lambda *a: (steps.append(1), original(*a)))
-
-    def in_this_process(console, request, *, workers, device):
-        assert (workers, device) == (3, "cpu")
-        plan = request.plan.settle(request.folder)
-        store = Store.in_folder(request.folder, plan.study)
-        store.add([one.name for one in plan.trials])
-        Worker(request.folder, plan, store, device).work()
-        return driver.Ended(0, {})
-
-    monkeypatch.setattr(command, "run_sweep", in_this_process)
-    trained = []
-
-    def row(outcome):
-        trained.append(len(steps))
-        return {"seed": outcome.metrics["seed"], "nll": outcome.metrics["test"]["nll"]}
-
-    add_seeds(
-        tmp_path / "ours.json", 2, "ddn", "spirals", row=row, say=str,
-        numbers=lambda one: {"nll": one["nll"]}, runs=tmp_path / "runs", device="cpu", workers=3,
-        sets={**{k: v for k, v in SETS.items() if k != "max_depth"}, "depth": 1},
-    )  # fmt: skip
-    assert trained == [24, 24]  # two runs of twelve steps, before the first row
-    found = json.loads((tmp_path / "ours.json").read_text())
-    assert [one["seed"] for one in found["runs"]] == [0, 1]
-    assert found["spread"]["nll"]["n"] == 2
 
 
 def test_runs_whose_workers_died_come_last(tmp_path):

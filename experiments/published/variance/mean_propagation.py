@@ -10,31 +10,30 @@ finished seed is kept.
 
 from __future__ import annotations
 
-import json
 import textwrap
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
-import typer
 from matplotlib.figure import Figure
-from pyroccam.cli.runs.config import RunConfig, parse_settings
-from pyroccam.inference import figures, fit
+from pyroccam.inference import fit
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import styled
 from pyroccam.inference.fits.fitting import Fit
 from pyroccam.inference.posterior import curvature, to_sample
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.posterior.mean_propagation import Curvature
-from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import mixture_log_probs
 from pyroccam.inference.posterior.weight_moments import moments
 from pyroccam.models.contexts import seeded
 from torch import Tensor
 
-from .. import options
-from ..runner import ResultFile, Row, renew, untrained
+from ..markdown import header, mean_sd, read_all, row
+from ..runner import Choice, File, Given, Made, Row, Spec, resolve, seeds, untrained
 
-__all__ = ["CONTENDERS", "SHARES", "curve", "share_figure"]
+__all__ = ["CONTENDERS", "SHARES", "SPEC", "curve", "share_figure"]
 
 SHARES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -125,58 +124,62 @@ def share_figure(curves: dict[str, list[dict[str, Any]]]) -> Figure:
     return figure
 
 
-def main(
-    out: options.Out = options.RESULTS / "mean_propagation",
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    network: options.Network = "lenet-300-100",
-    contenders: Annotated[str, typer.Option(help="By semicolons.")] = ";".join(CONTENDERS),
-    seeds: options.Count = 3,
-    epochs: options.Count = 30,
-    draws: options.Count = 50,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-) -> None:
-    """Run what is missing; write a JSON file, and a figure."""
-    torch.set_num_threads(threads)
-    asked = parse_settings(sets or [])
-    common = {"epochs": epochs, "lr": 1e-3, **asked}
-    settings = {"common": common, "draws": draws, "shares": list(SHARES)}
-    file = ResultFile(out / f"{data}-{network}.json", {"runs": {}}, settings=settings)
-    found: dict[str, list[Row]] = file.content["runs"]
-    for name in options.listed("contender", contenders, CONTENDERS, ";"):
-        method, own = CONTENDERS[name]
-        runs = found.setdefault(name, [])
-        for seed in range(len(runs), seeds):
-            config, dataset = RunConfig.resolve(
-                method, data, network=network, data_root=data_root, seed=seed,
-                sets={**common, **own, **asked},
-            )  # fmt: skip
-            result = fit(*untrained(config, dataset), dataset, device=device, **config.settings)
-            runs.append({"seed": seed, **curve(result, draws)})
-            file.write(spread={n: mean_spread([*map(_numbers, rows)]) for n, rows in found.items()})
-            print(name, "seed", seed, json.dumps(_numbers(runs[-1])), flush=True)
-    picture = share_figure({name: runs for name, runs in found.items() if runs})
-    target = file.path.with_suffix("")
-    renew(target.with_suffix(".png"), figures.save, picture, target)
+def files(given: Given) -> Iterable[File]:
+    """One, in which each contender has its rows."""
+    common = {"epochs": given.epochs, "lr": 1e-3, **given.set}
+    settings = {"common": common, "draws": given.draws, "shares": list(SHARES)}
+    for name in given.contenders:
+        run_one = partial(_curve, name, common, given)
+        yield File(f"{given.data}-{given.network}", {"settings": settings}, run_one, seeds(given),
+                   ("runs", name))  # fmt: skip
 
 
-def _numbers(run: Row) -> dict[str, float]:
-    """Numbers that are averaged over seeds."""
-    known = run[ORDERS[0]]
-    numbers = {
-        "deterministic": known["accuracy"][0],
-        "ensemble": known["accuracy"][-1],
-        "kappa_half_sum": run["kappa_half_sum"],
-        "nll_deterministic": known["nll"][0],
-        "nll_ensemble": known["nll"][-1],
-    }
-    for order in ORDERS:
-        share = needed(run[order])
-        numbers[f"share, {order}"] = 1.0 if share is None else share
-    return numbers
+def _curve(name: str, common: Row, given: Given, seed: int) -> Row:
+    """The row of a contender."""
+    method, own = CONTENDERS[name]
+    config, data = resolve(
+        method, given.data, seed, network=given.network, data_root=given.data_root,
+        sets={**common, **own, **given.set},
+    )  # fmt: skip
+    result = fit(*untrained(config, data), data, device=given.device, **config.settings)
+    return curve(result, given.draws)
 
+
+def drawn(given: Given) -> Mapping[str, Made]:
+    """Shares of all that is in the file."""
+    stem = f"{given.data}-{given.network}"
+    return {stem: lambda: share_figure(read_all(given.out, stem)[stem]["runs"])}
+
+
+def table(folder: Path) -> Iterable[str]:
+    """How many weights have to be drawn, by the order in which they are."""
+    for stem, found in read_all(folder).items():
+        yield from header(
+            f"{stem}, posterior (seeds)", "means, %", "all drawn, %",
+            *(f"by {order}" for order in ORDERS),
+        )  # fmt: skip
+        for name, runs in found["runs"].items():
+            known = [run[ORDERS[0]]["accuracy"] for run in runs]
+            shares = ([needed(run[order]) for run in runs] for order in ORDERS)
+            yield row(
+                f"{name} ({len(runs)})",
+                mean_sd([one[0] for one in known], 2),
+                mean_sd([one[-1] for one in known], 2),
+                *(mean_sd([1.0 if s is None else s for s in own], 1, 100) for own in shares),
+            )
+
+
+SPEC = Spec(
+    "experiments.published.variance.mean_propagation", "Mean propagation", "mean_propagation",
+    {
+        "data": "mnist", "data_root": str, "network": "lenet-300-100",
+        "contenders": Choice(CONTENDERS, separator=";"), "epochs": 30, "draws": 50, "set": {},
+        "device": "auto",
+    },
+    files, table, drawn,
+    small="--data digits --network perceptron --set hidden=[10,8] --set batch_size=100 "
+    "--contenders variance --epochs 2 --draws 3 --seeds 1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

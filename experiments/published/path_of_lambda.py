@@ -1,11 +1,8 @@
-r"""Networks for every weight λ of the KL, from one fit: the published table, and what we get.
+"""Networks for every weight λ of the KL, from one fit: the published table, and what we get.
 
     python -m experiments.published.path_of_lambda --data-root FOLDER
-    python -m experiments.published.path_of_lambda --data-root FOLDER --data cifar10 \
-        --network conv --width 0.125 --images 5000 --rows direct,piecewise --seeds 1 --common 3 \
-        --set epochs=20 --set batch_size=64
 
-A network of 784-50-10 units, or a convolutional one of three λ (``conv``), is fitted for each λ by
+A network of 784-50-10 units is fitted for each λ by
 itself (``direct``), and once for all of them, by parameters that are functions of log λ, of every
 form that ``guides.Conditional`` has. Of each network the weights with the least μ²/σ² are set to
 zero, layer by layer, and the rest classify the test rows. Seconds are of the processor, for all λ
@@ -16,17 +13,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from pyroccam.data import Dataset, load
-from pyroccam.data.errors import PyroccamError
 from pyroccam.guides import Conditional, MeanField
 from pyroccam.guides.forms import FORMS
 from pyroccam.inference.fits.fitting import Fit, fit
@@ -65,54 +59,14 @@ PUBLISHED: dict[str, dict[str, list[float]]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network of the source.
-
-    Attributes:
-        make: from the shape of an input, the number of outputs and a factor on all widths.
-        weights: λ of the table.
-        pivots: of broken lines; as many as usual if left out.
-        width: the factor.
-    """
-
-    make: Callable[[Sequence[int], int, float], nn.Module]
-    weights: tuple[float, ...]
-    pivots: int | None = None
-    width: float = 1.0
-
-
-def _perceptron(shape: Sequence[int], outputs: int, width: float) -> nn.Module:
-    units = max(1, round(50 * width))
-    hidden = nn.Linear(math.prod(shape), units)
-    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(units, outputs))
-
-
-def _conv(shape: Sequence[int], outputs: int, width: float) -> nn.Module:
-    """3 x 3 convolutions of 48, 96, 192 and 256 channels, with two poolings, and 512 and 64
-    units."""
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise PyroccamError(f"inputs of shape {tuple(shape)}", "images of 4 x 4 or more")
-    channels = [shape[0], *(max(1, round(n * width)) for n in (48, 96, 192, 256))]
-    layers: list[nn.Module] = []
-    for k, (before, after) in enumerate(pairwise(channels), 1):
-        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)] if k % 2 == 0 else []
-    units = [channels[-1] * (shape[1] // 4) * (shape[2] // 4)]
-    units += [max(1, round(n * width)) for n in (512, 64)]
-    layers.append(nn.Flatten())
-    for before, after in pairwise(units):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(units[-1], outputs))
-
-
-NETWORKS = {
-    "perceptron": Network(_perceptron, (0.001, 0.1, 1.0, 10.0, 100.0)),
-    "conv": Network(_conv, (0.01, 0.1, 1.0), pivots=3),
-}
+WEIGHTS = (0.001, 0.1, 1.0, 10.0, 100.0)
+"""λ of the table."""
 
 ROWS = ("direct", *FORMS)
 """Each λ by itself, and the forms of functions of all."""
+
+ORDER = ("direct", "piecewise", "linear", "low-rank", "film")
+"""Of the table, whatever forms there are by now."""
 
 # Published: Adam at a rate of 5e-4, 25 epochs of each λ, and 50 of all in common with five draws of
 # λ in a step, log10 λ uniform from -3 to 2. A higher rate that falls needs fewer epochs; ours
@@ -125,58 +79,49 @@ COMMON = 4
 
 def files(given: Given) -> Iterable[File]:
     """One of each row."""
-    chosen = replace(NETWORKS[given.network], width=given.width)
-    usual = {"network": "perceptron", "width": 1.0, "images": 0}
-    more = {name: getattr(given, name) for name in usual if getattr(given, name) != usual[name]}
-    stem = "-".join([given.data, *map(str, more.values())])
-    place: dict[str, Any] = {} if given.data_root is None else {"data_root": given.data_root}
-    place |= {"n_train": given.images} if given.images else {}
-    how = {**given.set, "device": given.device}
-
-    def run_one(form: str, times: int, seed: int) -> Row:
-        return _row(load(given.data, seed=seed, **place), chosen, form, times, seed, how)
-
     for form in given.rows:
         times = 1 if form == ROWS[0] else given.common
         suffix = "" if form == ROWS[0] or times == COMMON else f"-x{times}"
-        config = {"data": given.data, "form": form, "common": times, "settings": given.set, **more}
-        run_form = partial(run_one, form, times)
-        yield File(f"{stem}-{form}{suffix}", {"config": config}, run_form, seeds(given))
+        config = {"data": given.data, "form": form, "common": times, "settings": given.set}
+        run_one = partial(_row, given, form, times)
+        yield File(f"{given.data}-{form}{suffix}", {"config": config}, run_one, seeds(given))
 
 
-def _row(
-    data: Dataset, network: Network, form: str, times: int, seed: int, how: Mapping[str, Any]
-) -> Row:
+def _row(given: Given, form: str, times: int, seed: int) -> Row:
+    place = {} if given.data_root is None else {"data_root": given.data_root}
+    data: Dataset = load(given.data, seed=seed, **place)
+    how = {**given.set, "device": given.device}
     begun = time.process_time()
     accuracy = {
         f"{weight:g}": [100 * pruned(one, share / 100) for share in SHARES]
-        for weight, one in _fits(data, network, form, times, seed, how)
+        for weight, one in _fits(data, form, times, seed, how)
     }
     return {"accuracy": accuracy, "seconds": time.process_time() - begun}
 
 
 def _fits(
-    data: Dataset, network: Network, form: str, times: int, seed: int, given: Mapping[str, Any]
+    data: Dataset, form: str, times: int, seed: int, given: Mapping[str, Any]
 ) -> Iterator[tuple[float, Fit[Any, Any]]]:
     """The fit of each λ: by itself, or out of one of them all."""
     how = {**given, "seed": seed, "evaluations": 1, "progress": False}
     if form == ROWS[0]:
-        for weight in network.weights:
-            yield weight, fit(*_pair(data, network, seed), data, kl_weight=weight, **how)
+        for weight in WEIGHTS:
+            yield weight, fit(*_pair(data, seed), data, kl_weight=weight, **how)
         return
-    model, guide = _pair(data, network, seed)
-    low, high = min(network.weights), max(network.weights)
-    pivots = network.pivots if form in ("piecewise", "film") else None
-    all_of_them = Conditional(guide, low=low, high=high, form=form, pivots=pivots)
+    model, guide = _pair(data, seed)
+    all_of_them = Conditional(guide, low=min(WEIGHTS), high=max(WEIGHTS), form=form)
     found = fit(model, all_of_them, data, **{**how, "epochs": times * how["epochs"]})
-    for weight in network.weights:
+    for weight in WEIGHTS:
         yield weight, found.at(weight)
 
 
-def _pair(data: Dataset, network: Network, seed: int) -> tuple[BayesianNetwork, MeanField]:
+def _pair(data: Dataset, seed: int) -> tuple[BayesianNetwork, MeanField]:
     """Weights as torch draws them, deviations of e⁻³ beside a prior of 1, as published."""
     torch.manual_seed(seed)
-    net = network.make(data.input_shape, data.outputs, network.width)
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(data.input_shape), 50), nn.ReLU(),
+        nn.Linear(50, data.outputs),
+    )  # fmt: skip
     model = BayesianNetwork(net, data, prior=Normal(1.0))
     return model, MeanField(model, scale=math.exp(-3.0))
 
@@ -203,7 +148,7 @@ def table(folder: Path) -> Iterable[str]:
     stems = {n: n.rsplit(f"-{one['config']['form']}", 1)[0] for n, one in found.items()}
     for data in sorted(set(stems.values())):
         names = [name for name in found if stems[name] == data]
-        names.sort(key=lambda name: (ROWS.index(found[name]["config"]["form"]), name))
+        names.sort(key=lambda name: (ORDER.index(found[name]["config"]["form"]), name))
         own = {name.removeprefix(f"{data}-"): found[name]["runs"] for name in names}
         pruned = "/".join(map(str, SHARES))
         yield from header(
@@ -229,7 +174,7 @@ def table(folder: Path) -> Iterable[str]:
 SPEC = Spec(
     "experiments.published.path_of_lambda", "Path of lambda", "path",
     {
-        "data": "mnist", "data_root": str, "network": "perceptron", "width": 1.0, "images": 0,
+        "data": "mnist", "data_root": str,
         "rows": Choice(ROWS), "common": COMMON, "set": SETTINGS, "device": "auto",
     },
     files, table,

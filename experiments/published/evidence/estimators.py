@@ -152,7 +152,11 @@ def _best(runs: list[Row], seed: int) -> str:
 
 SPEC = Spec(
     "experiments.published.evidence.estimators", "Evidence", "evidence",
-    {"ladders": Choice(LADDERS), "estimators": Choice(ESTIMATORS, separator=";"), "set": SETTINGS}, files, table,
+    {
+        "ladders": Choice(LADDERS), "estimators": Choice(ESTIMATORS, separator=";"),
+        "set": SETTINGS,
+    },
+    files, table,
     small="--ladders degree --estimators exact;bound --seeds 1 --set steps=20 --set compile=false",
 )  # fmt: skip
 

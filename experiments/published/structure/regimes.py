@@ -39,14 +39,13 @@ import torch
 from matplotlib.figure import Figure
 from pyroccam import inference
 from pyroccam.data import Dataset
-from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.structure import simplex_panels
-from pyroccam.inference.figures.style import CYCLE, MARKERS, styled
 from pyroccam.models.contexts import seeded
 from pyroccam.models.distributions.relaxed import ExpRelaxedCategorical
 from pyroccam.models.priors.structure import GumbelSoftmax
 from torch import Tensor
 
+from ..lines import panels
 from ..markdown import header, read_all, row
 from ..runner import Choice, File, Given, Made, Row, Spec
 from .competing import PRIMITIVES, Pair, Protocol, learn, look, spread_prior
@@ -56,8 +55,7 @@ __all__ = ["REGIMES", "SPEC", "repelled", "search", "transition"]
 REGIMES = {"prior": 100.0, "equal": 1.0, "likelihood": 0.01}
 EXPECTED = {"prior": "constant", "equal": "simple", "likelihood": "complex"}
 NAMES = {"prior": "prior ≫ data", "equal": "equal", "likelihood": "data ≫ prior"}
-PARTS = ("toy", "cold", "transition")
-COLD = 0.01  # at which nothing may turn NaN in single precision
+PARTS = ("toy", "transition")
 NEAR = (0.99, 0.05)  # weights of p' near a vertex, and of the other vertices
 T_NEAR = 0.1
 LR = 0.05  # of the transition
@@ -65,17 +63,13 @@ DRAWS = 120  # of q in the figure, by seed
 
 
 def files(given: Given) -> Iterable[File]:
-    """One of the toy, cold or not, and one of the transition."""
+    """One of the toy, and one of the transition."""
     protocol = Protocol(steps=given.steps)
     toy = {"config": {"seeds": given.seeds, **asdict(protocol)}}
-    for part, name, temperatures in (
-        ("toy", "cells", given.temperatures),
-        ("cold", "cold", [COLD]),
-    ):
-        if part in given.parts:
-            cells = product(given.regimes, temperatures)
-            keys = [{"regime": regime, "temperature": t} for regime, t in cells]
-            yield File("toy", toy, partial(cell, given.seeds, protocol), keys, (name,))
+    if "toy" in given.parts:
+        cells = product(given.regimes, given.temperatures)
+        keys = [{"regime": regime, "temperature": t} for regime, t in cells]
+        yield File("toy", toy, partial(cell, given.seeds, protocol), keys, ("cells",))
     if "transition" in given.parts:
         weights, count, steps = given.weights, given.transition_seeds, given.transition_steps
         config = {"weights": weights, "seeds": count, "steps": steps, "lr": LR}
@@ -208,28 +202,22 @@ def toy_figure(cells: Sequence[Mapping[str, Any]]) -> Figure:
     return simplex_panels(panels, PRIMITIVES, shares=shares)
 
 
-@styled
 def transition_figure(found: Mapping[str, Any]) -> Figure:
     """p(Γ | h) and q(Γ) over the weight of the repulsion; a band is the range over seeds."""
-    fig = new_figure(2.7)
-    axes = fig.subplots(1, 2, sharey=True)
     weights = sorted({row["weight"] for row in found["sweep"]}, reverse=True)
-    for ax, which, title in zip(axes, "pq", ("prior, p(Γ | h)", "posterior, q(Γ)"), strict=True):
+
+    def values(which: str) -> Tensor:
         rows = [[r[which] for r in found["sweep"] if r["weight"] == w] for w in weights]
-        values = torch.tensor(rows)  # (weights, seeds, primitives)
-        for k, name in enumerate(PRIMITIVES):
-            own = values[..., k]
-            ax.plot(weights, own.mean(1), color=CYCLE[k], marker=MARKERS[k], label=name)
-            low, high = own.min(1).values, own.max(1).values
-            ax.fill_between(weights, low, high, color=CYCLE[k], alpha=0.15, linewidth=0)
-        ax.set_title(title)
-        ax.set_xlabel("weight of the terms against both others")
-        ax.set_ylim(-0.02, 1.02)
-    axes[0].set_ylabel("probability")
-    axes[0].invert_xaxis()
-    axes[1].invert_xaxis()
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    return fig
+        return torch.tensor(rows).permute(2, 1, 0)  # (primitives, seeds, weights)
+
+    lines = {
+        title: {name: (weights, own) for name, own in zip(PRIMITIVES, values(which), strict=True)}
+        for which, title in (("p", "prior, p(Γ | h)"), ("q", "posterior, q(Γ)"))
+    }
+    figure = panels(lines, "weight of the terms against both others", "probability")
+    for ax in figure.axes:
+        ax.invert_xaxis()
+    return figure
 
 
 def drawn(given: Given) -> Mapping[str, Made]:

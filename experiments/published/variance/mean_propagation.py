@@ -10,7 +10,6 @@ finished seed is kept.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,6 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 from pyroccam.inference import fit
-from pyroccam.inference.figures.canvas import new_figure
-from pyroccam.inference.figures.style import styled
 from pyroccam.inference.fits.fitting import Fit
 from pyroccam.inference.posterior import curvature, to_sample
 from pyroccam.inference.posterior.draws import draw_outputs
@@ -30,6 +27,7 @@ from pyroccam.inference.posterior.weight_moments import moments
 from pyroccam.models.contexts import seeded
 from torch import Tensor
 
+from ..lines import panels
 from ..markdown import header, mean_sd, read_all, row
 from ..runner import Choice, File, Given, Made, Row, Spec, resolve, seeds, untrained
 
@@ -102,25 +100,16 @@ def _as_order(values: dict[str, Tensor]) -> dict[str, Curvature]:
     return {name: Curvature(v, torch.zeros_like(v), 0) for name, v in values.items()}
 
 
-@styled
-def share_figure(curves: dict[str, list[dict[str, Any]]]) -> Figure:
+def share_figure(curves: Mapping[str, list[Row]]) -> Figure:
     """Accuracy over the share of weights drawn: a panel for each posterior, mean over seeds."""
-    figure = new_figure(2.6)
-    axes = figure.subplots(1, len(curves), sharey=True, squeeze=False)[0]
     place = [*range(len(SHARES))]
-    for axis, (name, runs) in zip(axes, curves.items(), strict=True):
-        for number, order in enumerate(ORDERS):
-            values = torch.tensor([one[order]["accuracy"] for one in runs])
-            axis.plot(place, values.mean(0), color=f"C{number}", label=order, lw=1.2)
-            if len(values) > 1:
-                low, high = values.min(0).values, values.max(0).values
-                axis.fill_between(place, low, high, color=f"C{number}", alpha=0.15, lw=0)
-        axis.set_title(textwrap.fill(name, 14))
+    found = {
+        name: {order: (place, [one[order]["accuracy"] for one in runs]) for order in ORDERS}
+        for name, runs in curves.items()
+    }
+    figure = panels(found, "weights drawn, %", "accuracy, %")
+    for axis in figure.axes:
         axis.set_xticks(place[::2], [f"{100 * s:g}" for s in SHARES[::2]])
-        axis.set_xlabel("weights drawn, %")
-    axes[0].set_ylabel("accuracy, %")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2)
     return figure
 
 

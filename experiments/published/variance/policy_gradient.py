@@ -54,14 +54,13 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from pyroccam.guides import Delta, MeanField, ZeroMean
 from pyroccam.guides.base import NetworkGuide
-from pyroccam.inference.figures.canvas import new_figure
-from pyroccam.inference.figures.style import CYCLE, styled
 from pyroccam.models import BayesianNetwork, priors
 from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.layers.local_reparameterisation import TINY
 from pyroccam.models.priors.base import WeightPrior
 from torch import Tensor, nn
 
+from ..lines import panels
 from ..markdown import header, plus_minus, read_all, row
 from ..runner import Choice, File, Given, Made, Row, Spec, seeds
 
@@ -74,7 +73,6 @@ RANDOM_LAYER = "2"  # in the network: the weights between the two hidden layers
 PARAMETER_NOISE = 0.017  # the deviation at the start, of Fortunato et al. for independent noise
 EVALUATION_EPISODES = 16
 LAST = 0.1  # of the updates: what the final return is taken over
-LINES = ("--", "-.", "-")  # of the policies, for a figure printed in grey
 POINTS = 40  # of a curve in the figure, at most
 
 POLICIES: dict[str, tuple[WeightPrior, Callable[[BayesianNetwork], NetworkGuide]]] = {
@@ -308,8 +306,8 @@ def _learn(settings: Mapping[str, Any], seed: int, environments: Any, spaces: Sp
     }
 
 
-def interval(values: Any, draws: int = 10_000) -> tuple[Any, Any, Any]:
-    """Mean over the runs ``(R, *)``, and the ends of its 95 % interval by bootstrap.
+def interval(values: Any, draws: int = 10_000) -> tuple[Any, Any]:
+    """The ends of the 95 % interval of the mean over the runs ``(R, *)``, by bootstrap.
 
     Runs are drawn whole, with replacement. Unlike Student's interval this one keeps to returns that
     there are, where some runs learn and some do not; for few runs it is rather narrow.
@@ -318,37 +316,27 @@ def interval(values: Any, draws: int = 10_000) -> tuple[Any, Any, Any]:
         Agarwal et al. 2021, Deep reinforcement learning at the edge of the statistical precipice,
         arXiv:2108.13264.
     """
-    values = np.asarray(values, dtype=np.float64)
     chosen = np.random.default_rng(0).integers(len(values), size=(draws, len(values)))
     times = (chosen[:, :, None] == np.arange(len(values))).sum(1)
     means = np.tensordot(times / len(values), values, 1)
-    return values.mean(0), *np.quantile(means, (0.025, 0.975), axis=0, method="inverted_cdf")
+    low, high = np.quantile(means, (0.025, 0.975), axis=0, method="inverted_cdf")
+    return low, high
 
 
-@styled
 def returns_figure(folder: Path, environments: Iterable[str]) -> Figure:
-    """Mean return against episodes, with its 95 % :func:`interval`: a panel an environment."""
-    fig = new_figure(2.9)
-    grid = fig.subplots(1, len([*environments]), squeeze=False)[0]
-    for ax, environment in zip(grid, environments, strict=True):
-        for look, name in enumerate(POLICIES):
-            for found in read_all(folder, f"{environment}-{name}").values():
-                returns = np.array([run["returns"] for run in found["runs"]])
+    """Mean return against episodes, with its 95 % :func:`interval`, a panel an environment."""
+    found: dict[str, dict[str, Any]] = {}
+    for environment in environments:
+        for name in POLICIES:
+            for one in read_all(folder, f"{environment}-{name}").values():
+                returns = np.array([run["returns"] for run in one["runs"]])
                 # A point is the mean over a few updates, which are a few episodes each.
                 parts = np.array_split(np.arange(returns.shape[1]), min(POINTS, returns.shape[1]))
-                x = [found["config"]["episodes"] * (part.mean() + 0.5) for part in parts]
+                x = [one["config"]["episodes"] * (part.mean() + 0.5) for part in parts]
                 means = np.stack([returns[:, part].mean(1) for part in parts], 1)
-                mean, low, high = interval(means)
-                label = name.replace("-", " ")
-                ax.plot(x, mean, color=CYCLE[look], linestyle=LINES[look], label=label)
-                ax.fill_between(x, low, high, color=CYCLE[look], alpha=0.2, linewidth=0)
-                ax.set_title(f"{environment}, {len(returns)} seed{'s' * (len(returns) != 1)}")
-        ax.set_xlabel("episodes")
-        ax.set_xlim(left=0)
-    grid[0].set_ylabel("return")
-    handles, names = grid[0].get_legend_handles_labels()
-    fig.legend(handles, names, loc="outside upper center", ncols=len(names))
-    return fig
+                lines = found.setdefault(f"{environment}, {len(returns)} seeds", {})
+                lines[name.replace("-", " ")] = (x, means)
+    return panels(found, "episodes", "return", interval, sharey=False)
 
 
 def files(given: Given) -> Iterable[File]:

@@ -29,8 +29,6 @@ from matplotlib.figure import Figure
 from pyroccam import data as datasets
 from pyroccam import guides, models
 from pyroccam.data import Dataset
-from pyroccam.inference.figures.canvas import new_figure
-from pyroccam.inference.figures.style import CYCLE, MARKERS, styled
 from pyroccam.inference.fits.fitting import Fit, Repeats, fit
 from pyroccam.inference.posterior.draws import Noise
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork
@@ -39,6 +37,7 @@ from pyroccam.inference.posterior.uncertainties import out_of_domain
 from pyroccam.models.contexts import seeded
 from torch import Tensor, nn
 
+from ..lines import deviation, panels
 from ..markdown import header, plus_minus, read_all, row
 from ..runner import File, Given, Made, Row, Spec, seeds
 
@@ -134,15 +133,13 @@ def adversarial(
         steps: each moves a pixel by ``2.5 epsilon / steps``, or by ``epsilon`` if there is one.
         seed: of what the network draws.
 
-    Raises:
-        ImportError: without the library of attacks.
-
     References:
         Goodfellow, Shlens, Szegedy 2015, arXiv:1412.6572; Kurakin, Goodfellow, Bengio 2017,
         arXiv:1607.02533. By the Adversarial Robustness Toolbox, Nicolae et al. 2018,
         arXiv:1807.01069.
     """
-    evasion, classification = _library()
+    evasion = importlib.import_module("art.attacks.evasion")  # of the extra ``experiments``
+    classification = importlib.import_module("art.estimators.classification")
     classes = net(x[:1]).shape[-1]
     estimator = classification.PyTorchClassifier(
         net,
@@ -161,23 +158,9 @@ def adversarial(
     return torch.from_numpy(made).to(x)
 
 
-def _library() -> tuple[Any, Any]:
-    try:
-        return (
-            importlib.import_module("art.attacks.evasion"),
-            importlib.import_module("art.estimators.classification"),
-        )
-    except ImportError as error:
-        raise ImportError(
-            f"The attacks need the Adversarial Robustness Toolbox, which is not installed ({error})"
-            ": pip install -e '.[experiments]'"
-        ) from error
-
-
 def files(given: Given) -> Iterable[File]:
     """One, of all contenders; seeds begin at 1, so that nothing begins at the weights of the
     network whose attack is transferred."""
-    _library()
     sizes = {k: v for k, v in {"n_train": given.n_train, "n_test": given.n_test}.items() if v}
     names = ("steps", "draws", "judges", "networks", "hidden", "rate", "epochs")
     asked = {
@@ -303,30 +286,20 @@ def drawn(given: Given) -> Mapping[str, Made]:
     return {given.data: lambda: figure(read_all(given.out, given.data)[given.data])}
 
 
-@styled
 def figure(found: Mapping[str, Any]) -> Figure:
     """Accuracy over the size of an attack: mean and standard deviation over seeds."""
-    fig = new_figure(3.3)
-    axes = fig.subplots(1, len(ATTACKS), sharey=True)
+    sizes = found["asked"]["epsilons"]
+
+    def values(kind: str, name: str) -> list[list[float]]:
+        rows = [run["contenders"][name] for run in found["runs"]]
+        return [[r["test"]["accuracy"], *(r[kind][f"{e:g}"] for e in sizes)] for r in rows]
+
     titles = {"fgsm": "FGSM", "iterated": "iterated", "transferred": "transferred"}
-    runs, epsilons = found["runs"], found["asked"]["epsilons"]
-    for ax, kind in zip(axes, ATTACKS, strict=True):
-        for k, name in enumerate(CONTENDERS):
-            rows = [run["contenders"][name] for run in runs]
-            columns = [[row["test"]["accuracy"] for row in rows]]
-            columns += [[row[kind][f"{e:g}"] for row in rows] for e in epsilons]
-            values = torch.tensor(columns, dtype=torch.float64)
-            mean, sd = values.mean(1), values.std(1, correction=min(1, len(rows) - 1))
-            x = [0.0, *epsilons]
-            ax.plot(x, mean, color=CYCLE[k], marker=MARKERS[k], label=name)
-            low, high = (mean - sd).clamp_min(0.0), (mean + sd).clamp_max(1.0)
-            ax.fill_between(x, low, high, color=CYCLE[k], alpha=0.18, linewidth=0)
-        ax.set_title(titles[kind])
-        ax.set(xlabel="size of the attack (pixels in [0, 1])" if kind == "iterated" else "")
-        ax.set_ylim(-0.02, 1.02)
-    axes[0].set_ylabel("accuracy")
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    return fig
+    lines = {
+        title: {name: ([0.0, *sizes], values(kind, name)) for name in CONTENDERS}
+        for kind, title in titles.items()
+    }
+    return panels(lines, "pixels in [0, 1] moved by", "accuracy", deviation)
 
 
 def table(folder: Path) -> Iterable[str]:

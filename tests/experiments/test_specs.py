@@ -112,7 +112,7 @@ def data_root(tmp_path_factory):
         "index_features": range(3), "index_target": [3], "n_splits": [1],
         "index_train_0": order[:120], "index_test_0": order[120:],
     }  # fmt: skip
-    for name in ("energy", "boston"):
+    for name in ("energy", "bostonHousing"):
         folder = root / "uci" / name
         folder.mkdir(parents=True)
         for file, numbers in content.items():

@@ -107,7 +107,7 @@ def read(folder: Path, scan: str) -> pd.DataFrame:
     path = folder / f"{scan}.csv"
     if not path.exists():
         return pd.DataFrame(columns=list(COLUMNS))
-    return pd.read_csv(path, float_precision="round_trip").convert_dtypes(convert_floating=False)
+    return pd.read_csv(path)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Scans(Spec):
             for one in rows:
                 print({k: v for k, v in one.items() if v is not None}, flush=True)
             found = pd.DataFrame([*known.to_dict("records"), *rows], columns=list(COLUMNS))
-            found = found.convert_dtypes(convert_floating=False).sort_values(["value", "seed"])
+            found = found.convert_dtypes().sort_values(["value", "seed"])
             found.to_csv(given.out / f"{point.scan}.csv", index=False)
             shutil.rmtree(unfinished.parent)  # points are run one after the other
             trained = True

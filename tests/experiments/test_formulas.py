@@ -27,7 +27,6 @@ from experiments.published.variance.toys import (
     coverage,
     gap,
     inputs,
-    unlike,
 )
 
 
@@ -188,17 +187,6 @@ def test_the_code_is_what_the_layer_draws_by():
     assert float(z.abs().max()) < 5
     ratio = drawn.std(0) / found
     assert float((ratio - 1).abs().max()) < 5 / math.sqrt(2 * 4000)
-
-
-def test_the_codes_of_most_and_least_agreement():
-    def run(*rows):
-        return {"code": [list(row) for row in rows]}
-
-    one_scale = run((1, 2), (10, 20), (100, 200), (1000, 2000))
-    nearly = run((1, 2), (10, 15), (100, 250), (1000, 2000))
-    two_bits = run((1, 1), (100, 1), (1, 100), (100, 100))
-    assert unlike([nearly, two_bits, one_scale]) == (2, 1)
-    assert unlike([two_bits, one_scale]) == (1, 0)
 
 
 def test_a_small_resnet_begins_as_torchvisions():

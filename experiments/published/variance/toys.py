@@ -26,7 +26,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.figures.canvas import new_figure
@@ -239,6 +238,7 @@ def draw_bands(runs: Sequence[Mapping[str, Any]]) -> Figure:
     data = gap(runs[0]["seed"])
     x_train = data.x_train * data.x_std + data.x_mean
     y_train = data.y_train * data.y_std + data.y_mean
+    rows = x_train[:100, 0], y_train[:100, 0]
     x = np.linspace(-3.0, 3.0, len(runs[0]["contenders"][CONTENDERS[0]]["mean"]))
     for k, (ax, name) in enumerate(zip(axes, CONTENDERS, strict=True)):
         row = runs[0]["contenders"][name]
@@ -246,37 +246,22 @@ def draw_bands(runs: Sequence[Mapping[str, Any]]) -> Figure:
         ax.fill_between(x, low, high, color=CYCLE[k], alpha=0.2, linewidth=0, label="95 %")
         ax.fill_between(x, quarter, three, color=CYCLE[k], alpha=0.3, linewidth=0, label="50 %")
         ax.plot(x, row["mean"], color=CYCLE[k], label="mean")
-        ax.plot(x, curve(torch.as_tensor(x)), color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        ax.plot(x_train[:100, 0], y_train[:100, 0], ".", color=GREY, markersize=3)
+        ax.plot(x, curve(torch.as_tensor(x)), color=INK, lw=0.9, ls="--", label="truth")
+        ax.plot(*rows, ".", color=GREY, markersize=3, label="training rows (1 in 4)")
         ax.set_title(name)
         ax.set_ylim(-3.2, 3.2)
     axes[0].set_ylabel("y")
     axes[1].set_xlabel("x")
-    handles: list[Any] = [
-        Line2D([], [], color=GREY, marker=".", linestyle=""),
-        Line2D([], [], color=INK, linewidth=0.9, linestyle=(0, (4, 3))),
-        *axes[0].get_legend_handles_labels()[0],
-    ]
-    names = ["training rows (1 in 4)", "truth", "95 %", "50 %", "mean"]
-    fig.legend(handles, names, loc="outside upper left", ncols=5)
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
     return fig
-
-
-def unlike(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Positions of the runs in which the two units agree most and least on the blobs, by the
-    correlation of the logarithms of their deviations."""
-    codes = torch.tensor([run["code"] for run in runs]).log()
-    codes = codes - codes.mean(1, keepdim=True)
-    agree = codes.prod(-1).sum(1) / codes.square().sum(1).prod(-1).sqrt()
-    return int(agree.argmax()), int(agree.argmin())
 
 
 @styled
 def draw_codes(runs: Sequence[Mapping[str, Any]]) -> Figure:
-    """The two deviations that each input gets, in the runs whose units agree most, and least."""
+    """The two deviations that each input gets, in two runs."""
     fig = new_figure(3.6)
     axes = fig.subplots(1, 2)
-    for ax, run in zip(axes, (runs[k] for k in unlike(runs)), strict=True):
+    for ax, run in zip(axes, runs[:2], strict=True):
         points, labels = torch.tensor(run["points"]), torch.tensor(run["labels"])
         for k, centre in enumerate(CENTRES):
             a, b = points[labels == k].clamp_min(1e-6).T

@@ -69,7 +69,7 @@ def _coded(folder: str, sample: Sample, given: Given, seed: int) -> Row:
     """The row of a run: its network is cut, coded as a draw, and decoded."""
     fit = load_fit(Path(folder), "cpu", data_root=given.data_root)
     config = RunConfig.read(Path(folder))
-    rule = config.options.get("threshold") if given.tolerance is None else "validation"
+    rule: Any = config.options.get("threshold") if given.tolerance is None else "validation"
     decision = decide(fit, "compress", rule, given.tolerance)
     begun = time.perf_counter()
     drawn = code_draw(decision.net, fit.data, sample)

@@ -187,8 +187,9 @@ def _argument(usual: Any) -> dict[str, Any]:
         }
     if isinstance(usual, bool):
         return {"action": "store_true"}
-    kind, default = (usual, None) if isinstance(usual, type) else (type(usual), usual)
-    return {"type": kind, "default": default, "help": f"{default}"}
+    if isinstance(usual, type):
+        return {"type": usual}
+    return {"type": type(usual), "default": usual, "help": f"{usual}"}
 
 
 def _settings(pairs: list[str], usual: Mapping[str, Any]) -> Row:

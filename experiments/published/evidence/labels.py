@@ -106,7 +106,9 @@ CODERS = {
 
 def files(given: Given) -> Iterable[File]:
     """One of the data set."""
-    own = SETS[given.data] if given.epochs is None else _Set(*3 * [given.epochs], (6,))
+    own = SETS[given.data]
+    if given.epochs is not None:
+        own = _Set(given.epochs, given.epochs, given.epochs, (6,))
     settings = {**asdict(own), "hidden": [*own.hidden], "shares": SHARES}
     keys = [{"seed": seed, "coder": name} for seed in range(given.seeds) for name in given.coders]
     name = f"{given.data}{'-random' if given.at_random else ''}"

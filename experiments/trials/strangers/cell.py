@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ class Cell:
 
 def rivals(cell: Cell) -> Row:
     """An ordinary training, and what prunes it, which no method changes."""
+    importlib.import_module("torch_pruning")  # of the extra ``strangers``, before hours are spent
     rows = cell.rows()
     dense = search(lambda: cell.make(rows), rows, cell.seed)
     found: Row = {

@@ -44,7 +44,10 @@ ENGINES = ("eager", "traced", "compiled")
 _WORKER = """
 import sys, time, torch
 torch.set_num_threads(1)
-from benchmarks.workloads.table import WORKLOADS
+try:
+    from benchmarks.workloads.table import WORKLOADS
+except ImportError:  # once they were a part of the package
+    from pyroccam.benchmarks.workloads.table import WORKLOADS
 import pyro
 pyro.enable_validation(False)
 said = sys.stdout
@@ -78,9 +81,10 @@ class Worker:
     def __init__(self, parent: Path, workload: str, engine: str) -> None:
         self.cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed below
+        places = os.pathsep.join(map(str, (parent, parent / "pyroccam")))
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", _WORKER, workload, engine],
-            env={**os.environ, "PYTHONPATH": str(parent), VARIABLE: self.cache.name},
+            env={**os.environ, "PYTHONPATH": places, VARIABLE: self.cache.name},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.said,

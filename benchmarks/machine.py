@@ -24,7 +24,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "cuda": torch.version.cuda if device.type == "cuda" else None,
-        "versions": versions("tyxe", "bayesian-torch", "triton"),
+        "versions": versions("bayesian-torch", "triton"),
     }
 
 

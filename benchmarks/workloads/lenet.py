@@ -31,7 +31,7 @@ from .contenders import (
     random_images,
     svi,
 )
-from .libraries import bayesian_torch_step, tyxe_step
+from .libraries import bayesian_torch_step
 from .with_jax import numpyro_step
 
 __all__ = ["BASE", "GaussianLeNet", "GaussianWeights", "HandWritten", "LeNetProblem", "lenet"]
@@ -200,11 +200,6 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
         *ours_three(pair, SETTINGS, x, y),
         around_the_graph(pair, SETTINGS, x, y),
         *in_bfloat16(pair, SETTINGS, x, y, deterministic),
-        Contender(
-            "TyXe",
-            lambda: tyxe_step(problem.net(device), scale, problem.N, SETTINGS, x, y),
-            "VariationalBNN.fit on one batch; IIDPrior, AutoNormal, closed-form KL",
-        ),
         Contender(
             "bayesian-torch",
             lambda: bayesian_torch_step(problem.net(device), RHO, problem.N, SETTINGS, x, y),

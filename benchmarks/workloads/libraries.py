@@ -1,66 +1,22 @@
-"""Other libraries for Bayesian networks, used as their documentation says.
+"""Another library for Bayesian networks, used as its documentation says.
 
-They are not requirements: what is not installed is reported as such, and
-``pip install -e '.[bench]'`` installs both.
+It is no requirement: what is not installed is reported as such (``pip install -e '.[bench]'``).
 """
 
 from __future__ import annotations
 
-import functools
 from importlib import import_module
 from typing import Any
 
-import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
-from pyro.optim import PyroOptim
 from pyroccam.inference import Settings
 from torch import Tensor, nn
 
 from ..harness import Step
 from .contenders import adamw, autograd
 
-__all__ = ["bayesian_torch_step", "tyxe_step"]
-
-
-def tyxe_step(
-    net: nn.Sequential, scale: float, size: int, settings: Settings, x: Tensor, y: Tensor
-) -> Step:
-    """TyXe's variational network on top of Pyro.
-
-    Arguments:
-        net: whose weights are the means at the start.
-        scale: of every weight at the start.
-        size: N.
-        settings: of the optimiser.
-        x, y: a batch.
-
-    References:
-        Ritter, Karaletsos (2022), TyXe: Pyro-based Bayesian neural nets for PyTorch.
-    """
-    tyxe: Any = import_module("tyxe")
-    means = tyxe.guides.PretrainedInitializer.from_net(net)
-    bnn: Any = tyxe.VariationalBNN(
-        net,
-        tyxe.priors.IIDPrior(
-            dist.Normal(torch.zeros((), device=x.device), torch.ones((), device=x.device))
-        ),
-        tyxe.likelihoods.Categorical(dataset_size=size),
-        functools.partial(tyxe.guides.AutoNormal, init_loc_fn=means, init_scale=scale),
-    )
-    optim = PyroOptim(
-        torch.optim.AdamW, {"lr": settings.guide_lr, "weight_decay": 0.0, "fused": True}
-    )
-    losses: list[float] = []
-
-    def keep(bnn: Any, epoch: int, loss: float) -> None:
-        losses[:] = [loss]
-
-    def step() -> float:
-        bnn.fit([(x, y)], optim, 1, callback=keep)
-        return losses[0] / size
-
-    return step
+__all__ = ["bayesian_torch_step"]
 
 
 def bayesian_torch_step(

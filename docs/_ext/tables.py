@@ -151,8 +151,8 @@ def data_sets() -> Lines:
 def results(root: Path) -> dict[str, str]:
     """The tables of the result files, in Markdown, by the folder of an experiment."""
     return {
-        name: _unbroken("\n".join(one.lines(root / "experiments" / "results" / one.folder)))
-        for name, one in result_tables.sections().items()
+        name: _unbroken("\n".join(one.table(root / "experiments" / "results" / name)))
+        for name, one in result_tables.specs().items()
     }
 
 

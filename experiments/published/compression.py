@@ -8,19 +8,19 @@ test rows; thresholds are chosen on 6,000 validation rows, which are not trained
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
-import torch
-import typer
-from pyroccam.cli.runs.config import parse_settings
+from pyroccam.cli.methods.table import METHODS
 from pyroccam.cli.runs.run import Outcome
+from pyroccam.data.errors import PyroccamError
 
-from . import options
-from .runner import Row, add_seeds
+from .markdown import header, plus_minus, read_all, row, trained_on
+from .runner import File, Given, Row, Spec, of_method
 
-__all__ = ["PUBLISHED", "SETTINGS", "Published", "short"]
+__all__ = ["PUBLISHED", "SETTINGS", "SPEC", "Published", "error_of", "left_of", "short"]
 
 
 @dataclass(frozen=True)
@@ -87,89 +87,103 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "epr": {"batch_size": 256, "epochs": 40, "lr": 6e-3, "kl_weight": 0.1},
 }
 
-SPREAD = ("error", "mean_error", "nonzero_percent", "pruning", "fast_prediction", "maximum",
-          "file_bytes", "file_rate")  # fmt: skip
+
+def files(given: Given) -> Iterable[File]:
+    """One of each network and method."""
+    epochs = {} if given.epochs is None else {"epochs": given.epochs}
+    for network in given.networks:
+        for method in given.methods:
+            sets = {**SETTINGS.get(method, {}), **given.set, **epochs}
+            name = f"{given.data}-{short(network)}-{method}"
+            yield of_method(name, method, kept, given, sets, network)
 
 
-def main(
-    out: options.Out = options.RESULTS / "compression",
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    networks: Annotated[str, options.BY_COMMAS] = "lenet-300-100",
-    methods: Annotated[str, options.BY_COMMAS] = "gnj,ghs,sparse-vd",
-    seeds: options.Count = 3,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-    runs: options.Runs = None,
-    workers: options.Workers = None,
-) -> None:
-    """Run what is missing, and write one JSON file for each network and method."""
-    torch.set_num_threads(threads)
-    chosen = parse_settings(sets or [])
-    if epochs is not None:
-        chosen["epochs"] = epochs
-    for network in networks.split(","):
-        for method in methods.split(","):
-            published = PUBLISHED.get(network, {}).get(method) if data == "mnist" else None
-            own = {**SETTINGS.get(method, {}), **chosen}
-            add_seeds(
-                out / f"{short(data)}-{short(network)}-{method}.json", seeds, method, data,
-                row=_row,
-                numbers=lambda row: {k: row[k] for k in SPREAD if row[k] is not None},
-                say=partial(_line, short(network), method), runs=runs, device=device,
-                workers=workers,
-                beside={"published": None if published is None else vars(published)},
-                network=network, data_root=data_root, sets=own,
-            )  # fmt: skip
+def short(network: str) -> str:
+    """The name of a network that was given as ``module:function``."""
+    return network.rpartition(":")[2]
 
 
-def short(name: str) -> str:
-    """The name of a network, or of data, that were given as ``module:function``."""
-    return name.rpartition(":")[2]
+def error_of(test: dict[str, float]) -> float:
+    """In %, or the root mean square of a regression."""
+    return 100 * (1 - test["accuracy"]) if "accuracy" in test else test["rmse"]
 
 
-def _row(outcome: Outcome) -> Row:
-    """The row that is kept of a run.
+def left_of(metrics: Row) -> Row:
+    """What a row says of the network that is left of a run.
 
     Raises:
-        ValueError: for a run whose network was not compressed.
+        PyroccamError: for a run whose network was not compressed.
     """
-    metrics = outcome.metrics
     if "not_compressed" in metrics:
-        raise ValueError(f"Seed {metrics['seed']} was not compressed: {metrics['not_compressed']}")
+        raise PyroccamError(f"Seed {metrics['seed']}: {metrics['not_compressed']}")
     structure, test = metrics["structure"], metrics["compressed"]["test"]
     return {
-        "seed": metrics["seed"],
-        "error": 100 * (1 - test["accuracy"]),
-        "mean_error": 100 * (1 - metrics["test"]["deterministic"]["accuracy"]),
-        "ensemble_error": 100 * (1 - metrics["test"]["ensemble"]["accuracy"]),
+        "error": error_of(test),
+        "mean_error": error_of(metrics["test"]["deterministic"]),
+        "ensemble_error": error_of(metrics["test"]["ensemble"]),
         "nll": test["nll"],
-        "architecture": structure["architecture"],
         "bits": list(structure["bits"].values()),
         **{k: structure[k] for k in ("nonzero_percent", "weights", "file_bytes", "file_rate")},
-        **structure["rates"],
         "thresholds": structure["thresholds"],
-        **({"message": metrics["message"]} if "message" in metrics else {}),
-        "seconds": metrics["seconds"],
-        "engine": metrics["engine"],
-        "device": metrics["device"],
-        "times_faster": metrics["compressed"]["seconds_per_batch_before"]
-        / metrics["compressed"]["seconds_per_batch"],
+        **{k: metrics[k] for k in ("seconds", "engine", "device")},
     }
 
 
-def _line(network: str, method: str, row: Row) -> str:
-    rates = [row[k] for k in ("pruning", "fast_prediction", "maximum")]
-    shown = " / ".join("-" if r is None else f"{r:.0f}" for r in rates)
-    return (
-        f"{network} {method} seed {row['seed']}: error {row['error']:.2f} % (mean network "
-        f"{row['mean_error']:.2f}), {row['architecture']}, {row['nonzero_percent']:.2f} % left, "
-        f"bits {'-'.join(map(str, row['bits']))}, rates {shown}, {row['file_bytes']:,} bytes "
-        f"({row['file_rate']:.0f} x), {row['seconds']:.0f} s"
-    )
+def kept(outcome: Outcome) -> Row:
+    """The row that is kept of a run."""
+    metrics = outcome.metrics
+    found = left_of(metrics)
+    structure, small = metrics["structure"], metrics["compressed"]
+    return {
+        **found,
+        "architecture": structure["architecture"],
+        **structure["rates"],
+        **({"message": metrics["message"]} if "message" in metrics else {}),
+        "times_faster": small["seconds_per_batch_before"] / small["seconds_per_batch"],
+    }
 
+
+def table(folder: Path) -> Iterable[str]:
+    """Errors, and how small a network became, beside what is published."""
+    found = read_all(folder).values()
+    for data, network in sorted({trained_on(one) for one in found}):
+        yield from header(
+            f"{data}, {short(network)} (seeds)", "error, %", "weights left, %",
+            "left of each layer", "bits", "pruning", "fast", "maximum", "file, kB",
+        )  # fmt: skip
+        own = {f["config"]["method"]: f for f in found if trained_on(f) == (data, network)}
+        for method in (name for name in METHODS if name in own):
+            runs = own[method]["runs"]
+            yield row(
+                f"`{method}` ({len(runs)})",
+                plus_minus(runs, "error", 2),
+                plus_minus(runs, "nonzero_percent", 2),
+                ", ".join(r["architecture"] for r in runs),
+                ", ".join("-".join(map(str, r["bits"])) for r in runs),
+                *(plus_minus(runs, k, 1) for k in ("pruning", "fast_prediction", "maximum")),
+                plus_minus(runs, "file_bytes", 1, 1e-3),
+            )
+            if data == "mnist" and (known := PUBLISHED.get(network, {}).get(method)) is not None:
+                rates = (known.pruning, known.fast, known.maximum)
+                yield row(
+                    "published", known.error, known.nonzero or "", known.architecture or "",
+                    known.bits or "", *("" if rate is None else f"{rate:g}" for rate in rates),
+                    "" if known.file_bytes is None else f"{known.file_bytes / 1000:g}",
+                )  # fmt: skip
+        yield ""
+
+
+SPEC = Spec(
+    "experiments.published.compression", "Compression", "compression",
+    {
+        "data": "mnist", "data_root": str, "networks": ("lenet-300-100",),
+        "methods": ("gnj", "ghs", "sparse-vd"), "epochs": int, "set": {}, "device": "auto",
+        "runs": str,
+    },
+    files, table,
+    small="--data digits --networks perceptron --methods gnj --set hidden=[8] --set lr=0.01 "
+    "--epochs 3 --seeds 1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

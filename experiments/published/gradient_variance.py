@@ -14,27 +14,26 @@ an earlier one stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
-import typer
-from pyroccam.cli.runs.config import RunConfig, parse_settings
 from pyroccam.data import Dataset
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.fits.fitting import fit
-from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net
+from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import LocalReparameterization
 from torch import Tensor, nn
 
-from . import options
 from .compression import SETTINGS
-from .runner import ResultFile, Row, untrained
+from .markdown import header, read_all, row
+from .runner import File, Given, Row, Spec, resolve, seeds, untrained
 
-__all__ = ["Drawn", "agreement", "gradients", "jackknife"]
+__all__ = ["SPEC", "Drawn", "agreement", "gradients", "jackknife"]
 
 BASE = "example"  # of the ratios
 DRAWS = (BASE, "batch", "weights")
@@ -145,61 +144,36 @@ def handlers(model: Any) -> dict[str, LocalReparameterization | None]:
     return dict(zip(DRAWS, (*found, None), strict=True))
 
 
-def main(
-    out: options.Out = options.RESULTS / "gradient_variance",
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    networks: Annotated[str, options.BY_COMMAS] = "lenet-300-100",
-    methods: Annotated[str, options.BY_COMMAS] = "gnj,ghs",
-    seeds: options.Count = 3,
-    epochs: Annotated[int, typer.Option(min=1, help="Of the training before.")] = 5,
-    batches: Annotated[str, typer.Option(help="Sizes, separated by commas.")] = "32,128,512",
-    repeats: Annotated[int, typer.Option(min=3, help="Gradients that are drawn of each.")] = 100,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-) -> None:
-    """Run what is missing, and write one JSON file for each network and method."""
-    torch.set_num_threads(threads)
-    place: dict[str, Any] = {"data_root": data_root}
-    asked = {**parse_settings(sets or []), "epochs": epochs}
-    sizes = [int(size) for size in batches.split(",")]
-    for network in networks.split(","):
-        for method in methods.split(","):
-            place["sets"] = {**SETTINGS.get(method, {}), **asked}
-            first, _ = RunConfig.resolve(method, data, network=network, **place)
-            described = {k: v for k, v in first.flat().items() if k not in _OF_A_SEED}
-            path = out / f"{data}-{network}-{method}.json"
-            file = ResultFile(path, config=described, batches=sizes, repeats=repeats)
-            for seed in file.missing(range(seeds)):
-                config, rows = RunConfig.resolve(method, data, network=network, seed=seed, **place)
-                file.add(_run(config, rows, sizes, repeats), _spread)
-                for line in _lines(network, method, file.runs[-1]):
-                    print(line, flush=True)
+def files(given: Given) -> Iterable[File]:
+    """One of each network and method."""
+    for network in given.networks:
+        for method in given.methods:
+            sets = {**SETTINGS.get(method, {}), **given.set, "epochs": given.epochs}
+            how = {"network": network, "data_root": given.data_root, "sets": sets}
+            first, _ = resolve(method, given.data, **how)
+            config = {k: v for k, v in first.flat().items() if k not in _OF_A_SEED}
+            says = {"config": config, "batches": list(given.batches), "repeats": given.repeats}
+            run_one = partial(_run, method, given, how)
+            yield File(f"{given.data}-{network}-{method}", says, run_one, seeds(given))
 
 
-def _run(config: RunConfig, data: Dataset, sizes: Sequence[int], repeats: int) -> Row:
+def _run(method: str, given: Given, how: dict[str, Any], seed: int) -> Row:
     """Train, then measure."""
-    seed = config.settings["seed"]
+    config, data = resolve(method, given.data, seed, **how)
     trained = fit(*untrained(config, data), data, device="cpu", progress=False, **config.settings)
     model, guide = trained.model, trained.guide
-    mean = evaluate_net(mean_network(model, guide), model, data)
     where = kinds(model, guide)
-    cells = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for size in sizes:
-            for over in OVER:
-                cells.append(
-                    {
-                        "batch": size,
-                        "over": over,
-                        **_cell(model, guide, where, data, size, over, repeats, seed),
-                    }
-                )
+        cells = [
+            {"batch": size, "over": over,
+             **_cell(model, guide, where, data, size, over, given.repeats, seed)}
+            for size in given.batches
+            for over in OVER
+        ]  # fmt: skip
     return {
-        "seed": seed,
         "rows": data.N,
-        "mean_accuracy": mean["accuracy"],
+        "mean_accuracy": evaluate_net(mean_network(model, guide), model, data)["accuracy"],
         "parameters": {kind: len(at) for kind, at in where.items()},
         "cells": cells,
     }
@@ -243,32 +217,57 @@ def _cell(
     return found
 
 
-def _spread(runs: Sequence[Row]) -> list[Row]:
-    """Mean and standard deviation over seeds of the ratios, and the least p of the agreement."""
-    found = []
-    for cells in zip(*(run["cells"] for run in runs), strict=True):
-        for draws in DRAWS[1:]:
-            ratios = [{k: r["value"] for k, r in cell["ratio"][draws].items()} for cell in cells]
-            agreed = [a["p"] for cell in cells for a in cell["agreement"][draws].values()]
-            found.append({
-                "batch": cells[0]["batch"], "over": cells[0]["over"], "draws": draws,
-                "ratio": mean_spread(ratios), "least_p": min(agreed), "tests": len(agreed),
-            })  # fmt: skip
-    return found
+_VARIED = {"all": "all", "weight loc": "weight means", "weight log-scale": "weight log-sds",
+           "scale loc": "scale means", "scale log-scale": "scale log-sds"}  # fmt: skip
+_DRAWN = {"batch": "scales for the batch", "weights": "weights"}
 
 
-def _lines(network: str, method: str, run: Row) -> Iterable[str]:
-    for cell in run["cells"]:
-        ratios = ", ".join(
-            f"{draws} {found[ALL]['value']:.3f} ± {found[ALL]['se']:.3f} "
-            f"(p {cell['agreement'][draws][ALL]['p']:.3f})"
-            for draws, found in cell["ratio"].items()
-        )
-        yield (
-            f"{network} {method} seed {run['seed']}: batch {cell['batch']}, over {cell['over']}: "
-            f"variance {cell['variance'][BASE][ALL]['value']:.3g} for each example; times: {ratios}"
-        )
+def table(folder: Path) -> Iterable[str]:
+    """Ratios of variances, and the least p of the tests."""
+    files = read_all(folder).values()
+    if not files:
+        return
+    yield from header(
+        "network, method (states)", "batch", "drawn",
+        *(f"{label}, one batch" for label in _VARIED.values()), "all, any batch",
+    )  # fmt: skip
+    p: list[float] = []
+    for found in files:
+        runs, config = found["runs"], found["config"]
+        cells = [{(c["batch"], c["over"]): c for c in run["cells"]} for run in runs]
+        for batch in found["batches"]:
+            for draws, label in _DRAWN.items():
+                one, any_batch = (
+                    [own[batch, over]["ratio"][draws] for own in cells] for over in OVER
+                )
+                yield row(
+                    f"{config['network']}, {config['method']} ({len(runs)})", batch, label,
+                    *(_mean_se(one, kind) for kind in _VARIED), _mean_se(any_batch, ALL),
+                )  # fmt: skip
+        p += [test["p"] for own in cells for cell in own.values()
+              for tests in cell["agreement"].values() for test in tests.values()]  # fmt: skip
+    yield ""
+    yield f"Equal expectations: least p {min(p):.4f} of {len(p)} tests."
 
+
+def _mean_se(ratios: list[dict[str, Any]], kind: str) -> str:
+    """Mean over states, and its standard error from the draws."""
+    count = len(ratios)
+    error = sum(r[kind]["se"] ** 2 for r in ratios) ** 0.5 / count
+    return f"{sum(r[kind]['value'] for r in ratios) / count:.2f} ± {error:.2f}"
+
+
+SPEC = Spec(
+    "experiments.published.gradient_variance", "Gradient variance", "gradient_variance",
+    {
+        "data": "mnist", "data_root": str, "networks": ("lenet-300-100",),
+        "methods": ("gnj", "ghs"), "epochs": 5, "batches": (32, 128, 512), "repeats": 100,
+        "set": {},
+    },
+    files, table,
+    small="--data digits --networks perceptron --methods gnj --set hidden=[6] --epochs 1 "
+    "--batches 8 --repeats 4 --seeds 1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -9,19 +9,17 @@ command goes on where an earlier one stopped.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
-import torch
-import typer
-from pyroccam.cli.runs.config import parse_settings
 from pyroccam.cli.runs.run import Outcome
 
-from . import options
-from .compression import short
-from .runner import Row, add_seeds
+from .compression import error_of, left_of, short
+from .markdown import header, plus_minus, read_all, row, trained_on
+from .runner import Choice, File, Given, Row, Spec, of_method
 
-__all__ = ["PUBLISHED", "ROWS", "SETTINGS", "main"]
+__all__ = ["PUBLISHED", "ROWS", "SETTINGS", "SPEC"]
 
 # Achterhold, Koehler, Schmeink, Genewein, ICLR 2018 (as reviewed), table 1: LeNet-5 on MNIST. The
 # errors, in %, are called validation errors there.
@@ -44,74 +42,55 @@ ROWS: dict[str, str] = {
 # in the first 15. These take a small part of that time.
 SETTINGS: dict[str, Any] = {"batch_size": 512, "lr": 2e-3, "kl_warmup": 0.1, "start": 0.2}
 
-SPREAD = ("original_error", "mean_error", "error", "nonzero_percent", "file_bytes")
+
+def files(given: Given) -> Iterable[File]:
+    """One of each row."""
+    for name in given.rows:
+        sets = {**SETTINGS, "epochs": given.epochs, **given.set, "prior": ROWS[name]}
+        yield of_method(f"{given.data}-{short(given.network)}-{name}", "vnq", kept, given, sets)
 
 
-def main(
-    out: options.Out = options.RESULTS / "quantisation",
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    network: options.Network = "lenet-300-100",
-    rows: Annotated[str, options.BY_COMMAS] = "exact,published",
-    seeds: options.Count = 3,
-    epochs: Annotated[int, typer.Option(help="Passes over the training rows.")] = 30,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-    runs: options.Runs = None,
-    workers: options.Workers = None,
-) -> None:
-    """Run what is missing, and write one JSON file for each row."""
-    torch.set_num_threads(threads)
-    published = PUBLISHED.get(network) if data == "mnist" else None
-    for name in options.listed("row", rows, ROWS):
-        own = {**SETTINGS, "epochs": epochs, **parse_settings(sets or []), "prior": ROWS[name]}
-        add_seeds(
-            out / f"{data}-{short(network)}-{name}.json", seeds, "vnq", data, row=_row,
-            numbers=lambda row: {k: row[k] for k in SPREAD if row[k] is not None},
-            say=partial(_line, short(network), name), runs=runs, device=device, workers=workers,
-            beside={"published": published}, network=network, data_root=data_root, sets=own,
+def kept(outcome: Outcome) -> Row:
+    """The row that is kept of a run."""
+    numbers = outcome.metrics.get("numbers")
+    found = None if numbers is None else error_of(numbers["test"])
+    return {"original_error": found, **left_of(outcome.metrics)}
+
+
+def table(folder: Path) -> Iterable[str]:
+    """Errors as numbers, by the means, and with weights on levels."""
+    found = read_all(folder).values()
+    for data, network in sorted({trained_on(one) for one in found}):
+        yield from header(
+            f"{short(network)}, prior (seeds)", "epochs", "original error, %", "means, %",
+            "pruned and quantised, %", "weights left, %", "file, kB",
         )  # fmt: skip
+        for one in (f for f in found if trained_on(f) == (data, network)):
+            config, runs = one["config"], one["runs"]
+            yield row(
+                f"`{config['options']['prior']}` ({len(runs)})",
+                config["settings"]["epochs"],
+                *(plus_minus(runs, k, 2) for k in ("original_error", "mean_error", "error")),
+                plus_minus(runs, "nonzero_percent", 1),
+                plus_minus(runs, "file_bytes", 1, 1e-3),
+            )
+        if data == "mnist" and (known := PUBLISHED.get(network)) is not None:
+            names = ("epochs", "original_error", "mean_error", "error", "nonzero_percent")
+            yield row("published", *(f"{known[name]:g}" for name in names), "")
+        yield ""
 
 
-def _row(outcome: Outcome) -> Row:
-    """The row that is kept of a run.
-
-    Raises:
-        ValueError: for a run whose network was not compressed.
-    """
-    metrics = outcome.metrics
-    if "not_compressed" in metrics:
-        raise ValueError(f"Seed {metrics['seed']} was not compressed: {metrics['not_compressed']}")
-    structure, numbers = metrics["structure"], metrics.get("numbers")
-    return {
-        "seed": metrics["seed"],
-        "original_error": None if numbers is None else _error(numbers["test"]),
-        "mean_error": _error(metrics["test"]["deterministic"]),
-        "ensemble_error": _error(metrics["test"]["ensemble"]),
-        "error": _error(metrics["compressed"]["test"]),
-        "nll": metrics["compressed"]["test"]["nll"],
-        "bits": list(structure["bits"].values()),
-        **{k: structure[k] for k in ("nonzero_percent", "weights", "file_bytes", "file_rate")},
-        "thresholds": structure["thresholds"],
-        "seconds": metrics["seconds"],
-        "engine": metrics["engine"],
-        "device": metrics["device"],
-    }
-
-
-def _error(test: dict[str, float]) -> float:
-    return 100 * (1 - test["accuracy"])
-
-
-def _line(network: str, name: str, row: Row) -> str:
-    original = "" if row["original_error"] is None else f"original {row['original_error']:.2f}, "
-    return (
-        f"{network} {name} seed {row['seed']}: {original}means {row['mean_error']:.2f}, pruned and "
-        f"quantised {row['error']:.2f} %, {row['nonzero_percent']:.1f} % left, bits of an index "
-        f"{'-'.join(map(str, row['bits']))}, {row['file_bytes']:,} bytes, {row['seconds']:.0f} s"
-    )
-
+SPEC = Spec(
+    "experiments.published.quantisation", "Quantisation", "quantisation",
+    {
+        "data": "mnist", "data_root": str, "network": "lenet-300-100",
+        "rows": Choice(ROWS, ("exact", "published")), "epochs": 30, "set": {}, "device": "auto",
+        "runs": str,
+    },
+    files, table,
+    small="--data digits --network perceptron --rows exact --set hidden=[8] --set lr=0.01 "
+    "--set kl_weight=0.05 --epochs 4 --seeds 1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

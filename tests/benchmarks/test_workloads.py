@@ -20,7 +20,7 @@ CONV = DepthProblem(
     "conv", {"width": 6, "inner": 4, "max_depth": 3, "pool": 4}, batch=8, N=200
 )  # fmt: skip
 LENET = LeNetProblem((12, 6, 4, 3), batch=16, N=200)
-LIBRARIES = ("TyXe", "bayesian-torch", "NumPyro")
+LIBRARIES = ("bayesian-torch", "NumPyro")
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def test_all_but_the_graph(kind, monkeypatch):
 
 
 def test_a_library_that_is_not_installed_is_reported_by_name(monkeypatch):
-    for name in ("tyxe", "bayesian_torch", "jax"):
+    for name in ("bayesian_torch", "jax"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails
     work = small("lenet")
     kept = [c for c in work.contenders if c.name in (*LIBRARIES, work.base)]

@@ -1,16 +1,11 @@
 """Variances of drawn gradients, their errors, and the script that measures them."""
 
-import json
-
 import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
 from torch import nn
-from typer import Typer
-from typer.testing import CliRunner
 
-from experiments.published import gradient_variance, tables
 from experiments.published.gradient_variance import (
     Drawn,
     agreement,
@@ -74,44 +69,3 @@ def test_parameters_by_kind_and_gradients_in_their_order():
     for kind in ("weight log-scale", "bias log-scale"):
         torch.testing.assert_close(g[where[kind]] * model.size, torch.full((counts[kind],), -1.0),
                                    atol=1e-3, rtol=1e-3)  # fmt: skip
-
-
-def test_the_script(tmp_path, capsys):
-    app = Typer()
-    app.command()(gradient_variance.main)
-    small = ("--data", "digits", "--networks", "perceptron", "--set", "hidden=[6]", "--epochs", "1",
-             "--batches", "8", "--repeats", "4")  # fmt: skip
-    out = tmp_path / "gradient_variance"
-    path = out / "digits-perceptron-gnj.json"
-
-    def call(*arguments, code=0):
-        result = CliRunner().invoke(app, [*small, "--out", str(out), *arguments])
-        assert result.exit_code == code, (result.output, result.exception)
-        return result.output
-
-    call("--methods", "gnj", "--seeds", "1")
-    first = json.loads(path.read_text())
-    call("--methods", "gnj", "--seeds", "2")
-    found = json.loads(path.read_text())
-    assert found["runs"][0] == first["runs"][0]  # a finished seed is kept
-    cells = [run["cells"][0] for run in found["runs"]]
-    assert (cells[0]["batch"], cells[0]["over"]) == (8, "noise")
-    cell = cells[0]
-    by_kind = [v["value"] for k, v in cell["variance"]["weights"].items() if k != "all"]
-    assert cell["variance"]["weights"]["all"]["value"] == pytest.approx(sum(by_kind))
-    spread = found["spread"][0]
-    ratios = [c["ratio"][spread["draws"]]["all"]["value"] for c in cells]
-    assert spread["ratio"]["all"]["mean"] == pytest.approx(sum(ratios) / 2)
-    assert len(found["spread"]) == 2 * 2
-    # over batches there is more variance than at one of them
-    assert (
-        found["runs"][0]["cells"][1]["variance"]["example"]["all"]["value"]
-        > cell["variance"]["example"]["all"]["value"]
-    )
-    tables.main(tmp_path)
-    row = next(line for line in capsys.readouterr().out.splitlines() if "| weights |" in line)
-    ratios = [c["ratio"]["weights"]["all"] for c in cells]
-    error = sum(r["se"] ** 2 for r in ratios) ** 0.5 / 2
-    assert f"| {sum(r['value'] for r in ratios) / 2:.2f} ± {error:.2f} |" in row
-    assert row.startswith("| perceptron, gnj (2) | 8 |")
-    assert "other settings" in call("--methods", "gnj", "--repeats", "5", code=2)

@@ -1,8 +1,6 @@
 """Policy gradients: exact on a small problem, episodes counted right, and a script that goes on."""
 
 import importlib.util
-import json
-import sys
 
 import numpy as np
 import pytest
@@ -10,15 +8,11 @@ import torch
 from pyroccam.inference.posterior.draws import DrawnNetwork
 from random_weights import assert_same_means, limit, with_products
 from scipy.stats import binom
-from typer import Typer
-from typer.testing import CliRunner
 
 from experiments.published.variance import policy_gradient
-from experiments.published.variance.policy_gradient import Settings, make_environments
-from experiments.published.variance.reinforce import (
+from experiments.published.variance.policy_gradient import (
     Episodes,
-    NoiseOfEpisode,
-    NoiseOfStep,
+    Noise,
     Spaces,
     build_policy,
     draw_actions,
@@ -28,7 +22,6 @@ from experiments.published.variance.reinforce import (
     surrogate,
 )
 
-KINDS = {"episode": NoiseOfEpisode, "step": NoiseOfStep}
 POLICIES = list(policy_gradient.POLICIES)
 
 # Of (state, action): reward and next state; an episode also ends after HORIZON steps.
@@ -94,7 +87,7 @@ def one_unit(policy):
     return model, guide, named
 
 
-def exact_gradient(named, noise):
+def exact_gradient(named):
     """Of the expected return: the one random weight on a fine grid, the episodes enumerated."""
     p = {name.rpartition(".")[2] if "/" in name else name: v for name, v in named.items()}
     grid = torch.linspace(-8.0, 8.0, 4001)
@@ -109,26 +102,20 @@ def exact_gradient(named, noise):
     hidden = (p["net.0.weight"][0] + p["net.0.bias"]).relu()  # of the two states
     middle = (hidden[None, :, None] * weight.reshape(-1, 1, 1) + p["net.2.bias"]).relu()
     chances = (middle * p["net.4.weight"][:, 0] + p["net.4.bias"]).softmax(-1)
-    if noise == "step":  # fresh noise at each step: the policy is the mean over it
-        aim = expected_return((chances * density[:, None, None]).sum(0))
-    else:
-        aim = (expected_return(chances) * density).sum()
+    # Fresh noise at each step: the policy is the mean over it.
+    aim = expected_return((chances * density[:, None, None]).sum(0))
     return torch.cat([g.flatten() for g in torch.autograd.grad(aim, list(named.values()))])
 
 
-@pytest.mark.parametrize(
-    ("policy", "noise"),
-    [("deterministic", "episode")]
-    + [(policy, noise) for policy in ("parameter-noise", "variance") for noise in KINDS],
-)
-def test_the_gradient_is_without_bias(policy, noise):
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_gradient_is_without_bias(policy):
     torch.manual_seed(0)
     model, guide, named = one_unit(policy)
-    exact = exact_gradient(named, noise)
+    exact = exact_gradient(named)
     assert exact.abs().min() > 1e-3  # nothing is left untested
     table, found = Table(2), []
     for _ in range(UPDATES):
-        played_by = KINDS[noise](model, guide, 2)
+        played_by = Noise(model, guide)
         played = roll_out(table, lambda x, by=played_by: draw_actions(by.act(x)))
         chosen = played_by.logits(played.observations).log_softmax(-1)
         log_prob = chosen.gather(-1, played.actions[..., None])[..., 0]
@@ -174,12 +161,11 @@ def test_actions_have_the_chances_of_their_logits():
     assert z.abs().max() < limit(3)
 
 
-@pytest.mark.parametrize("noise", KINDS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_was_played_is_learnt_from(policy, noise):
+def test_what_was_played_is_learnt_from(policy):
     torch.manual_seed(0)
     model, guide = build_policy(policy, Spaces((3,), 2), 5)
-    played_by = KINDS[noise](model, guide, 4)
+    played_by = Noise(model, guide)
     x = torch.randn(6, 4, 3)
     acted = torch.stack([played_by.act(step) for step in x])
     again = played_by.logits(x)
@@ -192,19 +178,6 @@ def test_what_was_played_is_learnt_from(policy, noise):
         assert p.grad.abs().max() > 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_an_episode_is_played_by_one_network(policy):
-    torch.manual_seed(0)
-    model, guide = build_policy(policy, Spaces((3,), 2), 5)
-    played_by, x = NoiseOfEpisode(model, guide, 4), torch.randn(6, 4, 3)
-    found = played_by.logits(x)
-    weight, bias = played_by.layers[1]
-    assert weight.shape == ((5, 5) if policy == "deterministic" else (4, 5, 5))
-    for e in range(4):
-        own = weight if policy == "deterministic" else weight[e]
-        torch.testing.assert_close(found[:, e], model.plain({"2": (own, bias)})(x[:, e]))
-
-
 @pytest.mark.parametrize("policy", ["parameter-noise", "variance"])
 def test_noise_of_a_step_is_local_reparameterisation(policy):
     torch.manual_seed(0)
@@ -213,7 +186,7 @@ def test_noise_of_a_step_is_local_reparameterisation(policy):
         for p in guide.parameters():
             p.add_(1.0)
     x = torch.randn(1, 3).expand(8000, 3)
-    one = NoiseOfStep(model, guide, 8000).act(x)
+    one = Noise(model, guide).act(x)
     other = DrawnNetwork(model, guide, "activations")(x)
     assert_same_means(with_products(one), with_products(other))
 
@@ -223,34 +196,17 @@ def test_without_its_noise_a_variance_policy_sees_nothing():
     x = torch.randn(6, 1, 3)
     for policy in POLICIES:
         model, guide = build_policy(policy, Spaces((3,), 2), 5)
-        found = NoiseOfEpisode(model, guide, 1, mean=True).logits(x).detach()
+        played_by = Noise(model, guide, mean=True)
+        found = torch.stack([played_by.act(step) for step in x])
         assert (float(found.std(0).max()) < 1e-6) == (policy == "variance")
 
 
 def test_interval_by_bootstrap():
     # Of zeros and ones: the sum over runs that are drawn anew is binomial.
-    mean, low, high = policy_gradient.interval([[0.0]] * 5 + [[1.0]] * 4)
-    assert mean[0] == pytest.approx(4 / 9)
+    low, high = policy_gradient.interval(np.array([[0.0]] * 5 + [[1.0]] * 4))
     assert low[0] == pytest.approx(binom.ppf(0.025, 9, 4 / 9) / 9)
     assert high[0] == pytest.approx(binom.ppf(0.975, 9, 4 / 9) / 9)
-    assert [float(v[0]) for v in policy_gradient.interval([[3.0]])] == [3.0, 3.0, 3.0]
-
-
-def test_settings_that_cannot_be():
-    with pytest.raises(ValueError, match=r"Unknown policy 'varience'. Did you mean 'variance'"):
-        Settings(policy="varience")
-    with pytest.raises(ValueError, match="at least 2, got 1"):
-        Settings(episodes=1)
-    with pytest.raises(ValueError, match=r"noise must be"):
-        Settings(noise="weights")
-    with pytest.raises(ValueError, match=r"\(0, 1\], got 0"):
-        Settings(discount=0.0)
-
-
-def test_gymnasium_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(ImportError, match=r"pip install -e '\.\[experiments\]'"):
-        make_environments("CartPole-v1", 2)
+    assert [float(v[0]) for v in policy_gradient.interval(np.array([[3.0]]))] == [3.0, 3.0]
 
 
 # What follows needs gymnasium itself.
@@ -305,14 +261,8 @@ def test_one_episode_of_each_whatever_resets_there_are(mode):
 
 
 @needs_gymnasium
-def test_environments_that_do_not_reset_are_refused():
-    with pytest.raises(ValueError, match=r"Disabled.*AutoresetMode\.NEXT_STEP"):
-        roll_out(counters("Disabled"), lambda x: torch.zeros(3, dtype=torch.long))
-
-
-@needs_gymnasium
 def test_cart_pole_returns_are_lengths():
-    environments = make_environments("CartPole-v1", 3)
+    environments = pytest.importorskip("gymnasium").make_vec("CartPole-v1", num_envs=3)
     played = roll_out(environments, lambda x: torch.zeros(3, dtype=torch.long), seed=0)
     assert played.returns.tolist() == played.running.sum(0).tolist()
     assert played.returns.min() > 5  # pushed to one side only
@@ -322,70 +272,11 @@ def test_cart_pole_returns_are_lengths():
 
 
 @needs_gymnasium
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("CartPoll-v1", r"Unknown environment 'CartPoll-v1'\. Did you mean 'CartPole-v1'"),
-        ("Pendulum-v1", r"expected discrete actions.*Try CartPole-v1"),
-    ],
-)
-def test_environments_that_cannot_be(name, message):
-    with pytest.raises(ValueError, match=message):
-        make_environments(name, 2)
-
-
-SMALL = ("--environments", "CartPole-v1", "--updates", 3, "--episodes", 8, "--width", 4)
-
-
-def call(*arguments, code=0):
-    app = Typer()
-    app.command()(policy_gradient.main)
-    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "500"})
-    assert result.exit_code == code, (result.output, result.exception)
-    return " ".join(result.output.split())
-
-
-@needs_gymnasium
-def test_script(tmp_path):
-    call("--out", tmp_path, "--seeds", 1, *SMALL)
-    paths = [tmp_path / f"CartPole-v1-{policy}.json" for policy in POLICIES]
-    first = [json.loads(path.read_text()) for path in paths]
-    said = call("--out", tmp_path, "--seeds", 2, *SMALL)
-    assert "seed 1" in said
-    assert "seed 0" not in said
-    for path, before in zip(paths, first, strict=True):
-        found = json.loads(path.read_text())
-        assert found["runs"][0] == before["runs"][0]
-        assert [run["seed"] for run in found["runs"]] == [0, 1]
-        assert found["config"]["width"] == 4
-        assert "gymnasium" in found["versions"]
-        for run in found["runs"]:
-            # In CartPole each step gives 1, so that returns count the steps.
-            assert np.diff([0, *run["steps"]]).tolist() == [8 * r for r in run["returns"]]
-            assert run["final"] == run["returns"][-1]
-        final = [run["final"] for run in found["runs"]]
-        assert found["spread"]["final"]["mean"] == pytest.approx(np.mean(final))
-        assert found["spread"]["mean_weights"]["n"] == 2
-    assert (tmp_path / "returns.png").exists()
-    said = call("--out", tmp_path, *SMALL, "--lr", 0.1, code=2)
-    assert "other settings" in said
-    assert "another --out" in said
-
-
-@needs_gymnasium
 def test_a_run_is_the_same_again():
-    settings = Settings(updates=2, episodes=2, width=4)
+    settings = {"environment": "CartPole-v1", "policy": "variance", "updates": 2, "episodes": 2,
+                "width": 4, "lr": 3e-3, "discount": 0.99}  # fmt: skip
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
     assert policy_gradient.train(settings, 1) == policy_gradient.train(settings, 1)
     assert policy_gradient.train(settings, 1) != policy_gradient.train(settings, 2)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-@needs_gymnasium
-def test_script_refuses_before_it_trains(tmp_path):
-    said = call("--out", tmp_path, *SMALL, "--policies", "deterministic,varience", code=2)
-    assert "Did you mean 'variance'" in said
-    said = call("--out", tmp_path, "--environments", "CartPole-v1,Acrobat-v1", code=2)
-    assert "Did you mean 'Acrobot-v1'" in said
-    assert not list(tmp_path.iterdir())

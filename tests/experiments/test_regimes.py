@@ -1,18 +1,14 @@
-"""The three-regime toy and the structure transition: their parts, and the script on few steps."""
+"""The three-regime toy and the structure transition: their parts."""
 
-import csv
 import math
 
 import pytest
 import torch
 from pyroccam import guides, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.figures.structure import simplex_panels
 from pyroccam.models.distributions.temperature import LearntTemperature
-from scripts import call, read
-from typer import Typer
-from typer.testing import CliRunner
 
-from experiments.published.runner import ResultFile
 from experiments.published.structure import regimes
 from experiments.published.structure.competing import (
     PRIMITIVES,
@@ -86,54 +82,6 @@ def test_a_repelled_pair_is_a_copy(learnt):
     assert moved["p"][1] > before["p"][1]
 
 
-def test_script(tmp_path, monkeypatch, learnt):
-    # Fits and repulsion are tested above; here nothing moves, so that a search finds one structure.
-    monkeypatch.setattr(regimes, "learn", lambda *args: ([learnt], True))
-    monkeypatch.setattr(regimes.inference, "select", lambda *args, **options: None)
-    small = ("--seeds", 1, "--steps", 2, "--transition-seeds", 1, "--weights", "0,-1")
-    toy = ("--parts", "toy", "--regimes", "equal", "--temperatures", "0.2", *small)
-    call(regimes, "--out", tmp_path, *toy)
-    call(regimes, "--out", tmp_path, "--parts", "transition", *small)
-    found = read(tmp_path / "toy.json")
-    (cell,) = found["cells"]
-    assert cell["winners"][cell["runs"][0]["winner"]] == 1
-    assert sum(cell["mean_q"]) == pytest.approx(1.0, abs=1e-3)
-    assert cell["finite"]
-    assert cell["cpu_seconds_per_fit"] >= 0
-    simple = cell["mean_q"][1]
-    assert found["verdict"]["q_expected"] == {"equal, T 0.2": simple}
-    assert found["verdict"]["below_0.7"] == ([] if simple >= 0.7 else ["equal, T 0.2"])
-    with (tmp_path / "toy.csv").open() as file:
-        (row,) = csv.DictReader(file)
-    assert float(row["q_simple"]) == simple
-    assert 1 / 3 <= float(row["largest_gamma"]) <= 1
-    moved = read(tmp_path / "transition.json")
-    assert [row["weight"] for row in moved["sweep"]] == [0.0, -1.0]
-    assert moved["with_gamma"][0]["weight"] == -1.0
-    assert moved["search"][0]["order"] == [moved["start"][0]["winner"]] * 3
-    with (tmp_path / "transition.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 3
-    for name in ("toy", "transition"):
-        assert (tmp_path / f"{name}.png").exists()
-        assert (tmp_path / f"{name}.svg").exists()
-    # where nothing is trained, no file is touched
-    monkeypatch.setattr(ResultFile, "trained", False)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    call(regimes, "--out", tmp_path, *toy)
-    call(regimes, "--out", tmp_path, "--parts", "transition", *small)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    for arguments, message in (
-        (("--parts", "toys"), "Unknown part 'toys'"),
-        (("--regimes", "likely"), "Unknown regime 'likely'"),
-        (("--parts", "toy", "--steps", "4"), "other settings"),
-    ):
-        app = Typer()
-        app.command()(regimes.main)
-        result = CliRunner().invoke(app, ["--seeds", "1", "--out", str(tmp_path), *arguments])
-        assert result.exit_code == 2
-        assert message in result.output.replace("\n", " ")
-
-
 def test_triangles():
     points = torch.eye(3)
     one = {"row": {"column": points}}
@@ -144,3 +92,10 @@ def test_triangles():
     assert y[2] == pytest.approx(math.sqrt(0.75))
     texts = {text.get_text(): text.get_fontweight() for text in ax.texts}
     assert texts == {"complex 0.20": "normal", "simple 0.50": "bold", "constant 0.30": "normal"}
+    for wrong in (
+        ({"row": {"column": 2 * points}}, PRIMITIVES),
+        (one, PRIMITIVES[:2]),
+        ({"a": {"c": points}, "b": {"d": points}}, PRIMITIVES),
+    ):
+        with pytest.raises(PyroccamError):
+            simplex_panels(*wrong)

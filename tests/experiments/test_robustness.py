@@ -1,17 +1,11 @@
-"""Attacks against a closed form, and the script on small digits."""
-
-import json
-import sys
+"""Attacks against a closed form."""
 
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork
 from torch import nn
-from typer import Typer
-from typer.testing import CliRunner
 
-from experiments.published.variance import robustness
 from experiments.published.variance.robustness import Pixels, adversarial, network
 
 DIGITS = data.load("digits", seed=0)
@@ -97,52 +91,3 @@ def test_the_network_has_its_layer_where_the_contenders_differ():
         names = [name for name, _ in net.named_children()]
         assert names[-5:] == ["dropout", "penultimate", "norm3", "relu3", "out"]
         assert "dropout" not in dict(network(shape, 10).named_children())
-
-
-def test_without_the_library_the_error_says_what_to_install(monkeypatch):
-    for name in ("art.attacks.evasion", "art.estimators.classification"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"pip install -e '\.\[experiments\]'"):
-        adversarial(linear(), *images(), epsilon=0.1)
-
-
-SMALL = (
-    *("--data", "digits", "--outside", "shuffled", "--n-train", "0", "--n-test", "0"),
-    *("--epochs", "5", "--epsilons", "0.05,0.3", "--steps", "2", "--draws", "1", "--judges", "3"),
-    *("--networks", "2", "--hidden", "8", "--device", "cpu"),
-)
-
-
-def call(out, *arguments, code=0):
-    app = Typer()
-    app.command()(robustness.main)
-    result = CliRunner().invoke(app, [*SMALL, "--out", str(out), *arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.output
-
-
-def test_script(tmp_path):
-    pytest.importorskip("art")
-    call(tmp_path, "--seeds", "1")
-    path = tmp_path / "digits.json"
-    first = json.loads(path.read_text())
-    call(tmp_path, "--seeds", "2")
-    found = json.loads(path.read_text())
-    assert found["runs"][0] == first["runs"][0]  # a finished seed is kept
-    assert set(found["runs"][0]["contenders"]) == set(robustness.CONTENDERS)
-    for run in found["runs"]:
-        for name, row in run["contenders"].items():
-            for kind in robustness.ATTACKS:
-                assert list(row[kind]) == ["0.05", "0.3"]
-                assert all(0.0 <= a <= 1.0 for a in row[kind].values())
-            assert row["unmoved"] < 0.1
-            if name == "deterministic":
-                assert row["transferred"] == row["iterated"]
-                assert row["auroc"]["mutual_information"] == 0.5
-                assert row["iterated"]["0.3"] < row["test"]["accuracy"]
-    spread = found["spread"]["variance"]
-    values = [run["contenders"]["variance"]["fgsm"]["0.3"] for run in found["runs"]]
-    assert spread["fgsm"]["0.3"]["mean"] == pytest.approx(sum(values) / 2)
-    assert spread["auroc"]["mutual_information"]["n"] == 2
-    assert (tmp_path / "digits.png").exists()
-    assert "other settings" in call(tmp_path, "--seeds", "2", "--rate", "0.3", code=2)

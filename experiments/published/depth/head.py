@@ -1,6 +1,6 @@
 """Batch normalisation in the head: statistics for each depth against statistics shared by all.
 
-    python -m experiments.published.depth.head --out experiments/results/head
+    python -m experiments.published.depth.head
 
 The convolutional net on scikit-learn's digits (8 x 8), D = 10. After training, the NLL of every
 depth on the training rows with batch statistics (train mode) and with running ones (eval mode).
@@ -10,21 +10,23 @@ evaluation mode breaks at the others.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import typer
 from pyroccam import data as datasets
 from pyroccam import guides, inference
-from pyroccam.inference.posterior.metrics import mean_spread
-from pyroccam.inference.storage.checkpoint import versions, write_json
 from pyroccam.models import LearntDepth
 from pyroccam.models.networks import ready as networks
 from pyroccam.models.networks.normalisation import DepthBatchNorm
 from torch import Tensor, nn
 
-from .. import options
+from ..markdown import header, plus_minus, read_all, row
+from ..runner import File, Given, Row, Spec
+
+__all__ = ["SPEC"]
 
 
 class SharedStatistics(DepthBatchNorm):
@@ -45,35 +47,22 @@ class SharedStatistics(DepthBatchNorm):
         ])  # fmt: skip
 
 
-def main(
-    out: options.Out = options.RESULTS / "head",
-    seeds: options.Count = 3,
-    epochs: options.Count = 60,
-) -> None:
-    """Run and write head.json."""
-    torch.set_num_threads(1)
-    runs: list[dict[str, Any]] = []
-    for seed in range(seeds):
-        for kind in ("per depth", "shared"):
-            found = _one(kind, seed, epochs)
-            runs.append(found)
-            print(kind, seed, f"largest gap {found['largest_gap']:.4f} nats", flush=True)
-    summary = {
-        kind: mean_spread([
-            {"largest_gap": r["largest_gap"]} for r in runs if r["statistics"] == kind
-        ])
-        for kind in ("per depth", "shared")
-    }  # fmt: skip
-    write_json(out / "head.json", {"summary": summary, "runs": runs, "versions": versions()})
+KINDS = ("per depth", "shared")
 
 
-def _one(kind: str, seed: int, epochs: int) -> dict[str, Any]:
+def files(given: Given) -> Iterable[File]:
+    """One, of both kinds of statistics."""
+    keys = [{"seed": s, "statistics": kind} for s in range(given.seeds) for kind in KINDS]
+    yield File("head", {}, partial(_one, given.epochs), keys)
+
+
+def _one(epochs: int, seed: int, statistics: str) -> Row:
     digits = datasets.load("digits", seed=seed)
     torch.manual_seed(seed)
     stack = networks.residual_conv(
         digits.input_shape, digits.outputs, width=16, inner=8, max_depth=10, pool=2
     )
-    if kind == "shared":
+    if statistics == "shared":
         for parent in list(stack.head.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, DepthBatchNorm):
@@ -90,8 +79,22 @@ def _one(kind: str, seed: int, epochs: int) -> dict[str, Any]:
             ll = model.log_likelihood(digits.x_train, digits.y_train)
             nll[mode] = [-float(v) for v in ll.double().mean(1)]
     gaps = [abs(a - b) for a, b in zip(nll["eval"], nll["train"], strict=True)]
-    return {"statistics": kind, "seed": seed, "nll_by_depth": nll, "largest_gap": max(gaps)}
+    return {"nll_by_depth": nll, "largest_gap": max(gaps)}
 
+
+def table(folder: Path) -> Iterable[str]:
+    """How far running statistics are from those of batches."""
+    for found in read_all(folder, "head").values():
+        yield from header("statistics in the head", "largest gap over depths, nats")
+        for kind in KINDS:
+            own = [run for run in found["runs"] if run["statistics"] == kind]
+            yield row(kind, plus_minus(own, "largest_gap", 3))
+
+
+SPEC = Spec(
+    "experiments.published.depth.head", "Head", "head", {"epochs": 60}, files, table,
+    small="--seeds 1 --epochs 2",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -11,121 +11,91 @@ seed is kept, so the script can be stopped and started again.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
-import typer
+from matplotlib.figure import Figure
 from pyroccam.cli.methods.depth import metrics_on_test
-from pyroccam.cli.runs.config import RunConfig, parse_settings
+from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.run import RunOptions, fixed_depth, run
 from pyroccam.inference import figures
 from pyroccam.inference.cutting.cost import count_parameters, seconds_per_batch
 from pyroccam.inference.fits.fitting import pick_device
-from pyroccam.inference.posterior.metrics import mean_spread
-from pyroccam.inference.storage.checkpoint import write_json
 from pyroccam.models import Classification
 from pyroccam.models.networks import ready as networks
 from pyroccam.models.plain.pruned import PrunedNetwork
 
-from .. import options
-from ..runner import ResultFile, renew
+from ..markdown import header, mean_sd, plus_minus, read_all, row
+from ..runner import File, Given, Made, Row, Spec, resolve
+
+__all__ = ["SPEC"]
 
 # Learnt depth under two priors: None for the authors' decay, else nats per image and block.
 PRIORS: dict[str, float | None] = {"ldn": None, "ldn-cost": 0.003}
 
 
-def main(
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    out: options.Out = options.RESULTS / "images",
-    seeds: options.Count = 3,
-    depths: Annotated[str, typer.Option(help="Fixed depths, by commas.")] = "1,4,10",
-    epochs: options.Count = 4,
-    sets: options.Sets = None,
-    device: options.Device = "auto",
-    threads: options.Count = 1,
-) -> None:
-    """Run and write one JSON file for each seed, a summary and a figure."""
-    torch.set_num_threads(threads)
-    chosen = {"epochs": epochs, **parse_settings(sets or [])}
-    found = []
-    for seed in range(seeds):
-        file = ResultFile(out / f"{data}-seed-{seed}.json", {})
-        if not file.content:
-            file.write(**_one(data, data_root, seed, depths, chosen, device))
-        found.append(file.content)
-        print(file.path, json.dumps(found[-1]["summary"]), flush=True)
-    summary = {
-        "data": data,
-        "seeds": seeds,
-        "test": {c: mean_spread([one["test"][c] for one in found]) for c in found[0]["test"]},
-        "speed": _speed(found, device),
-        "depth_chosen": {
-            kind: [one["structure"][kind]["depth_chosen"] for one in found] for kind in PRIORS
-        },
-        "tv_running": {
-            kind: [one["structure"][kind]["tv_running"] for one in found] for kind in PRIORS
-        },
-    }
-    renew(out / f"{data}.json", write_json, out / f"{data}.json", summary)
-    ddn = {int(d): [one["test"][f"ddn-{d}"]["nll"] for one in found] for d in depths.split(",")}
-    for kind in PRIORS:
-        picture = figures.depth_comparison(
-            ddn,
-            [one["test"][kind]["nll"] for one in found],
-            [
-                (one["structure"][kind]["depth_chosen"], one["test"][f"{kind}-pruned"]["nll"])
-                for one in found
-            ],
-            "test NLL / nats",
-            f"{data}, {kind}",
-        )
-        target = f"{data}-{kind}"
-        renew(out / f"{target}.png", figures.save, picture, out / target)
+def files(given: Given) -> Iterable[File]:
+    """One of each seed."""
+    for seed in range(given.seeds):
+        yield File(f"{given.data}-seed-{seed}", {}, partial(_one, given, seed))
 
 
-def _one(
-    data: str,
-    data_root: str | None,
-    seed: int,
-    depths: str,
-    chosen: dict[str, Any],
-    device: str,
-) -> dict[str, Any]:
+def _one(given: Given, seed: int) -> Row:
     names = ("structure", "test_by_depth_nll", "test", "seconds_training")
     out: dict[str, Any] = {name: {} for name in names}
     test, training = out["test"], out["seconds_training"]
-    config, dataset = RunConfig.resolve(
-        "ldn", data, network="conv", data_root=data_root, seed=seed, sets=chosen
+    sets = {"epochs": given.epochs, **given.set}
+    config, data = resolve(
+        "ldn", given.data, seed, network="conv", data_root=given.data_root, sets=sets
     )
     out["config"] = config.to_json() | {"data": {**config.data, "data_root": "..."}}
     for kind, price in PRIORS.items():
-        options = dict(config.options)
-        if price is not None:
-            options["prior"] = f"cost:{price * dataset.N}"
-        one = replace(config, options=options)
-        outcome = run(one, dataset, options=RunOptions(device=device, compare=False))
-        result, metrics = outcome.fit, outcome.metrics
+        more = {} if price is None else {"prior": f"cost:{price * data.N}"}
+        one = replace(config, options={**config.options, **more})
+        outcome = run(one, data, options=RunOptions(device=given.device, compare=False))
+        metrics = outcome.metrics
         test[kind] = metrics["test"]
         test[f"{kind}-pruned"] = metrics["pruned"]["test"]
         test[f"{kind}-single"] = metrics["single_exit"]["test"]
         training[kind] = metrics["seconds"]
         for name in ("structure", "test_by_depth_nll"):
             out[name][kind] = metrics[name]
-        out["network"] = result.model.stack.description
-        print(data, seed, kind, result.structure, test[kind], flush=True)
-    for depth in [int(d) for d in depths.split(",")]:
-        ddn = fixed_depth(config, result.data, depth)
-        test[f"ddn-{depth}"] = metrics_on_test(ddn)
-        training[f"ddn-{depth}"] = ddn.seconds
-        print(data, seed, "ddn", depth, test[f"ddn-{depth}"], flush=True)
-    out["summary"] = {k: {m: round(v, 4) for m, v in t.items()} for k, t in test.items()}
+        out["network"] = outcome.fit.model.stack.description
+    for depth in given.depths:
+        fit = fixed_depth(config, outcome.fit.data, depth)
+        test[f"ddn-{depth}"] = metrics_on_test(fit)
+        training[f"ddn-{depth}"] = fit.seconds
     return out
 
 
-def _speed(found: list[dict[str, Any]], device: str, batch: int = 256) -> dict[str, Any]:
+def drawn(given: Given) -> Mapping[str, Made]:
+    """Times of the networks, and a figure of each prior."""
+    found = [*read_all(given.out, f"{given.data}-seed-*").values()]
+    made: dict[str, Made] = {f"{given.data}.json": lambda: {"speed": _speed(found, given.device)}}
+    for kind in PRIORS:
+        made[f"{given.data}-{kind}"] = partial(_figure, found, given.data, kind)
+    return made
+
+
+def _figure(found: list[Row], data: str, kind: str) -> Figure:
+    fixed = [name for name in found[0]["test"] if name.startswith("ddn-")]
+    return figures.depth_comparison(
+        {int(n.removeprefix("ddn-")): [one["test"][n]["nll"] for one in found] for n in fixed},
+        [one["test"][kind]["nll"] for one in found],
+        [
+            (one["structure"][kind]["depth_chosen"], one["test"][f"{kind}-pruned"]["nll"])
+            for one in found
+        ],
+        "test NLL / nats",
+        f"{data}, {kind}",
+    )
+
+
+def _speed(found: list[Row], device: str, batch: int = 256) -> Row:
     """Wall time of whole and cut networks, all in one alternating run.
 
     Time depends on the shapes alone, so the networks are built anew and need no training.
@@ -163,5 +133,60 @@ def _speed(found: list[dict[str, Any]], device: str, batch: int = 256) -> dict[s
     }
 
 
+_NAMES = {
+    "ldn": "LDN, all depths",
+    "ldn-pruned": "LDN, pruned",
+    "ldn-single": "LDN, single exit",
+    "ldn-cost": "LDN, cost prior",
+    "ldn-cost-pruned": "LDN, cost prior, pruned",
+    "ldn-cost-single": "LDN, cost prior, single exit",
+}
+
+
+def table(folder: Path) -> Iterable[str]:
+    """Learnt depth under two priors, and fixed depths."""
+    names = {name.partition("-seed-")[0] for name in read_all(folder, "*-seed-*")}
+    for name in sorted(names, reverse=True):
+        runs = [*read_all(folder, f"{name}-seed-*").values()]
+        yield from header(
+            f"{name}, {len(runs)} seeds", "error, %", "NLL", "ECE, %", "poster's ECE, %"
+        )
+        for contender in runs[0]["test"]:
+            of = f"test/{contender}"
+            yield row(
+                _NAMES.get(contender, f"fixed depth {contender.removeprefix('ddn-')}"),
+                mean_sd([1 - run["test"][contender]["accuracy"] for run in runs], 2, 100),
+                plus_minus(runs, f"{of}/nll"),
+                plus_minus(runs, f"{of}/ece", 2, 100),
+                plus_minus(runs, f"{of}/poster_ece", 2, 100),
+            )
+        times = read_all(folder, name)[name]["speed"]["times_faster"]
+        for kind in PRIORS:
+            picked = [run["structure"][kind]["depth_chosen"] for run in runs]
+            running = max(run["structure"][kind]["tv_running"] for run in runs)
+            faster = [times[str(d)] for d in sorted(set(picked))]
+            marginal = ", ".join(f"{f['marginal_over_all_depths']:.2f}" for f in faster)
+            single = ", ".join(f"{f['single_over_deepest']:.2f}" for f in faster)
+            yield ""
+            yield (
+                f"{_NAMES[kind]}: depths {', '.join(map(str, picked))} of {max(map(int, times))} "
+                f"chosen. At depth {', '.join(map(str, sorted(set(picked))))}: pruned {marginal} "
+                f"times faster than all depths, single exit {single} times faster than the deepest "
+                f"fixed network. Running estimate within {running:.2f} of the exact posterior."
+            )
+        yield ""
+
+
+SPEC = Spec(
+    "experiments.published.depth.images", "Images", "images",
+    {
+        "data": "mnist", "data_root": str, "depths": (1, 4, 10), "epochs": 4, "set": {},
+        "device": "auto",
+    },
+    files, table, drawn,
+    small="--data digits --seeds 2 --epochs 2 --depths 1,2 --set width=8 --set inner=4 "
+    "--set max_depth=2",
+)  # fmt: skip
+
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -1,64 +1,83 @@
 """Learnt depth on the spirals at the poster's setting, over seeds.
 
-    python -m experiments.published.depth.spirals --out experiments/results/spirals
+    python -m experiments.published.depth.spirals
 
 D = 20, width 20, noise 0.2, 720 degrees, 200 training rows (20 of them kept for validation) and
-1800 test rows. Every method that learns depth, and the fixed depths for comparison.
+1800 test rows. Every method that learns depth, and the fixed depths for comparison. All seeds of a
+method are trained together.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
-import torch
-import typer
 from pyroccam.cli.run_figures import draw
-from pyroccam.cli.runs.config import RunConfig, parse_settings
 from pyroccam.cli.runs.run import RunOptions, run_repeats
-from pyroccam.inference.posterior.metrics import mean_spread
-from pyroccam.inference.storage.checkpoint import versions, write_json
 
-from .. import options
+from ..markdown import header, plus_minus, read_all, row
+from ..runner import Choice, File, Given, Row, Spec, resolve
+
+__all__ = ["METHODS", "SPEC"]
 
 METHODS = ("ldn", "ldn-gradient", "ldn-marginal")
 
 
-def main(
-    out: options.Out = options.RESULTS / "spirals",
-    seeds: options.Count = 5,
-    methods: Annotated[str, options.BY_COMMAS] = ",".join(METHODS),
-    sets: options.Sets = None,
-) -> None:
-    """Run and write one JSON file for each method, and a figure of the first seed."""
-    torch.set_num_threads(1)
-    for method in methods.split(","):
-        runs = [
-            RunConfig.resolve(method, "spirals", seed=seed, sets=parse_settings(sets or []))
-            for seed in range(seeds)
-        ]
-        configs, datas = [r[0] for r in runs], [r[1] for r in runs]
-        outcomes = run_repeats(configs, datas, options=RunOptions(compare=method == "ldn"))
-        rows: list[dict[str, Any]] = [outcome.metrics for outcome in outcomes]
-        for seed, found in enumerate(rows):
-            s = found["structure"]
-            print(
-                f"{method} seed {seed}: accuracy {found['test']['accuracy']:.4f}, pruned "
-                f"{found['pruned']['test']['accuracy']:.4f}, depth {s['depth_chosen']} (exact "
-                f"{s['depth_chosen_exact']}), TV {s['tv_to_exact']:.4f}, running TV "
-                f"{s['tv_running']}",
-                flush=True,
-            )
-        if method == "ldn":
-            draw(outcomes[0].fit, None, out / "figures")
-        spread = {
-            part: mean_spread([r[part] if part == "test" else r[part]["test"] for r in rows])
-            for part in ("test", "pruned", "single_exit", "ddn")
-            if part in rows[0]
-        }
-        for r in rows:
-            r.pop("versions")
-        write_json(out / f"{method}.json", {"versions": versions(), "spread": spread, "runs": rows})
+def files(given: Given) -> Iterable[File]:
+    """One of each method."""
+    for method in given.methods:
+        yield File(method, {}, partial(_all, method, given))
 
+
+def _all(method: str, given: Given) -> Row:
+    """The runs of a method; of ``ldn`` the figures of the first seed, too."""
+    pairs = [resolve(method, "spirals", seed, sets=given.set) for seed in range(given.seeds)]
+    configs, datas = (list(part) for part in zip(*pairs, strict=True))
+    outcomes = run_repeats(configs, datas, options=RunOptions(compare=method == "ldn"))
+    if method == "ldn":
+        draw(outcomes[0].fit, None, given.out / "figures")
+    runs = [{k: v for k, v in one.metrics.items() if k != "versions"} for one in outcomes]
+    return {"runs": runs}
+
+
+def table(folder: Path) -> Iterable[str]:
+    """Accuracy and depth of every method, before and after pruning."""
+    found = read_all(folder, "ldn*")
+    if not found:
+        return
+    yield from header(
+        "method", "accuracy", "pruned", "NLL", "chosen depth", "by exact posterior",
+        "total variation to exact, largest", "pruned, times faster",
+    )  # fmt: skip
+    for method in (name for name in METHODS if name in found):
+        runs = found[method]["runs"]
+        s = [r["structure"] for r in runs]
+        distance = [x["tv_to_exact"] if x["tv_running"] is None else x["tv_running"] for x in s]
+        faster = [
+            r["pruned"]["seconds_per_batch_before"] / r["pruned"]["seconds_per_batch"] for r in runs
+        ]
+        yield row(
+            method,
+            plus_minus(runs, "test/accuracy"),
+            plus_minus(runs, "pruned/test/accuracy"),
+            plus_minus(runs, "test/nll", 3),
+            # of the estimate that trained the weights: q itself is the exact one in the end
+            ", ".join(str(x["depth_chosen_running"] or x["depth_chosen"]) for x in s),
+            ", ".join(str(x["depth_chosen_exact"]) for x in s),
+            f"{max(distance):.4f}" if method != "ldn-marginal" else "q is the exact one",
+            f"{min(faster):.1f} to {max(faster):.1f}",
+        )
+        if accuracy := plus_minus(runs, "ddn/test/accuracy"):
+            nll = plus_minus(runs, "ddn/test/nll", 3)
+            yield row("ddn at that depth", accuracy, "", nll, "", "", "", "")
+
+
+SPEC = Spec(
+    "experiments.published.depth.spirals", "Spirals", "spirals",
+    {"methods": Choice(METHODS), "set": {}}, files, table,
+    small="--seeds 2 --set max_depth=3 --set width=8 --set steps=40",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -10,20 +10,17 @@ split). A finished split is kept.
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
-import torch
-import typer
 from pyroccam.cli.methods.depth import metrics_on_test
-from pyroccam.cli.runs.config import RunConfig, parse_settings
-from pyroccam.cli.runs.run import Outcome, RunOptions, fixed_depth, run
-from pyroccam.inference.fits.fitting import Fit
-from pyroccam.inference.posterior.metrics import mean_spread
-from pyroccam.inference.storage.checkpoint import write_json
+from pyroccam.cli.runs.run import RunOptions, fixed_depth, run
 
-from .. import options
-from ..runner import ResultFile, renew
+from ..markdown import column, header, plus_minus, read_all, row
+from ..runner import Choice, File, Given, Row, Spec, resolve
+
+__all__ = ["PUBLISHED", "SPEC"]
 
 # set: (test log-likelihood, sd, RMSE), DUN; mean and sd over 20 splits (protein 5)
 PUBLISHED = {
@@ -37,62 +34,33 @@ PUBLISHED = {
 
 # Steps for each set: long training over-fits the small ones and is needed by the large ones.
 STEPS = {
-    "boston": 1000, "wine": 1000, "energy": 4000, "kin8nm": 4000, "naval": 4000, "protein": 4000,
+    "boston": 1000, "wine": 1000, "kin8nm": 4000, "naval": 4000, "energy": 4000, "protein": 4000,
 }  # fmt: skip
 # Tried in turn; the one with the best validation NLL on its split is reported.
 WEIGHT_DECAY = {"boston": (0.03, 0.3), "wine": (0.03, 0.3)}
 
 
-def main(
-    data_root: options.DataRoot = None,
-    out: options.Out = options.RESULTS / "uci",
-    sets: Annotated[str, options.BY_COMMAS] = ",".join(PUBLISHED),
-    splits: Annotated[int, typer.Option(min=1, max=20)] = 5,
-    settings: options.Sets = None,
-) -> None:
-    """Run, write one JSON file for each set and split, and a table beside the published one."""
-    torch.set_num_threads(1)
-    table: dict[str, Any] = {}
-    for name in sets.split(","):
-        found = []
-        for split in range(splits):
-            file = ResultFile(out / f"{name}-{split}.json", {})
-            if not file.content:
-                file.write(**_one(name, split, data_root, parse_settings(settings or [])))
-            found.append(file.content)
-            print(name, split, json.dumps(found[-1]["test"]), flush=True)
-        ll, sd, rmse = PUBLISHED[name]
-        table[name] = {
-            "splits": splits,
-            "ours": {c: mean_spread([f["test"][c] for f in found]) for c in found[0]["test"]},
-            "depth_chosen": [f["structure"]["depth_chosen"] for f in found],
-            "tv_running": [f["structure"]["tv_running"] for f in found],
-            "published_dun": {"nll": -ll, "nll_sd": sd, "rmse": rmse},
-        }
-    renew(out / "table.json", write_json, out / "table.json", table)
+def files(given: Given) -> Iterable[File]:
+    """One of each set and split."""
+    for name in given.sets:
+        for split in range(given.seeds):
+            yield File(f"{name}-{split}", {}, partial(_one, name, split, given))
 
 
-def _one(name: str, split: int, data_root: str | None, chosen: dict[str, Any]) -> dict[str, Any]:
-    chosen = {"steps": STEPS[name], "batch_size": 128, "data.split": split, **chosen}
-    best: tuple[RunConfig, Outcome] | None = None
-    best_fixed: Fit | None = None
-    for weight_decay in WEIGHT_DECAY.get(name, (0.03,)):
-        config, data = RunConfig.resolve(
-            "ldn",
-            f"uci/{name}",
-            data_root=data_root,
-            seed=split,
-            sets={"weight_decay": weight_decay, **chosen},
-        )
+def _one(name: str, split: int, given: Given) -> Row:
+    """The best by validation of learnt depth, and of the deepest fixed one."""
+    settings = {"steps": STEPS[name], "batch_size": 128, "data.split": split, **given.set}
+    learnt, fixed = [], []
+    for decay in WEIGHT_DECAY.get(name, (0.03,)):
+        config, data = resolve(
+            "ldn", f"uci/{name}", split, data_root=given.data_root,
+            sets={"weight_decay": decay, **settings},
+        )  # fmt: skip
         outcome = run(config, data, options=RunOptions(compare=False))
-        if best is None or outcome.fit.val_nll < best[1].fit.val_nll:
-            best = config, outcome
-        fixed = fixed_depth(config, outcome.fit.data, outcome.fit.model.max_depth)
-        if best_fixed is None or fixed.val_nll < best_fixed.val_nll:
-            best_fixed = fixed
-    assert best is not None
-    assert best_fixed is not None
-    config, outcome = best
+        learnt.append((config, outcome))
+        fixed.append(fixed_depth(config, outcome.fit.data, outcome.fit.model.max_depth))
+    config, outcome = min(learnt, key=lambda pair: pair[1].fit.val_nll)
+    deepest = min(fixed, key=lambda fit: fit.val_nll)
     metrics = outcome.metrics
     return {
         "config": config.to_json() | {"data": {**config.data, "data_root": "..."}},
@@ -101,11 +69,40 @@ def _one(name: str, split: int, data_root: str | None, chosen: dict[str, Any]) -
             "ldn": metrics["test"],
             "pruned": metrics["pruned"]["test"],
             "single_exit": metrics["single_exit"]["test"],
-            "ddn-deepest": metrics_on_test(best_fixed),
+            "ddn-deepest": metrics_on_test(deepest),
         },
         "seconds": metrics["seconds"],
     }
 
 
+def table(folder: Path) -> Iterable[str]:
+    """Learnt depth beside the published."""
+    found = {name: [*read_all(folder, f"{name}-*").values()] for name in STEPS}
+    if not any(found.values()):
+        return
+    yield from header(
+        "set (splits)", "NLL", "NLL, pruned", "NLL, fixed depth 10", "NLL, DUN published", "RMSE",
+        "RMSE, DUN published", "chosen depths",
+    )  # fmt: skip
+    for name, runs in found.items():
+        if runs:
+            ll, sd, rmse = PUBLISHED[name]
+            small = max(column(runs, "test/ldn/rmse")) < 0.01
+            yield row(
+                f"{name} ({len(runs)})",
+                *(plus_minus(runs, f"test/{k}/nll", 3) for k in ("ldn", "pruned", "ddn-deepest")),
+                f"{-ll:.3f} ± {sd:.3f}",
+                plus_minus(runs, "test/ldn/rmse", 5 if small else 3),
+                f"{rmse:.3f}",
+                ", ".join(str(run["structure"]["depth_chosen"]) for run in runs),
+            )
+
+
+SPEC = Spec(
+    "experiments.published.depth.uci", "UCI", "uci",
+    {"sets": Choice(PUBLISHED), "data_root": str, "set": {}, "seeds": 5}, files, table,
+    small="--sets energy --seeds 1 --set steps=20 --set max_depth=2",
+)  # fmt: skip
+
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -11,116 +11,154 @@ model is kept: the same command goes on where an earlier one stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
-import torch
-import typer
 from pyroccam.guides import MeanField
-from pyroccam.inference import marginal_likelihood as ml
 from pyroccam.inference.fits.fitting import fit
 from pyroccam.inference.fits.result import Fit
-from pyroccam.inference.marginal_likelihood import Estimator
+from pyroccam.inference.marginal_likelihood import evidence
 
-from .. import options
-from ..runner import ResultFile, Row
+from ..markdown import header, read_all, row
+from ..runner import Choice, File, Given, Row, Spec
 from .candidates import LADDERS
 
-__all__ = ["ESTIMATORS"]
+__all__ = ["ESTIMATORS", "SPEC", "table"]
 
 SETTINGS: dict[str, Any] = {"steps": 1500, "lr": 0.02, "compile": "graph"}
 
-# Name: the estimator, and its options.
-ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
-    "exact": (ml.Exact, {}),
-    "annealed": (ml.Annealed, {"particles": 256, "repeats": 4}),
-    "bound": (ml.Bound, {"passes": 50}),
-    "importance": (ml.Importance, {"draws": 1000, "repeats": 10}),
-    "laplace, hessian": (ml.Laplace, {"curvature": "hessian", "restarts": 5}),
-    "laplace, full": (ml.Laplace, {"curvature": "full", "restarts": 5}),
-    "laplace, kronecker": (ml.Laplace, {"curvature": "kronecker", "restarts": 5}),
-    "laplace, diagonal": (ml.Laplace, {"curvature": "diagonal", "restarts": 5}),
-    "descent": (ml.Descent, {"steps": 400, "starts": 20}),
-    "langevin": (ml.Langevin, {"steps": 600, "starts": 20}),
+# Name: by, and its options.
+ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "exact": ("exact", {}),
+    "annealed": ("annealed", {"particles": 256, "repeats": 4}),
+    "bound": ("bound", {"passes": 50}),
+    "importance": ("importance", {"draws": 1000, "repeats": 10}),
+    "laplace, hessian": ("laplace", {"curvature": "hessian", "restarts": 5}),
+    "laplace, full": ("laplace", {"curvature": "full", "restarts": 5}),
+    "laplace, kronecker": ("laplace", {"curvature": "kronecker", "restarts": 5}),
+    "laplace, diagonal": ("laplace", {"curvature": "diagonal", "restarts": 5}),
+    "descent": ("descent", {"steps": 400, "starts": 20}),
+    "langevin": ("langevin", {"steps": 600, "starts": 20}),
     "prequential": (
-        ml.Prequential,
-        {"shares": (0.1, 0.2, 0.4, 0.7, 1.0), "orders": 2, "settings": {"steps": 400}},
+        "prequential",
+        {"shares": (0.1, 0.2, 0.4, 0.7, 1.0), "orders": 2, "steps": 400},
     ),
 }
 
 
-def main(
-    out: options.Out = options.RESULTS / "evidence",
-    ladders: Annotated[str, options.BY_COMMAS] = "degree,width,depth,structure",
-    seeds: options.Count = 3,
-    threads: options.Count = 1,
-) -> None:
-    """Run what is missing, and write one JSON file for each ladder."""
-    torch.set_num_threads(threads)
-    for name in options.listed("ladder", ladders, LADDERS):
-        own = {key: _said(*one) for key, one in ESTIMATORS.items()}
-        says = LADDERS[name].says
-        file = ResultFile(out / f"{name}.json", settings=SETTINGS, estimators=own, says=says)
-        for seed in range(seeds):
-            for member in LADDERS[name].members:
-                if any((r["seed"], r["member"]) == (seed, member) for r in file.runs):
-                    continue
-                row = _row(name, member, seed)
-                file.runs.append(row)
-                file.write()
-                print(_line(name, row), flush=True)
+def files(given: Given) -> Iterable[File]:
+    """One of each ladder."""
+    for name in given.ladders:
+        ladder = LADDERS[name]
+        chosen = {name: ESTIMATORS[name] for name in given.estimators}
+        by = {key: {"by": by, **more} for key, (by, more) in chosen.items()}
+        says = {"settings": given.set, "estimators": by, "says": ladder.says}
+        keys = [{"seed": s, "member": m} for s in range(given.seeds) for m in ladder.members]
+        yield File(name, says, partial(_row, name, given), keys)
 
 
-def _said(kind: type[Estimator], given: dict[str, Any]) -> Row:
-    """The options of an estimator, and the settings of its fits beside them."""
-    own = {name: value for name, value in given.items() if name != "settings"}
-    return {"by": kind.name, **own, **given.get("settings", {})}
-
-
-def _row(ladder: str, member: str, seed: int) -> Row:
+def _row(ladder: str, given: Given, seed: int, member: str) -> Row:
     """All estimates of a model, and what its fit predicts of rows that it has not seen."""
     model, rows = LADDERS[ladder].build(member, seed)
     guide = MeanField(model)
-    found = fit(model, guide, rows, seed=seed, device="cpu", progress=False, **SETTINGS)
-    test = found.evaluate("test", draws=200)
+    found = fit(model, guide, rows, seed=seed, device="cpu", progress=False, **given.set)
     return {
-        "seed": seed,
-        "member": member,
         "weights": sum(p.numel() for p in model.start_network().parameters()),
-        "held_out": test["nll"],
-        "estimates": {name: _estimate(found, name) for name in ESTIMATORS},
+        "held_out": found.evaluate("test", draws=200)["nll"],
+        "estimates": {name: _estimate(found, name) for name in given.estimators},
     }
 
 
 def _estimate(found: Fit[Any, Any], name: str) -> Row:
     """An estimate, or why there is none."""
-    kind, given = ESTIMATORS[name]
-    if kind is not ml.Exact:  # which draws nothing
+    by, given = ESTIMATORS[name]
+    if by != "exact":  # which draws nothing
         given = {**given, "seed": found.settings.seed}
     try:
-        made = ml.evidence(found, by=kind(**given))
+        made: Any = evidence(found, by=by, **given)
     except ValueError as error:
         return {"refused": str(error)}
-    return _kept(made)
+    kept = ("value", "error", "direction", "passes", "seconds", "doubt")
+    details = {k: v for k, v in made.details.items() if math.isfinite(v)}
+    return {**{name: getattr(made, name) for name in kept}, "details": details}
 
 
-def _kept(made: ml.LogEvidence) -> Row:
-    return {
-        "value": made.value,
-        "error": made.error,
-        "direction": made.direction,
-        "passes": made.passes,
-        "seconds": made.seconds,
-        "doubt": made.doubt,
-        "details": {k: v for k, v in made.details.items() if math.isfinite(v)},
+REFEREES = ("exact", "annealed")
+
+
+def table(folder: Path) -> Iterator[str]:
+    """For each ladder: how far estimates are from the referee, and which member each would take.
+
+    An estimate is above by more than its error where it exceeds the referee by more than twice the
+    standard error of both: no lower bound should be.
+    """
+    for name, content in read_all(folder).items():
+        runs = content["runs"]
+        yield f"**{name}** ({content['says']}):"
+        yield ""
+        yield from header(
+            "estimator", "less the referee, nats", "largest difference",
+            "above by more than its error", "of models", "takes what predicts best", "seconds",
+        )  # fmt: skip
+        for estimator in content["estimators"]:
+            yield from _line(estimator, runs)
+        yield ""
+
+
+def _line(estimator: str, runs: list[Row]) -> Iterator[str]:
+    found = [(r["estimates"][estimator], _referee(r)) for r in runs]
+    found = [(own, other) for own, other in found if "value" in own]
+    if not found:
+        return
+    apart = [own["value"] - other["value"] for own, other in found]
+    above = sum(
+        own["value"] - other["value"] > 2 * (own["error"] ** 2 + other["error"] ** 2) ** 0.5 + 1e-6
+        for own, other in found
+    )
+    seeds = sorted({r["seed"] for r in runs})
+    right = sum(_taken(estimator, runs, s) == _best(runs, s) for s in seeds)
+    yield row(
+        estimator,
+        f"{fmean(apart):+.2f}",
+        f"{max(apart, key=abs):+.2f}",
+        "" if estimator in REFEREES else above,
+        len(found),
+        f"{right} of {len(seeds)}" if len(found) == len(runs) else "",  # of some it cannot choose
+        f"{median(own['seconds'] for own, _ in found):.2g}",
+    )
+
+
+def _referee(run: Row) -> Row:
+    estimates = run["estimates"]
+    return next(estimates[name] for name in REFEREES if "value" in estimates[name])
+
+
+def _taken(estimator: str, runs: list[Row], seed: int) -> str | None:
+    values = {
+        r["member"]: r["estimates"][estimator]["value"]
+        for r in runs
+        if r["seed"] == seed and "value" in r["estimates"][estimator]
     }
+    return max(values, key=values.__getitem__, default=None)
 
 
-def _line(ladder: str, row: Row) -> str:
-    shown: Callable[[Row], str] = lambda e: f"{e['value']:.1f}±{e['error']:.1g}"  # noqa: E731
-    each = ", ".join(f"{n} {shown(e)}" for n, e in row["estimates"].items() if "value" in e)
-    return f"{ladder} {row['member']} seed {row['seed']}: held out {row['held_out']:.3f}; {each}"
+def _best(runs: list[Row], seed: int) -> str:
+    losses = {r["member"]: r["held_out"] for r in runs if r["seed"] == seed}
+    return min(losses, key=losses.__getitem__)
 
+
+SPEC = Spec(
+    "experiments.published.evidence.estimators", "Evidence", "evidence",
+    {
+        "ladders": Choice(LADDERS), "estimators": Choice(ESTIMATORS, separator=";"),
+        "set": SETTINGS,
+    },
+    files, table,
+    small="--ladders degree --estimators exact;bound --seeds 1 --set steps=20 --set compile=false",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -11,29 +11,30 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean
+from typing import Any
 
 import torch
-import typer
 from pyroccam.data import Dataset, load
 from pyroccam.guides import CategoricalDepth, Delta, Guide, MeanField
-from pyroccam.inference import Draw, Noise, shrink
+from pyroccam.inference.draw_coding import Sample
 from pyroccam.inference.fits.fitting import Fit, fit
 from pyroccam.inference.marginal_likelihood import blocks_of, description_length, switching
-from pyroccam.inference.packing.packed import read, write
-from pyroccam.inference.posterior.metrics import mean_spread
+from pyroccam.inference.packing import read, write
 from pyroccam.inference.posterior.predict import streamed
+from pyroccam.inference.pruning import compress
 from pyroccam.models import BayesianNetwork, LearntDepth
 from pyroccam.models.priors import GroupHorseshoe, GroupNormalJeffreys, Normal, WeightPrior
 from torch import nn
 
-from .. import options
-from ..runner import ResultFile, Row
+from ..markdown import header, mean_sd, read_all, row
+from ..runner import Choice, File, Given, Row, Spec
 
-__all__ = ["CODERS", "PUBLISHED", "SETS"]
+__all__ = ["CODERS", "PUBLISHED", "SETS", "SPEC", "switched", "table"]
 
 # Kilobits for the labels of MNIST (Blier, Ollivier 2018, arXiv:1802.07044).
 PUBLISHED = {"mnist": {"uniform": 199.0, "prequential": 4.10}}
@@ -103,65 +104,50 @@ CODERS = {
 }
 
 
-def main(
-    data: options.Data = "digits",
-    data_root: options.DataRoot = None,
-    out: options.Out = options.RESULTS / "labels",
-    coders: Annotated[str, options.BY_COMMAS] = ",".join(CODERS),
-    seeds: options.Count = 2,
-    at_random: Annotated[bool, typer.Option(help="Draw the labels anew.")] = False,
-    threads: options.Count = 1,
-) -> None:
-    """Run what is missing, and write one JSON file for the data set."""
-    torch.set_num_threads(threads)
-    options.listed("set", data, SETS)
-    settings = {**vars(SETS[data]), "hidden": [*SETS[data].hidden], "shares": SHARES}
-    file = ResultFile(out / f"{data}{'-random' if at_random else ''}.json", settings=settings)
-    for seed in range(seeds):
-        rows = _data(data, seed, data_root, at_random)
-        for name in options.listed("coder", coders, CODERS):
-            if any((r["seed"], r["coder"]) == (seed, name) for r in file.runs):
-                continue
-            file.runs.append(_row(name, rows, SETS[data], seed))
-            file.write(switching=_switched(file.runs), published=PUBLISHED.get(data))
-            print(_line(file.runs[-1]), flush=True)
+def files(given: Given) -> Iterable[File]:
+    """One of the data set."""
+    own = SETS[given.data]
+    if given.epochs is not None:
+        own = _Set(given.epochs, given.epochs, given.epochs, (6,))
+    settings = {**asdict(own), "hidden": [*own.hidden], "shares": SHARES}
+    keys = [{"seed": seed, "coder": name} for seed in range(given.seeds) for name in given.coders]
+    name = f"{given.data}{'-random' if given.at_random else ''}"
+    yield File(name, {"settings": settings}, partial(_row, own, given), keys)
 
 
-def _data(name: str, seed: int, data_root: str | None, at_random: bool) -> Dataset:
+def _data(given: Given, seed: int) -> Dataset:
     """All training rows, and none to validate: the receiver has no others."""
-    rows = load(name, data_root=data_root, seed=seed).all_rows()
-    if not at_random:
+    rows = load(given.data, data_root=given.data_root, seed=seed).all_rows()
+    if not given.at_random:
         return rows
     generator = torch.Generator().manual_seed(seed)
     assert rows.classes is not None
     return replace(rows, y_train=torch.randint(rows.classes, (rows.N,), generator=generator))
 
 
-def _row(name: str, rows: Dataset, own: _Set, seed: int) -> Row:
-    coder = CODERS[name]
-    if name == "depth":
+def _row(own: _Set, given: Given, seed: int, coder: str) -> Row:
+    how, rows = CODERS[coder], _data(given, seed)
+    if coder == "depth":
         rows = rows.flattened()
     torch.manual_seed(seed)
-    model, guide = coder.build(rows, own)
+    model, guide = how.build(rows, own)
     common: dict[str, Any] = {"batch_size": own.batch_size, "lr": 3e-3, "weight_decay": 0.0}
     common |= {"seed": seed, "device": "cpu", "progress": False, "compile": "graph"}
-    warm: dict[str, Any] = {} if guide.traits.point or name == "depth" else {"kl_warmup": 0.2}
+    warm: dict[str, Any] = {} if guide.is_point or coder == "depth" else {"kl_warmup": 0.2}
     found = fit(model, guide, rows, epochs=own.epochs, **common, **warm)
     assert rows.classes is not None
     kept: Row = {
-        "seed": seed,
-        "coder": name,
         "uniform": rows.N * math.log2(rows.classes),
         "accuracy": found.evaluate("test")["accuracy"],
     }
-    if coder.bounded:
+    if how.bounded:
         length = description_length(found, passes=5)
         kept["bound"] = {"weights": length.weights, "targets": length.targets}
-    if coder.cut:
+    if how.cut:
         kept["file"] = _file(found)
-    if coder.drawn:
-        how = Draw(posterior="own", epochs=own.drawn_epochs, seed=seed, progress=False)
-        drawn = shrink(found, code=how)
+    if how.drawn:
+        sample = Sample(posterior="own", epochs=own.drawn_epochs, seed=seed)
+        drawn = compress(found, code=sample, progress=False)
         kept["draw"] = _with_rest(8.0 * len(drawn.content), drawn.net, found)
     order = torch.randperm(rows.N, generator=torch.Generator().manual_seed(seed))
     blocks = blocks_of(found, order, SHARES, seed=seed, epochs=own.coded_epochs)
@@ -174,7 +160,7 @@ def _file(found: Fit[Any, Any]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.pocc"
         try:
-            size = write(shrink(found, cut=Noise()).net, path)
+            size = write(compress(found, threshold="noise").net, path)
         except ValueError as error:
             return {"refused": str(error)}
         net = read(path)
@@ -190,7 +176,7 @@ def _with_rest(bits: float, net: nn.Module, found: Fit[Any, Any]) -> Row:
     return {"network": bits, "labels": float(nats) / math.log(2)}
 
 
-def _switched(runs: list[Row]) -> Row:
+def switched(runs: list[Row]) -> list[float]:
     """Bits of the code that switches between all models and the uniform, by seed."""
     found = []
     for seed in sorted({run["seed"] for run in runs}):
@@ -198,18 +184,52 @@ def _switched(runs: list[Row]) -> Row:
         shares = torch.tensor(SHARES).diff(prepend=torch.zeros(1)).double()
         uniform = shares * own[0]["uniform"]
         bits = torch.tensor([*[run["blocks"] for run in own], uniform.tolist()])
-        found.append({"bits": -switching(-bits.double() * math.log(2)) / math.log(2)})
-    return mean_spread(found)
+        found.append(-switching(-bits.double() * math.log(2)) / math.log(2))
+    return found
 
 
-def _line(row: Row) -> str:
-    parts = [f"{row['coder']} seed {row['seed']}: accuracy {row['accuracy']:.4f}"]
-    parts += [f"uniform {row['uniform']:,.0f}", f"prequential {sum(row['blocks']):,.0f}"]
-    for name in ("bound", "file", "draw"):
-        if name in row and "refused" not in row[name]:
-            parts.append(f"{name} {' + '.join(f'{v:,.0f}' for v in row[name].values())}")
-    return ", ".join(parts)
+PARTS = ("bound", "file", "draw")
 
+
+def table(folder: Path) -> Iterable[str]:
+    """Bits that send the labels, in kilobits, by every model and code; weights first."""
+    for name, found in read_all(folder).items():
+        runs = found["runs"]
+        uniform = runs[0]["uniform"] / 1000
+        yield from header(
+            f"{name}, uniform {uniform:.2f} kbit", "accuracy, %", "bound", "file and the rest",
+            "draw and the rest", "prequential",
+        )  # fmt: skip
+        for coder in dict.fromkeys(run["coder"] for run in runs):
+            own = [run for run in runs if run["coder"] == coder]
+            accuracy = fmean(100 * run["accuracy"] for run in own)
+            coded = fmean(sum(run["blocks"]) for run in own) / 1000
+            cells = (_two_parts([run.get(part) for run in own]) for part in PARTS)
+            yield row(f"{coder} ({len(own)})", f"{accuracy:.1f}", *cells, f"{coded:.2f}")
+        yield row("switching between all", "", "", "", "", mean_sd(switched(runs), 2, 1e-3))
+        if (published := PUBLISHED.get(name)) is not None:
+            yield row("published", "", "", "", "", f"{published['prequential']:.2f}")
+        yield ""
+
+
+def _two_parts(found: list[Row | None]) -> str:
+    """The sum of the two parts of a message, and each of them."""
+    known = [tuple(one.values()) for one in found if one is not None and "refused" not in one]
+    if not known:
+        return ""
+    first, second = (fmean(one[k] for one in known) / 1000 for k in (0, 1))
+    return f"{first + second:.2f} ({first:.2f} + {second:.2f})"
+
+
+SPEC = Spec(
+    "experiments.published.evidence.labels", "Labels", "labels",
+    {
+        "data": "digits", "data_root": str, "coders": Choice(CODERS), "seeds": 2,
+        "at_random": False, "epochs": int,
+    },
+    files, table,
+    small="--coders linear,gnj --epochs 1 --seeds 1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -11,29 +11,29 @@ starts. The noise is that of the normals' fit, for all of them. A finished seed 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
-import typer
 from pyroccam.data import Dataset, load
 from pyroccam.guides import MeanField
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.fits.fitting import Fit, fit
-from pyroccam.inference.marginal_likelihood import Descent, Langevin
 from pyroccam.inference.marginal_likelihood.joint import Joint, joint
-from pyroccam.inference.marginal_likelihood.optimisers import STEEPEST, Path, TooSteep, Walk
-from pyroccam.inference.posterior.metrics import mean_spread
+from pyroccam.inference.marginal_likelihood.optimisers import STEEPEST, How, TooSteep, path
+from pyroccam.inference.marginal_likelihood.optimisers import Path as Walked
 from pyroccam.models import BayesianNetwork
 from pyroccam.models.contexts import plain_kernels, seeded
 from pyroccam.models.priors import Normal
 from torch import Tensor, nn
 
-from .. import options
-from ..runner import ResultFile, Row
+from ..markdown import header, plus_minus, read_all, row
+from ..runner import Choice, File, Given, Row, Spec, seeds
 
-__all__ = ["PUBLISHED", "SETS", "WAYS"]
+__all__ = ["PUBLISHED", "SETS", "SPEC", "WAYS", "table"]
 
 WAYS = ("plain", "validation", "validation and prior", "descent", "langevin", "normals")
 
@@ -68,44 +68,23 @@ EVALUATIONS = 60
 NORMALS: dict[str, Any] = {"steps": 3000, "lr": 0.01, "batch_size": 500, "compile": "graph"}
 
 
-def main(
-    data_root: options.DataRoot = None,
-    out: options.Out = options.RESULTS / "evidence-paths",
-    sets: Annotated[str, options.BY_COMMAS] = ",".join(SETS),
-    seeds: options.Count = 3,
-    threads: options.Count = 1,
-) -> None:
-    """Run what is missing, and write one JSON file for each set."""
-    torch.set_num_threads(threads)
-    for name in options.listed("set", sets, SETS):
-        file = ResultFile(
-            out / f"{name}.json", settings={**vars(SETS[name]), "hidden": [*SETS[name].hidden]}
-        )
-        for seed in file.missing(range(seeds)):
-            row = _row(name, seed, data_root)
-            file.add(row, _spread, published=PUBLISHED[name])
-            print(_line(name, row), flush=True)
+def files(given: Given) -> Iterable[File]:
+    """One of each set."""
+    for name in given.sets:
+        own = SETS[name] if given.steps is None else replace(SETS[name], steps=given.steps)
+        settings = {**asdict(own), "hidden": [*own.hidden]}
+        settings |= {} if given.set == NORMALS else {"normals": given.set}
+        yield File(name, {"settings": settings}, partial(_row, name, own, given), seeds(given))
 
 
-def _spread(rows: list[Row]) -> Row:
-    parts = ("test", "noisy", "bounds")
-    return {part: mean_spread([row[part] for row in rows]) for part in parts}
-
-
-def _row(name: str, seed: int, data_root: str | None) -> Row:
+def _row(name: str, own: _Set, given: Given, seed: int) -> Row:
     """All ways on one split, with one seed."""
-    own, rows = SETS[name], _data(name, seed, data_root)
-    model, normals = _normals(rows, own, seed)
-    steps: dict[str, Any] = {
-        "steps": own.steps, "starts": own.starts, "evaluations": EVALUATIONS,
-        "batch_size": own.batch_size,
-    }  # fmt: skip
-    ways = {
-        "likelihood": Descent(objective="likelihood", **steps),
-        "joint": Descent(objective="joint", **steps),
-        "langevin": Langevin(**steps),
-    }
-    seen = {key: _walk(normals, how, seed) for key, how in ways.items()}
+    rows = _data(name, seed, given.data_root)
+    model, normals = _normals(rows, own, given.set, seed)
+    seen = {}
+    for objective, noisy in (("likelihood", False), ("joint", False), ("joint", True)):
+        how = How(objective, "bound", noisy, own.batch_size)  # type: ignore[arg-type]
+        seen["langevin" if noisy else objective] = _walk(normals, own, how, seed)
     by_likelihood, by_joint, dynamics = (seen[k] for k in ("likelihood", "joint", "langevin"))
     ends = {
         "plain": (by_likelihood, by_likelihood.path.times[-1]),
@@ -114,31 +93,23 @@ def _row(name: str, seed: int, data_root: str | None) -> Row:
         "descent": (by_likelihood, by_likelihood.path.best()[2]),
         "langevin": (dynamics, dynamics.path.best()[2]),
     }
-    drawn = normals.outputs(rows.x_test, draws=own.starts)
-    drawn_noisy = normals.outputs(_noisy(rows.x_test), draws=own.starts)
+    scores = {
+        part: {way: walk.scores[end][part] for way, (walk, end) in ends.items()}
+        | {"normals": _score(rows, normals.outputs(x, draws=own.starts))}
+        for part, x in (("test", rows.x_test), ("noisy", _noisy(rows.x_test)))
+    }
     lower = evidence(model, normals.guide, rows, passes=20, seed=seed)
-    bounds = {way: seen[k].path.best()[0] for way, k in _BOUNDED.items()} | {"normals": lower.elbo}
+    best = {way: seen[k].path.best() for way, k in _BOUNDED.items()}
+    bounds = {way: value for way, (value, *_) in best.items()} | {"normals": lower.elbo}
     return {
-        "seed": seed,
         "rows": rows.N,
         "noise": _noise(model),
-        "test": {w: s.scores[t]["test"] for w, (s, t) in ends.items()}
-        | {"normals": _score(rows, drawn)},
-        "noisy": {w: s.scores[t]["noisy"] for w, (s, t) in ends.items()}
-        | {"normals": _score(rows, drawn_noisy)},
+        **scores,
         "steps": {way: end for way, (_, end) in ends.items()},
         "bounds": {way: value / rows.N for way, value in bounds.items()},
-        "errors": {way: seen[k].path.best()[1] / rows.N for way, k in _BOUNDED.items()},
+        "errors": {way: error / rows.N for way, (_, error, *_) in best.items()},
         "rates": {key: one.lr for key, one in seen.items()},
-        "curves": {
-            key: {
-                "steps": one.path.times,
-                "bound": (one.path.bounds(torch.arange(own.starts)) / rows.N).tolist(),
-                "test": [one.scores[t]["test"] for t in one.path.times],
-                "val_nll": [one.scores[t]["val_nll"] for t in one.path.times],
-            }
-            for key, one in seen.items()
-        },
+        "curves": {key: one.curve(rows.N, own.starts) for key, one in seen.items()},
     }
 
 
@@ -163,7 +134,9 @@ def _data(name: str, seed: int, data_root: str | None) -> Dataset:
     return Dataset.from_tensors(x, parts[1], test, parts[3], val_fraction=0.1, seed=seed)
 
 
-def _normals(rows: Dataset, own: _Set, seed: int) -> tuple[BayesianNetwork, Fit[Any, Any]]:
+def _normals(
+    rows: Dataset, own: _Set, how: Row, seed: int
+) -> tuple[BayesianNetwork, Fit[Any, Any]]:
     """The model, and its fit by independent normals, which learns the noise too."""
     sizes = [*rows.input_shape, *own.hidden]
     layers: list[nn.Module] = []
@@ -173,7 +146,7 @@ def _normals(rows: Dataset, own: _Set, seed: int) -> tuple[BayesianNetwork, Fit[
             layers += [nn.Linear(sizes[place], width), nn.ReLU()]
         net = nn.Sequential(*layers, nn.Linear(sizes[-1], rows.outputs))
     model = BayesianNetwork(net, rows, prior=Normal("fan_in"))
-    found = fit(model, MeanField(model), rows, seed=seed, device="cpu", progress=False, **NORMALS)
+    found = fit(model, MeanField(model), rows, seed=seed, device="cpu", progress=False, **how)
     return model, found
 
 
@@ -181,15 +154,25 @@ def _normals(rows: Dataset, own: _Set, seed: int) -> tuple[BayesianNetwork, Fit[
 class _Walk:
     """A path, and how well its starts together predict at each of its times."""
 
-    path: Path
+    path: Walked
     scores: dict[int, dict[str, float]]
     lr: float
 
     def best_on_validation(self) -> int:
+        """The step at which the validation rows would stop."""
         return min(self.scores, key=lambda t: self.scores[t]["val_nll"])
 
+    def curve(self, rows: int, starts: int) -> Row:
+        """Bounds and scores at all its times."""
+        return {
+            "steps": self.path.times,
+            "bound": (self.path.bounds(torch.arange(starts)) / rows).tolist(),
+            "test": [self.scores[t]["test"] for t in self.path.times],
+            "val_nll": [self.scores[t]["val_nll"] for t in self.path.times],
+        }
 
-def _walk(found: Fit[Any, Any], how: Walk, seed: int) -> _Walk:
+
+def _walk(found: Fit[Any, Any], own: _Set, how: How, seed: int) -> _Walk:
     """The path with the largest of 0.1 / 2^k that bears it."""
     lr = 0.1
     with joint(found, "descent") as density, plain_kernels():
@@ -198,7 +181,9 @@ def _walk(found: Fit[Any, Any], how: Walk, seed: int) -> _Walk:
             try:
                 with seeded(seed, torch.device("cpu")):
                     look = _looking(density, found.data, scores)
-                    made = how.path(density, lr, 0.5 * STEEPEST, look)
+                    made = path(
+                        density, how, lr, own.steps, own.starts, EVALUATIONS, 0.5 * STEEPEST, look
+                    )
             except TooSteep:
                 lr /= 2
                 continue
@@ -246,11 +231,27 @@ def _noise(model: BayesianNetwork) -> float | None:
     return None if scale is None else float(scale.detach().mean())
 
 
-def _line(name: str, row: Row) -> str:
-    shown = ", ".join(f"{way} {row['test'][way]:.3f} ({row['noisy'][way]:.3f})" for way in WAYS)
-    bounds = ", ".join(f"{way} {value:.3f}" for way, value in row["bounds"].items())
-    return f"{name} seed {row['seed']}: {shown}; bounds per row {bounds}"
+def table(folder: Path) -> Iterable[str]:
+    """The ways to end a training, beside the published ones."""
+    for name, found in read_all(folder).items():
+        runs = found["runs"]
+        measure = "accuracy" if name == "seven-nine" else "RMSE"
+        yield from header(f"{name} ({len(runs)} seeds), {measure}", *WAYS)
+        for part, label in (("test", "test rows"), ("noisy", "noise of 0.5 on the inputs")):
+            yield row(label, *(plus_minus(runs, f"{part}/{way}", 3) for way in WAYS))
+            if (published := PUBLISHED[name].get(part)) is not None:
+                yield row("published", *(f"{value:g}" for value in published))
+        yield row("bound, nats a row", *(plus_minus(runs, f"bounds/{way}", 3) for way in WAYS))
+        steps = (sorted({run["steps"].get(way, "") for run in runs}) for way in WAYS)
+        yield row("ended after step", *(", ".join(map(str, one)) for one in steps))
+        yield ""
 
+
+SPEC = Spec(
+    "experiments.published.evidence.paths", "Evidence by optimisers", "evidence-paths",
+    {"data_root": str, "sets": Choice(SETS), "steps": int, "set": NORMALS}, files, table,
+    small="--sets boston --seeds 1 --steps 8 --set steps=5 --set compile=false",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -10,20 +10,28 @@ earlier one stopped.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
-import torch
-import typer
-from pyroccam.cli.runs.config import parse_settings
 from pyroccam.cli.runs.run import Outcome
 
-from .. import options
-from ..runner import Row, add_seeds
+from ..markdown import header, plus_minus, read_all, row
+from ..runner import File, Given, Row, Spec, of_method
 
-__all__ = ["row"]
+__all__ = ["SPEC"]
 
 
-def row(outcome: Outcome) -> Row:
+def files(given: Given) -> Iterable[File]:
+    """One, of all seeds."""
+    sets: dict[str, Any] = {"epochs": given.epochs}
+    if given.data == "fashion-mnist":
+        sets["data.n_train"] = 10_000
+    name = f"{given.data}-{given.network}"
+    yield of_method(name, "structure", kept, given, sets | given.set)
+
+
+def kept(outcome: Outcome) -> Row:
     """The row that is kept of a run."""
     metrics = outcome.metrics
     small = metrics["discretised"]
@@ -34,7 +42,6 @@ def row(outcome: Outcome) -> Row:
         "random": {name: m["mean"] for name, m in metrics["random"]["spread"].items()},
     }
     return {
-        "seed": metrics["seed"],
         "test": parts,
         "random": [
             {"parameters": one["parameters"], **one["test"]} for one in metrics["random"]["runs"]
@@ -49,40 +56,47 @@ def row(outcome: Outcome) -> Row:
     }
 
 
-def main(
-    out: options.Out = options.RESULTS / "structures",
-    data: options.Data = "fashion-mnist",
-    data_root: options.DataRoot = None,
-    network: Annotated[str, typer.Option(help="With a graph in it.")] = "cell-graph",
-    seeds: options.Count = 3,
-    epochs: options.Count = 15,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-    runs: options.Runs = None,
-    workers: options.Workers = None,
-) -> None:
-    """Run what is missing, and write one JSON file."""
-    torch.set_num_threads(threads)
-    chosen: dict[str, Any] = {"epochs": epochs}
-    if data == "fashion-mnist":
-        chosen["data.n_train"] = 10_000
-    chosen |= parse_settings(sets or [])
-    add_seeds(
-        out / f"{data}-{network}.json", seeds, "structure", data, row=row, numbers=_numbers,
-        say=_line, runs=runs, device=device, workers=workers, network=network,
-        data_root=data_root, sets=chosen,
-    )  # fmt: skip
+_PARTS = {
+    "mixture": "all alternatives together",
+    "cut out": "the most probable structure, cut out",
+    "afresh": "the same, trained afresh",
+    "random": "random structures",
+}
 
 
-def _numbers(one: Row) -> dict[str, float]:
-    return {f"{part} {name}": v for part, m in one["test"].items() for name, v in m.items()}
+def table(folder: Path) -> Iterable[str]:
+    """The learnt structure against those drawn at random, of about the same size."""
+    for stem, found in read_all(folder).items():
+        runs = found["runs"]
+        measure = "accuracy" if "accuracy" in runs[0]["test"]["mixture"] else "rmse"
+        yield from header(f"{stem} ({len(runs)} seeds)", measure, "NLL", "parameters")
+        small = [run["parameters"] for run in runs]
+        sizes = {
+            "mixture": [run["parameters_before"] for run in runs],
+            "cut out": small,
+            "afresh": small,
+            "random": [one["parameters"] for run in runs for one in run["random"]],
+        }
+        for part, counts in sizes.items():
+            low, high = min(counts), max(counts)
+            yield row(
+                _PARTS[part], plus_minus(runs, f"test/{part}/{measure}"),
+                plus_minus(runs, f"test/{part}/nll", 3),
+                f"{low:,}" if low == high else f"{low:,} to {high:,}",
+            )  # fmt: skip
+        yield ""
 
 
-def _line(one: Row) -> str:
-    shown = ", ".join(f"{p} {next(iter(m.values())):.4f}" for p, m in one["test"].items())
-    return f"seed {one['seed']}: {shown}; {one['parameters']:,} parameters"
-
+SPEC = Spec(
+    "experiments.published.structure.against_random", "Structures", "structures",
+    {
+        "data": "fashion-mnist", "data_root": str, "network": "cell-graph", "epochs": 15, "set": {},
+        "device": "auto", "runs": str,
+    },
+    files, table,
+    small="--data digits --network perceptron-graph --set width=8 --set random=1 --epochs 2 "
+    "--seeds 1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -14,45 +14,34 @@ finished row is kept: the same command goes on where an earlier one stopped.
 from __future__ import annotations
 
 import itertools
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
-import typer
 from pyroccam import data as datasets
 from pyroccam import guides, models
 from pyroccam.inference import select
-from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.selection import Greedy, Implicit, Level, Random, SelfTuning
+from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.selection import Drmad, Greedy, Implicit, Level, Random, SelfTuning
 from pyroccam.models.contexts import seeded
 from pyroccam.models.networks.plain import perceptron
 from torch import nn
 
-from .. import options
-from ..runner import ResultFile
+from ..markdown import header, mean_sd, plus_minus, read_all, row
+from ..runner import Choice, File, Given, Row, Spec, seeds
 
-__all__ = [
-    "COMPARED",
-    "CRITERIA",
-    "METHODS",
-    "PROBLEMS",
-    "pair_of",
-    "reached",
-    "settings_of",
-    "under_noise",
-]
+__all__ = ["CRITERIA", "METHODS", "PROBLEMS", "SPEC", "passing", "reached", "under_noise"]
 
 METHODS = {
     "random": Random(),
     "greedy": Greedy(),
     "implicit": Implicit(damping=1e-3),
+    "drmad": Drmad(),
     "self-tuning": SelfTuning(),
 }
-COMPARED = ("random", "greedy", "implicit", "drmad", "self-tuning")
-"""In the table. A straight line in place of the path (``drmad``; Fu et al. 2016, arXiv:1601.00917)
-was worse and is no method any more: its results are of this script at commit a9ba2b7."""
-
 FOLDS = 4
 """As the source has."""
 _HELD_OUT = Level(prior=0.0, split="val")
@@ -67,8 +56,8 @@ NOISES = (0.25, 0.5)
 
 # Data, hidden units, and what select takes; 50 outer steps as in the source (MNIST 25).
 PROBLEMS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
-    "polynomial": ("experiments.sets:polynomial", (), {"outer_steps": 50, "inner_steps": 50}),
-    "wisdm": ("experiments.sets:wisdm_series", (10,), {"outer_steps": 50, "inner_steps": 50}),
+    "polynomial": ("polynomial", (), {"outer_steps": 50, "inner_steps": 50}),
+    "wisdm": ("wisdm-series", (10,), {"outer_steps": 50, "inner_steps": 50}),
     "mnist": ("mnist", (300,), {"outer_steps": 25, "inner_steps": 50}),
 }
 
@@ -106,11 +95,6 @@ def _learnt(criterion: str, method: str) -> str | None:
     return "scale" if method == "self-tuning" else "weight"
 
 
-def settings_of(problem: str) -> dict[str, Any]:
-    """What :func:`pyroccam.inference.select` takes."""
-    return {**PROBLEMS[problem][2], "outer_lr": 0.05, "lr": 0.01}
-
-
 def reached(history: list[dict[str, float]], share: float = 0.99) -> int:
     """The outer step by which a share of the whole gain in Q was there; 0 without a gain."""
     values = [row["Q"] for row in history]
@@ -126,24 +110,38 @@ def under_noise(net: nn.Module, sd: float, seed: int) -> nn.Module:
     return net
 
 
+def files(given: Given) -> Iterable[File]:
+    """One of each problem, criterion and method."""
+    more = {k: v for k in ("outer_steps", "inner_steps") if (v := getattr(given, k)) is not None}
+    for parts in itertools.product(given.problems, given.criteria, given.methods):
+        problem, criterion, method = parts
+        config = {**PROBLEMS[problem][2], **more, "rows": given.rows}
+        if (learn := _learnt(criterion, method)) != "weight":
+            config["learn"] = learn
+        yield File(
+            "-".join(parts), {"config": config},
+            partial(_row, problem, criterion, method, given, more), seeds(given),
+        )  # fmt: skip
+
+
 def _row(
-    problem: str, criterion: str, method: str, seed: int, root: str | None, rows: int | None,
-    more: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+    problem: str, criterion: str, method: str, given: Given, more: dict[str, int], seed: int
+) -> Row:
     learn = _learnt(criterion, method)
-    model, guide, data, levels = pair_of(problem, criterion, learn, seed, root, rows)
-    settings = settings_of(problem) | more
+    model, guide, data, levels = pair_of(
+        problem, criterion, learn, seed, given.data_root, given.rows
+    )
+    settings = {**PROBLEMS[problem][2], "outer_lr": 0.05, "lr": 0.01, **more}
     try:
         found = select(model, guide, data, *levels, method=METHODS[method], seed=seed, **settings)
     except (FloatingPointError, RuntimeError) as error:  # said in the table, as the source does not
-        return {"seed": seed, "failed": f"{type(error).__name__}: {error}"}
+        return {"failed": f"{type(error).__name__}: {error}"}
     net = mean_network(model, guide)
     tests = {"test": evaluate_net(net, model, data)}
     for sd in NOISES:
         noisy = [under_noise(mean_network(model, guide), sd, k) for k in range(10)]
         tests[f"noise {sd}"] = _mean([evaluate_net(one, model, data) for one in noisy])
     return {
-        "seed": seed,
         "Q": found.Q,
         "history": [round(row["Q"], 3) for row in found.history],
         "reached": reached(found.history),
@@ -156,50 +154,69 @@ def _mean(rows: list[dict[str, float]]) -> dict[str, float]:
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
-def main(
-    out: options.Out = options.RESULTS / "hyperparameters",
-    data_root: options.DataRoot = None,
-    problems: Annotated[str, options.BY_COMMAS] = ",".join(PROBLEMS),
-    criteria: Annotated[str, options.BY_COMMAS] = ",".join(CRITERIA),
-    methods: Annotated[str, options.BY_COMMAS] = ",".join(METHODS),
-    seeds: options.Count = 5,
-    outer_steps: Annotated[int | None, typer.Option(help="Instead of 50, or 25.")] = None,
-    inner_steps: Annotated[int | None, typer.Option(help="In each, instead of 50.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Of training data; all if left out.")] = None,
-    threads: options.Count = 1,
-) -> None:
-    """Run what is missing; write a JSON file for each problem, criterion and method."""
-    torch.set_num_threads(threads)
-    given = {"outer_steps": outer_steps, "inner_steps": inner_steps}
-    more = {name: value for name, value in given.items() if value is not None}
-    asked = itertools.product(
-        options.listed("problem", problems, PROBLEMS),
-        options.listed("criterion", criteria, CRITERIA),
-        options.listed("method", methods, METHODS),
-    )
-    for problem, criterion, method in asked:
-        described = {**PROBLEMS[problem][2], **more, "rows": rows}
-        if (learn := _learnt(criterion, method)) != "weight":
-            described["learn"] = learn
-        file = ResultFile(out / f"{problem}-{criterion}-{method}.json", config=described)
-        for seed in file.missing(range(seeds)):
-            row = _row(problem, criterion, method, seed, data_root, rows, more)
-            file.add(row, _spread)
-            shown = row.get("failed") or f"Q {row['Q']:.2f}, {row['reached']} outer steps"
-            print(f"{problem} {criterion} {method} seed {seed}: {shown}", flush=True)
+def table(folder: Path) -> Iterable[str]:
+    """The objective that each method reached, how fast, and what its network is worth."""
+    order = ["random", "greedy", "implicit", "drmad", "self-tuning"]
+    for problem, criterion in itertools.product(PROBLEMS, CRITERIA):
+        stem = f"{problem}-{criterion}-"
+        every = {n.removeprefix(stem): f["runs"] for n, f in read_all(folder, f"{stem}*").items()}
+        whole = {n: [run for run in runs if "failed" not in run] for n, runs in every.items()}
+        whole = {name: whole[name] for name in order if whole.get(name)}
+        if whole:
+            yield from _criterion(problem, criterion, every, whole)
+            yield ""
 
 
-def _spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    flat = []
-    for run in runs:
-        if "failed" in run:
-            continue
-        row = {name: float(run[name]) for name in ("Q", "reached", "seconds")}
-        for part in ("test", *(f"noise {sd}" for sd in NOISES)):
-            row |= {f"{part} {name}": value for name, value in run[part].items()}
-        flat.append(row)
-    return mean_spread(flat) if flat else {}
+def _criterion(
+    problem: str, criterion: str, every: dict[str, list[Row]], whole: dict[str, list[Row]]
+) -> Iterable[str]:
+    """Rows of a problem and criterion, of runs that did not fail."""
+    first = next(iter(whole.values()))[0]
+    measure = "accuracy" if "accuracy" in first["test"] else "rmse"
+    digits, scale = (1, 100.0) if measure == "accuracy" else (2, 1.0)
+    yield from header(
+        f"{problem}, {criterion} (seeds)", "Q", "outer steps to 99 % of the gain",
+        "to the best of random search", "accuracy, %" if measure == "accuracy" else "RMSE",
+        *(f"with noise {sd}" for sd in NOISES),
+    )  # fmt: skip
+    for method, runs in whole.items():
+        parts = ["test", *(f"noise {sd}" for sd in NOISES)]
+        failed = len(every[method]) - len(runs)
+        count = f"{len(runs)}" + (f", {failed} failed" if failed else "")
+        yield row(
+            f"`{method}` ({count})", plus_minus(runs, "Q", 1), plus_minus(runs, "reached", 0),
+            "" if method == "random" else _passed(runs, whole.get("random", [])),
+            *(plus_minus(runs, f"{part}/{measure}", digits, scale) for part in parts),
+        )  # fmt: skip
 
+
+def _passed(runs: list[Row], random: list[Row]) -> str:
+    """Outer steps until Q is that of the best of all tries at random, seed by seed: mean, sd, and
+    of how many seeds."""
+    best = {run["seed"]: run["Q"] for run in random}
+    steps = [passing(run["history"], best[run["seed"]]) for run in runs if run["seed"] in best]
+    passed = [step for step in steps if step is not None]
+    if not passed:
+        return "never" if random else ""
+    shown = mean_sd(passed, 1)
+    return shown if len(passed) == len(steps) else f"{shown} ({len(passed)} of {len(steps)})"
+
+
+def passing(history: Sequence[float], value: float) -> int | None:
+    """The outer step at which Q is at least a value; ``None`` if it never is."""
+    return next((k for k, q in enumerate(history, start=1) if q >= value), None)
+
+
+SPEC = Spec(
+    "experiments.published.structure.hyperparameters", "Hyperparameters", "hyperparameters",
+    {
+        "data_root": str, "problems": Choice(PROBLEMS), "criteria": Choice(CRITERIA),
+        "methods": Choice(METHODS), "seeds": 5, "outer_steps": int, "inner_steps": int, "rows": int,
+    },
+    files, table,
+    small="--problems polynomial --criteria elbo,folds --methods random,greedy --seeds 1 "
+    "--outer-steps 3 --inner-steps 4",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

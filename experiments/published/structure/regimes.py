@@ -27,74 +27,72 @@ References:
 from __future__ import annotations
 
 import copy
-import csv
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from matplotlib.figure import Figure
 from pyroccam import inference
 from pyroccam.data import Dataset
-from pyroccam.inference import figures
-from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.structure import simplex_panels
-from pyroccam.inference.figures.style import CYCLE, MARKERS, styled
-from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.models.contexts import seeded
 from pyroccam.models.distributions.relaxed import ExpRelaxedCategorical
 from pyroccam.models.priors.structure import GumbelSoftmax
 from torch import Tensor
 
-from .. import options
-from ..runner import ResultFile, Row, renew
+from ..lines import panels
+from ..markdown import header, read_all, row
+from ..runner import Choice, File, Given, Made, Row, Spec
 from .competing import PRIMITIVES, Pair, Protocol, learn, look, spread_prior
 
-__all__ = ["REGIMES", "cell", "repelled", "search", "transition"]
+__all__ = ["REGIMES", "SPEC", "repelled", "search", "transition"]
 
 REGIMES = {"prior": 100.0, "equal": 1.0, "likelihood": 0.01}
 EXPECTED = {"prior": "constant", "equal": "simple", "likelihood": "complex"}
 NAMES = {"prior": "prior ≫ data", "equal": "equal", "likelihood": "data ≫ prior"}
-PARTS = ("toy", "cold", "transition")
-COLD = 0.01  # at which nothing may turn NaN in single precision
+PARTS = ("toy", "transition")
 NEAR = (0.99, 0.05)  # weights of p' near a vertex, and of the other vertices
 T_NEAR = 0.1
 LR = 0.05  # of the transition
 DRAWS = 120  # of q in the figure, by seed
 
 
-def cell(regime: str, temperature: float, seeds: int, protocol: Protocol) -> dict[str, Any]:
+def files(given: Given) -> Iterable[File]:
+    """One of the toy, and one of the transition."""
+    protocol = Protocol(steps=given.steps)
+    toy = {"config": {"seeds": given.seeds, **asdict(protocol)}}
+    if "toy" in given.parts:
+        cells = product(given.regimes, given.temperatures)
+        keys = [{"regime": regime, "temperature": t} for regime, t in cells]
+        yield File("toy", toy, partial(cell, given.seeds, protocol), keys, ("cells",))
+    if "transition" in given.parts:
+        weights, count, steps = given.weights, given.transition_seeds, given.transition_steps
+        config = {"weights": weights, "seeds": count, "steps": steps, "lr": LR}
+        run_one = partial(transition, weights, count, steps, protocol)
+        yield File("transition", {"config": {**config, "toy": asdict(protocol)}}, run_one)
+
+
+def cell(seeds: int, protocol: Protocol, regime: str, temperature: float) -> Row:
     """The runs of a regime at a temperature of the prior."""
     start = time.process_time()
     made, finite = learn(temperature, REGIMES[regime], range(seeds), protocol)
     seconds = (time.process_time() - start) / seeds
     runs = [{"seed": seed, **look(pair)} for seed, (pair, _) in enumerate(made)]
     q = torch.tensor([run["q"] for run in runs])
-    found = {
-        "regime": regime,
+    return {
         "kl_weight": REGIMES[regime],
-        "temperature": temperature,
         "expected": EXPECTED[regime],
         "mean_q": [round(v, 4) for v in q.mean(0).tolist()],
         "winners": {name: sum(run["winner"] == name for run in runs) for name in PRIMITIVES},
-        "spread": mean_spread([{"q_expected": run["q"][_expected(regime)]} for run in runs]),
         "finite": finite and all(run["finite"] for run in runs),
         "cpu_seconds_per_fit": round(seconds, 2),
         "runs": runs,
     }
-    print(
-        f"{regime}, T {temperature:g}: q {found['mean_q']}, winners {found['winners']}, "
-        f"{seconds:.1f} s of CPU a fit",
-        flush=True,
-    )
-    return found
-
-
-def _expected(regime: str) -> int:
-    return PRIMITIVES.index(EXPECTED[regime])
 
 
 # -- the structure transition ----------------------------------------------------------------------
@@ -152,36 +150,26 @@ def repelled(
     return model, guide
 
 
-def transition(
-    weights: Sequence[float], seeds: int, steps: int, protocol: Protocol
-) -> Iterator[dict[str, Any]]:
+def transition(weights: Sequence[float], seeds: int, steps: int, protocol: Protocol) -> Row:
     """Path from where the toy ends, with the prior's regime and T = 1, to the middle model.
 
-    Yields:
-        after each seed what there is by then: ``start``, what the toy leaves; ``sweep``, a row for
-        each weight and seed, repelled from the first and the last vertex; ``with_gamma``, the same
-        for the strongest weight under the prior with γ²; ``search``, by seed the structures in the
-        order of their being found.
+    Returns:
+        ``start``, what the toy leaves; ``sweep``, a row for each weight and seed, repelled from the
+        first and the last vertex; ``with_gamma``, the same for the strongest weight under the prior
+        with γ²; ``search``, by seed the structures in the order of their being found.
     """
     made, _ = learn(1.0, REGIMES["prior"], range(seeds), protocol)
-    found: dict[str, Any] = {
-        "start": [{"seed": seed, **look(pair)} for seed, (pair, _) in enumerate(made)],
-        "sweep": [],
-        "with_gamma": [],
-        "search": [],
-    }
-    outer = (0, len(PRIMITIVES) - 1)
+    outer, strongest = (0, len(PRIMITIVES) - 1), min(weights)
+    found: dict[str, list[Row]] = {"start": [], "sweep": [], "with_gamma": [], "search": []}
     for seed, (pair, data) in enumerate(made):
+        found["start"].append({"seed": seed, **look(pair)})
         for weight in weights:
             moved = repelled(pair, data, outer, weight, steps, seed=seed)
             found["sweep"].append({"weight": weight, "seed": seed, **look(moved)})
-            print(f"repelled by {weight:g}, seed {seed}: q {found['sweep'][-1]['q']}", flush=True)
-        strongest = min(weights)
         stuck = repelled(pair, data, outer, strongest, steps, with_gamma=True, seed=seed)
         found["with_gamma"].append({"weight": strongest, "seed": seed, **look(stuck)})
         found["search"].append(search(pair, data, strongest, steps, seed))
-        print(f"search, seed {seed}: {found['search'][-1]['order']}", flush=True)
-        yield found
+    return found
 
 
 def search(pair: Pair, data: Dataset, weight: float, steps: int, seed: int) -> dict[str, Any]:
@@ -192,9 +180,6 @@ def search(pair: Pair, data: Dataset, weight: float, steps: int, seed: int) -> d
         pair = repelled(pair, data, dict.fromkeys(before), weight, steps, seed=seed)
         rows.append(look(pair))
     return {"seed": seed, "weight": weight, "order": [r["winner"] for r in rows], "passes": rows}
-
-
-# -- figures ---------------------------------------------------------------------------------------
 
 
 def draws_of(run: Mapping[str, Any]) -> Tensor:
@@ -217,147 +202,70 @@ def toy_figure(cells: Sequence[Mapping[str, Any]]) -> Figure:
     return simplex_panels(panels, PRIMITIVES, shares=shares)
 
 
-@styled
 def transition_figure(found: Mapping[str, Any]) -> Figure:
     """p(Γ | h) and q(Γ) over the weight of the repulsion; a band is the range over seeds."""
-    fig = new_figure(2.7)
-    axes = fig.subplots(1, 2, sharey=True)
     weights = sorted({row["weight"] for row in found["sweep"]}, reverse=True)
-    for ax, which, title in zip(axes, "pq", ("prior, p(Γ | h)", "posterior, q(Γ)"), strict=True):
+
+    def values(which: str) -> Tensor:
         rows = [[r[which] for r in found["sweep"] if r["weight"] == w] for w in weights]
-        values = torch.tensor(rows)  # (weights, seeds, primitives)
-        for k, name in enumerate(PRIMITIVES):
-            own = values[..., k]
-            ax.plot(weights, own.mean(1), color=CYCLE[k], marker=MARKERS[k], label=name)
-            low, high = own.min(1).values, own.max(1).values
-            ax.fill_between(weights, low, high, color=CYCLE[k], alpha=0.15, linewidth=0)
-        ax.set_title(title)
-        ax.set_xlabel("weight of the terms against both others")
-        ax.set_ylim(-0.02, 1.02)
-    axes[0].set_ylabel("probability")
-    axes[0].invert_xaxis()
-    axes[1].invert_xaxis()
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    return fig
+        return torch.tensor(rows).permute(2, 1, 0)  # (primitives, seeds, weights)
 
-
-# -- the command -----------------------------------------------------------------------------------
-
-
-def main(
-    out: options.Out = options.RESULTS / "regimes",
-    parts: Annotated[str, options.BY_COMMAS] = ",".join(PARTS),
-    regimes: Annotated[str, options.BY_COMMAS] = ",".join(REGIMES),
-    temperatures: Annotated[str, typer.Option(help="Of the prior, with commas.")] = "0.2,1,10",
-    seeds: options.Count = 5,
-    steps: Annotated[int, typer.Option(min=2, help="Of a fit.")] = Protocol.steps,
-    weights: Annotated[str, typer.Option(help="Of the repulsion, with commas.")] = (
-        "0,-0.5,-1,-2,-5"
-    ),
-    transition_seeds: options.Count = 3,
-    transition_steps: options.Count = 300,
-    threads: options.Count = 1,
-) -> None:
-    """Run what is missing; a JSON file, a table (CSV) and a figure for each part."""
-    torch.set_num_threads(threads)
-    protocol = Protocol(steps=steps)
-    asked = options.listed("part", parts, PARTS)
-    who = options.listed("regime", regimes, REGIMES)
-    if "toy" in asked:
-        values = [float(t) for t in temperatures.split(",")]
-        _toy(out, "cells", who, values, seeds, protocol)
-    if "cold" in asked:
-        _toy(out, "cold", who, [COLD], seeds, protocol)
-    if "transition" in asked:
-        chosen = [float(w) for w in weights.split(",")]
-        _transition(out, chosen, transition_seeds, transition_steps, protocol)
-
-
-def _toy(
-    out: Path,
-    kind: str,
-    regimes: Sequence[str],
-    temperatures: Sequence[float],
-    seeds: int,
-    protocol: Protocol,
-) -> None:
-    empty: Row = {"verdict": {}, "cells": [], "cold": []}
-    file = ResultFile(out / "toy.json", empty, config={"seeds": seeds, **asdict(protocol)})
-    found = file.content
-    for regime in regimes:
-        for temperature in temperatures:
-            if (regime, temperature) not in {(c["regime"], c["temperature"]) for c in found[kind]}:
-                found[kind].append(cell(regime, temperature, seeds, protocol))
-                order = list(REGIMES)
-                found[kind].sort(key=lambda c: (order.index(c["regime"]), c["temperature"]))
-                file.write(verdict=_verdict([*found["cells"], *found["cold"]]))
-    table, every = out / "toy.csv", (*found["cells"], *found["cold"])
-    renew(table, write_table, table, [_row(c, seeds) for c in every])
-    if kind == "cells":
-        asked = [c for c in found["cells"] if c["regime"] in regimes]
-        asked = [c for c in asked if c["temperature"] in temperatures]
-        renew(out / "toy.png", figures.save, toy_figure(asked), out / "toy", ("png", "svg"))
-
-
-def _row(found: Mapping[str, Any], seeds: int) -> dict[str, Any]:
-    draws = torch.cat([draws_of(run) for run in found["runs"]])
-    return {
-        "regime": found["regime"],
-        "kl_weight": found["kl_weight"],
-        "temperature": found["temperature"],
-        **{f"q_{name}": q for name, q in zip(PRIMITIVES, found["mean_q"], strict=True)},
-        "expected": found["expected"],
-        "seeds_won": found["winners"][found["expected"]],
-        "seeds": seeds,
-        "q_temperature": round(sum(run["temperature"] for run in found["runs"]) / seeds, 3),
-        # 1 where q has a single primitive, 1/3 where it mixes all equally
-        "largest_gamma": round(float(draws.amax(-1).mean()), 3),
-        "finite": found["finite"],
-        "cpu_seconds_per_fit": found["cpu_seconds_per_fit"],
+    lines = {
+        title: {name: (weights, own) for name, own in zip(PRIMITIVES, values(which), strict=True)}
+        for which, title in (("p", "prior, p(Γ | h)"), ("q", "posterior, q(Γ)"))
     }
+    figure = panels(lines, "weight of the terms against both others", "probability")
+    for ax in figure.axes:
+        ax.invert_xaxis()
+    return figure
 
 
-def _verdict(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The probability of the expected primitive in every cell, and where it is below 0.7."""
-    found = {
-        f"{c['regime']}, T {c['temperature']:g}": c["mean_q"][_expected(c["regime"])] for c in cells
-    }
-    return {"q_expected": found, "below_0.7": [name for name, q in found.items() if q < 0.7]}
+def drawn(given: Given) -> Mapping[str, Made]:
+    """Of each part."""
+    found = read_all(given.out)
+    made: dict[str, Made] = {}
+    if cells := found.get("toy", {}).get("cells"):
+        order = list(REGIMES)
+        cells.sort(key=lambda one: (order.index(one["regime"]), one["temperature"]))
+        made["toy"] = partial(toy_figure, cells)
+    if "transition" in found:
+        made["transition"] = partial(transition_figure, found["transition"])
+    return made
 
 
-def _transition(
-    out: Path, weights: Sequence[float], seeds: int, steps: int, protocol: Protocol
-) -> None:
-    config = {
-        "weights": list(weights), "seeds": seeds, "steps": steps, "lr": LR,
-        "toy": asdict(protocol),
-    }  # fmt: skip
-    file = ResultFile(out / "transition.json", {"search": []}, config=config)
-    found = file.content
-    if len(found["search"]) < seeds:
-        for so_far in transition(weights, seeds, steps, protocol):
-            file.write(**so_far)
-    rows = [
-        {
-            "prior": prior, "weight": row["weight"], "seed": row["seed"], "winner": row["winner"],
-            **{f"p_{name}": p for name, p in zip(PRIMITIVES, row["p"], strict=True)},
-            **{f"q_{name}": q for name, q in zip(PRIMITIVES, row["q"], strict=True)},
-        }
-        for prior, kind in (("without gamma", "sweep"), ("with gamma", "with_gamma"))
-        for row in found[kind]
-    ]  # fmt: skip
-    target, picture = out / "transition", transition_figure(found)
-    renew(target.with_suffix(".csv"), write_table, target.with_suffix(".csv"), rows)
-    renew(target.with_suffix(".png"), figures.save, picture, target, ("png", "svg"))
+def table(folder: Path) -> Iterable[str]:
+    """How probable the expected model is, and in how many seeds it is the winner."""
+    found = read_all(folder, "toy").get("toy")
+    if found is None:
+        return
+    cells: dict[str, dict[float, Row]] = {}
+    for one in found["cells"]:
+        cells.setdefault(one["regime"], {})[one["temperature"]] = one
+    temperatures = sorted({t for own in cells.values() for t in own})
+    yield from header(
+        "mean q of the expected model (seeds won)", *(f"T = {t:g}" for t in temperatures)
+    )
+    for regime, own in cells.items():
+        expected = EXPECTED[regime]
+        shown = []
+        for t in temperatures:
+            won = own[t]["winners"]
+            q = own[t]["mean_q"][PRIMITIVES.index(expected)]
+            shown.append(f"{q:.2f} ({won[expected]}/{sum(won.values())})")
+        yield row(f"{NAMES[regime]} (λ = {REGIMES[regime]:g}): {expected}", *shown)
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows with the same columns, as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
+SPEC = Spec(
+    "experiments.published.structure.regimes", "Regimes", "regimes",
+    {
+        "parts": Choice(PARTS), "regimes": Choice(REGIMES), "temperatures": (0.2, 1.0, 10.0),
+        "seeds": 5, "steps": Protocol.steps, "weights": (0.0, -0.5, -1.0, -2.0, -5.0),
+        "transition_seeds": 3, "transition_steps": 300,
+    },
+    files, table, drawn,
+    small="--regimes equal --temperatures 0.2 --seeds 1 --steps 2 --transition-seeds 1 "
+    "--weights=0,-1 --transition-steps 2",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -10,28 +10,28 @@ finished seed is kept.
 
 from __future__ import annotations
 
-import json
-import textwrap
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
-import typer
 from matplotlib.figure import Figure
-from pyroccam.cli.runs.config import RunConfig, parse_settings
-from pyroccam.inference import figures, fit
-from pyroccam.inference.figures.canvas import new_figure
-from pyroccam.inference.figures.style import styled
+from pyroccam.inference import fit
 from pyroccam.inference.fits.fitting import Fit
-from pyroccam.inference.posterior import Curvature, Curvatures
-from pyroccam.inference.posterior.metrics import mean_spread
+from pyroccam.inference.posterior import curvature, to_sample
+from pyroccam.inference.posterior.draws import draw_outputs
+from pyroccam.inference.posterior.mean_propagation import Curvature
 from pyroccam.inference.posterior.predict import mixture_log_probs
+from pyroccam.inference.posterior.weight_moments import moments
 from pyroccam.models.contexts import seeded
 from torch import Tensor
 
-from .. import options
-from ..runner import ResultFile, Row, renew, untrained
+from ..lines import panels
+from ..markdown import header, mean_sd, read_all, row
+from ..runner import Choice, File, Given, Made, Row, Spec, resolve, seeds, untrained
 
-__all__ = ["CONTENDERS", "SHARES", "curve", "share_figure"]
+__all__ = ["CONTENDERS", "SHARES", "SPEC", "curve", "share_figure"]
 
 SHARES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,15 +55,17 @@ def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> di
         and ``kappa_half_sum``, to second order what drawing all of them does to the log-likelihood
         of an observation.
     """
-    at_means = result.posterior.curvature(rows=rows, probes=probes, seed=result.settings.seed)
+    at_means = curvature(result, rows=rows, probes=probes, seed=result.settings.seed)
     with seeded(result.settings.seed, result.weights.device):
         chance = {name: torch.rand_like(one.kappa) for name, one in at_means.items()}
     orders = {
         "curvature at the means": at_means,
-        "curvature over the posterior": result.posterior.curvature(
-            at="posterior", rows=rows, probes=probes, seed=result.settings.seed
+        "curvature over the posterior": curvature(
+            result, at="posterior", rows=rows, probes=probes, seed=result.settings.seed
         ),
-        "deviation": _as_order({name: m.variance for name, m in result.posterior.layers.items()}),
+        "deviation": _as_order(
+            {name: m.variance for name, m in moments(result.model, result.guide).items()}
+        ),
         "random": _as_order(chance),
     }
     x, y = result.data.split("test")
@@ -71,7 +73,10 @@ def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> di
     for order, values in orders.items():
         each = []
         for share in SHARES:
-            out = result.posterior.outputs(x, draws, only=values.to_sample(share=share))
+            out = draw_outputs(
+                result.model, result.guide, x, draws,
+                only=to_sample(values, share=share), seed=result.settings.seed,
+            )  # fmt: skip
             log_p = mixture_log_probs(out, torch.full((draws,), 1.0 / draws, device=out.device))
             right = (log_p.argmax(-1) == y).double().mean()
             each.append((100 * float(right), -float(log_p[torch.arange(len(y)), y].mean())))
@@ -91,84 +96,79 @@ def needed(curve: dict[str, list[float]], within: float = 0.1) -> float | None:
     return None
 
 
-def _as_order(values: dict[str, Tensor]) -> Curvatures:
-    return Curvatures({n: Curvature(v, torch.zeros_like(v), 0) for n, v in values.items()})
+def _as_order(values: dict[str, Tensor]) -> dict[str, Curvature]:
+    return {name: Curvature(v, torch.zeros_like(v), 0) for name, v in values.items()}
 
 
-@styled
-def share_figure(curves: dict[str, list[dict[str, Any]]]) -> Figure:
+def share_figure(curves: Mapping[str, list[Row]]) -> Figure:
     """Accuracy over the share of weights drawn: a panel for each posterior, mean over seeds."""
-    figure = new_figure(2.6)
-    axes = figure.subplots(1, len(curves), sharey=True, squeeze=False)[0]
     place = [*range(len(SHARES))]
-    for axis, (name, runs) in zip(axes, curves.items(), strict=True):
-        for number, order in enumerate(ORDERS):
-            values = torch.tensor([one[order]["accuracy"] for one in runs])
-            axis.plot(place, values.mean(0), color=f"C{number}", label=order, lw=1.2)
-            if len(values) > 1:
-                low, high = values.min(0).values, values.max(0).values
-                axis.fill_between(place, low, high, color=f"C{number}", alpha=0.15, lw=0)
-        axis.set_title(textwrap.fill(name, 14))
+    found = {
+        name: {order: (place, [one[order]["accuracy"] for one in runs]) for order in ORDERS}
+        for name, runs in curves.items()
+    }
+    figure = panels(found, "weights drawn, %", "accuracy, %")
+    for axis in figure.axes:
         axis.set_xticks(place[::2], [f"{100 * s:g}" for s in SHARES[::2]])
-        axis.set_xlabel("weights drawn, %")
-    axes[0].set_ylabel("accuracy, %")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2)
     return figure
 
 
-def main(
-    out: options.Out = options.RESULTS / "mean_propagation",
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    network: options.Network = "lenet-300-100",
-    contenders: Annotated[str, typer.Option(help="By semicolons.")] = ";".join(CONTENDERS),
-    seeds: options.Count = 3,
-    epochs: options.Count = 30,
-    draws: options.Count = 50,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-) -> None:
-    """Run what is missing; write a JSON file, and a figure."""
-    torch.set_num_threads(threads)
-    asked = parse_settings(sets or [])
-    common = {"epochs": epochs, "lr": 1e-3, **asked}
-    settings = {"common": common, "draws": draws, "shares": list(SHARES)}
-    file = ResultFile(out / f"{data}-{network}.json", {"runs": {}}, settings=settings)
-    found: dict[str, list[Row]] = file.content["runs"]
-    for name in options.listed("contender", contenders, CONTENDERS, ";"):
-        method, own = CONTENDERS[name]
-        runs = found.setdefault(name, [])
-        for seed in range(len(runs), seeds):
-            config, dataset = RunConfig.resolve(
-                method, data, network=network, data_root=data_root, seed=seed,
-                sets={**common, **own, **asked},
-            )  # fmt: skip
-            result = fit(*untrained(config, dataset), dataset, device=device, **config.settings)
-            runs.append({"seed": seed, **curve(result, draws)})
-            file.write(spread={n: mean_spread([*map(_numbers, rows)]) for n, rows in found.items()})
-            print(name, "seed", seed, json.dumps(_numbers(runs[-1])), flush=True)
-    picture = share_figure({name: runs for name, runs in found.items() if runs})
-    target = file.path.with_suffix("")
-    renew(target.with_suffix(".png"), figures.save, picture, target)
+def files(given: Given) -> Iterable[File]:
+    """One, in which each contender has its rows."""
+    common = {"epochs": given.epochs, "lr": 1e-3, **given.set}
+    settings = {"common": common, "draws": given.draws, "shares": list(SHARES)}
+    for name in given.contenders:
+        run_one = partial(_curve, name, common, given)
+        yield File(f"{given.data}-{given.network}", {"settings": settings}, run_one, seeds(given),
+                   ("runs", name))  # fmt: skip
 
 
-def _numbers(run: Row) -> dict[str, float]:
-    """Numbers that are averaged over seeds."""
-    known = run[ORDERS[0]]
-    numbers = {
-        "deterministic": known["accuracy"][0],
-        "ensemble": known["accuracy"][-1],
-        "kappa_half_sum": run["kappa_half_sum"],
-        "nll_deterministic": known["nll"][0],
-        "nll_ensemble": known["nll"][-1],
-    }
-    for order in ORDERS:
-        share = needed(run[order])
-        numbers[f"share, {order}"] = 1.0 if share is None else share
-    return numbers
+def _curve(name: str, common: Row, given: Given, seed: int) -> Row:
+    """The row of a contender."""
+    method, own = CONTENDERS[name]
+    config, data = resolve(
+        method, given.data, seed, network=given.network, data_root=given.data_root,
+        sets={**common, **own, **given.set},
+    )  # fmt: skip
+    result = fit(*untrained(config, data), data, device=given.device, **config.settings)
+    return curve(result, given.draws)
 
+
+def drawn(given: Given) -> Mapping[str, Made]:
+    """Shares of all that is in the file."""
+    stem = f"{given.data}-{given.network}"
+    return {stem: lambda: share_figure(read_all(given.out, stem)[stem]["runs"])}
+
+
+def table(folder: Path) -> Iterable[str]:
+    """How many weights have to be drawn, by the order in which they are."""
+    for stem, found in read_all(folder).items():
+        yield from header(
+            f"{stem}, posterior (seeds)", "means, %", "all drawn, %",
+            *(f"by {order}" for order in ORDERS),
+        )  # fmt: skip
+        for name, runs in found["runs"].items():
+            known = [run[ORDERS[0]]["accuracy"] for run in runs]
+            shares = ([needed(run[order]) for run in runs] for order in ORDERS)
+            yield row(
+                f"{name} ({len(runs)})",
+                mean_sd([one[0] for one in known], 2),
+                mean_sd([one[-1] for one in known], 2),
+                *(mean_sd([1.0 if s is None else s for s in own], 1, 100) for own in shares),
+            )
+
+
+SPEC = Spec(
+    "experiments.published.variance.mean_propagation", "Mean propagation", "mean_propagation",
+    {
+        "data": "mnist", "data_root": str, "network": "lenet-300-100",
+        "contenders": Choice(CONTENDERS, separator=";"), "epochs": 30, "draws": 50, "set": {},
+        "device": "auto",
+    },
+    files, table, drawn,
+    small="--data digits --network perceptron --set hidden=[10,8] --set batch_size=100 "
+    "--contenders variance --epochs 2 --draws 3 --seeds 1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -10,21 +10,19 @@ stopped.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-import torch
-import typer
-from pyroccam.cli.runs.config import parse_settings
 from pyroccam.cli.runs.run import Outcome
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.pruning.variance_network import mean_costs
 
-from .. import options
-from ..compression import short
-from ..runner import Row, add_seeds
+from ..markdown import column, header, plus_minus, read_all, row
+from ..runner import Choice, File, Given, Row, Spec, of_method
 
-__all__ = ["CONTENDERS", "PUBLISHED"]
+__all__ = ["CONTENDERS", "PUBLISHED", "SPEC"]
 
 _ONE_LAYER = {"layers": "penultimate"}
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -50,42 +48,18 @@ PUBLISHED: dict[str, dict[str, float]] = {
 }
 
 
-def main(
-    out: options.Out = options.RESULTS / "variance",
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    network: options.Network = "lenet-5-caffe",
-    contenders: Annotated[str, options.BY_COMMAS] = ",".join(CONTENDERS),
-    seeds: options.Count = 3,
-    epochs: options.Count = 20,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-    runs: options.Runs = None,
-    workers: options.Workers = None,
-) -> None:
-    """Run what is missing, and write one JSON file for each contender."""
-    torch.set_num_threads(threads)
-    common = {"epochs": epochs, "lr": 1e-3, "batch_size": 200}
-    if network == "lenet-5-caffe":
+def files(given: Given) -> Iterable[File]:
+    """One of each contender."""
+    common: dict[str, Any] = {"epochs": given.epochs, "lr": 1e-3, "batch_size": 200}
+    if given.network == "lenet-5-caffe":
         common["batch_norm"] = True
-    asked = parse_settings(sets or [])
-    for name in options.listed("contender", contenders, CONTENDERS):
+    for name in given.contenders:
         method, own = CONTENDERS[name]
-        same = (data, network) == ("mnist", "lenet-5-caffe")
-        add_seeds(
-            out / f"{short(data)}-{network}-{name}.json", seeds, method, data,
-            row=_row, numbers=_numbers, say=partial(_line, name), runs=runs, device=device,
-            workers=workers, network=network, data_root=data_root, sets={**common, **own, **asked},
-            beside={"published": PUBLISHED.get(name) if same else None},
-        )  # fmt: skip
+        sets = {**common, **own, **given.set}
+        yield of_method(f"{given.data}-{given.network}-{name}", method, kept, given, sets)
 
 
-def _numbers(one: Row) -> dict[str, float]:
-    return {**{how: m["accuracy"] for how, m in one["test"].items()}, **one["numbers"]}
-
-
-def _row(outcome: Outcome) -> Row:
+def kept(outcome: Outcome) -> Row:
     """The row that is kept of a run."""
     metrics = outcome.metrics
     fit: Any = outcome.fit
@@ -94,10 +68,9 @@ def _row(outcome: Outcome) -> Row:
     if fit.guide.handler is not None:  # weights that are points have no such bound
         bound = evidence(fit.model, fit.guide, fit.data)
         numbers = {"elbo": bound.elbo, "elbo_error": bound.error, "kl": bound.kl}
-        if not fit.guide.traits.zero_mean:
+        if not fit.guide.zero_mean:
             worth = mean_costs(fit.model, fit.guide)
     return {
-        "seed": metrics["seed"],
         "test": {how: {**m, "accuracy": 100 * m["accuracy"]} for how, m in metrics["test"].items()},
         "numbers": numbers,
         "means_worth_nats": worth,
@@ -107,11 +80,36 @@ def _row(outcome: Outcome) -> Row:
     }
 
 
-def _line(name: str, row: Row) -> str:
-    shown = ", ".join(f"{how} {m['accuracy']:.2f} %" for how, m in row["test"].items())
-    elbo = f", ELBO {row['numbers']['elbo']:.3g}" if row["numbers"] else ""
-    return f"{name} seed {row['seed']}: {shown}{elbo}, {row['seconds']:.0f} s"
+_WAYS = ("stochastic", "deterministic", "ensemble")
 
+
+def table(folder: Path) -> Iterable[str]:
+    """Accuracies of three ways to predict, and bounds, beside the published."""
+    files = read_all(folder)
+    if not files:
+        return
+    yield from header("data, network, contender (seeds)", *(f"{w}, %" for w in _WAYS), "ELBO, nats")
+    for name, found in files.items():
+        runs = found["runs"]
+        cells = [plus_minus(runs, f"test/{way}/accuracy", 2) for way in _WAYS]
+        elbo = column(runs, "numbers/elbo")
+        yield row(f"{name} ({len(runs)})", *cells, f"{fmean(elbo):.1e}" if elbo else "")
+        known = PUBLISHED.get(name.removeprefix("mnist-lenet-5-caffe-"))
+        if known is not None:
+            shown = [f"{known[way]:g}" if way in known else "" for way in _WAYS]
+            yield row("published", *shown, f"{known['elbo']:.1e}" if "elbo" in known else "")
+
+
+SPEC = Spec(
+    "experiments.published.variance.networks", "Variance networks", "variance",
+    {
+        "data": "mnist", "data_root": str, "network": "lenet-5-caffe",
+        "contenders": Choice(CONTENDERS), "epochs": 20, "set": {}, "device": "auto", "runs": str,
+    },
+    files, table,
+    small="--data digits --network perceptron --set hidden=[10,8] --set batch_size=100 "
+    "--contenders deterministic,variance,additive --epochs 2 --seeds 1",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

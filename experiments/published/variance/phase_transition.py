@@ -11,28 +11,26 @@ layer change places at random, which costs nothing as long as they say nothing.
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
-import typer
 from matplotlib.figure import Figure
-from pyroccam.cli.runs.config import RunConfig, parse_settings
 from pyroccam.data import Dataset
 from pyroccam.guides import MeanField, VariationalDropout, ZeroMean
 from pyroccam.guides.base import NetworkGuide, key
-from pyroccam.inference import figures, fit
+from pyroccam.inference import fit
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import styled
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.models import BayesianNetwork
 
-from .. import options
-from ..runner import ResultFile, renew, untrained
+from ..markdown import read_all
+from ..runner import File, Given, Made, Row, Spec, resolve, untrained
 
-__all__ = ["permuted", "transition_figure", "watch"]
+__all__ = ["SPEC", "permuted", "transition_figure", "watch"]
 
 DRAWS = 10
 
@@ -145,43 +143,53 @@ def transition_figure(histories: Sequence[Sequence[dict[str, float]]], size: int
     return figure
 
 
-def main(
-    out: options.Out = options.RESULTS / "phase_transition",
-    data: options.Data = "mnist",
-    data_root: options.DataRoot = None,
-    network: options.Network = "lenet-300-100",
-    layers: Annotated[str, typer.Option(help="hidden, penultimate, or a name.")] = "penultimate",
-    log_alpha: Annotated[float, typer.Option(help="At the start.")] = -5.0,
-    seeds: options.Count = 3,
-    epochs: options.Count = 60,
-    rows: Annotated[int, typer.Option(min=10, help="Validation rows looked at.")] = 2000,
-    sets: options.Sets = None,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-) -> None:
-    """Run what is missing; write a JSON file for each seed, and a figure."""
-    torch.set_num_threads(threads)
-    chosen = {"epochs": epochs, "evaluations": epochs, "lr": 1e-3, "layers": layers}
-    chosen |= parse_settings(sets or [])
-    histories = []
-    for seed in range(seeds):
-        config, dataset = RunConfig.resolve(
-            "variational-dropout", data, network=network, data_root=data_root, seed=seed,
-            sets=chosen,
+def files(given: Given) -> Iterable[File]:
+    """One of each seed."""
+    sets = {"epochs": given.epochs, "evaluations": given.epochs, "lr": 1e-3}
+    sets |= {"layers": given.layers, **given.set}
+    for seed in range(given.seeds):
+        config, data = resolve(
+            "variational-dropout", given.data, seed, network=given.network,
+            data_root=given.data_root, sets=sets,
         )  # fmt: skip
-        described = {**config.without_seed(), "log_alpha": log_alpha, "rows": rows}
-        file = ResultFile(out / f"{data}-{network}-{seed}.json", {}, config=described)
-        if "history" not in file.content:
-            model, _ = untrained(config, dataset)
-            guide = VariationalDropout(model, rate="layer", log_alpha=log_alpha)
-            result = fit(model, guide, dataset, device=device, track=watch(rows), **config.settings)
-            file.write(history=result.history)
-        histories.append(file.content["history"])
-        last = {k: round(v, 4) for k, v in histories[-1][-1].items()}
-        print(file.path, json.dumps(last), flush=True)
-    target, picture = f"{data}-{network}", transition_figure(histories, dataset.N)
-    renew(out / f"{target}.png", figures.save, picture, out / target)
+        says = {**config.without_seed(), "log_alpha": given.log_alpha, "rows": given.rows}
+        run_one = partial(_history, config, data, given)
+        yield File(f"{given.data}-{given.network}-{seed}", {"config": says}, run_one)
 
+
+def _history(config: Any, data: Dataset, given: Given) -> Row:
+    """What was seen during a fit."""
+    model, _ = untrained(config, data)
+    guide = VariationalDropout(model, rate="layer", log_alpha=given.log_alpha)
+    how = {"device": given.device, "track": watch(given.rows), **config.settings}
+    return {"history": fit(model, guide, data, **how).history}
+
+
+def drawn(given: Given) -> Mapping[str, Made]:
+    """All runs."""
+    stem = f"{given.data}-{given.network}"
+
+    def made() -> Figure:
+        _, data = resolve(
+            "variational-dropout", given.data, network=given.network,
+            data_root=given.data_root, sets=given.set,
+        )  # fmt: skip
+        found = read_all(given.out, f"{stem}-[0-9]*").values()
+        return transition_figure([one["history"] for one in found], data.N)
+
+    return {stem: made}
+
+
+SPEC = Spec(
+    "experiments.published.variance.phase_transition", "Phase transition", "phase_transition",
+    {
+        "data": "mnist", "data_root": str, "network": "lenet-300-100", "layers": "penultimate",
+        "log_alpha": -5.0, "epochs": 60, "rows": 2000, "set": {}, "device": "auto",
+    },
+    files, lambda folder: [], drawn,
+    small="--data digits --network perceptron --set hidden=[40,40] --set evaluations=2 "
+    "--set lr=0.01 --set batch_size=64 --epochs 4 --seeds 1 --log-alpha 6 --rows 140",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -4,15 +4,24 @@ r"""Policies with random weights in reinforcement learning, by REINFORCE, over s
 
 A policy is a network of two hidden layers from observations to the logits of actions; the weights
 between the hidden layers are points (``deterministic``), normal with means and deviations
-(``parameter-noise``), or normal without means (``variance``). The estimator is in
-:mod:`~experiments.published.variance.reinforce`.
+(``parameter-noise``), or normal without means (``variance``). With :math:`w = μ + σ ε` the aim is
 
-Noise is drawn anew at every step (``--noise step``), in the activations: the formula holds with
-:math:`w(ε_t)`, and the policy is :math:`E_ε\, π(a \mid s, w(ε))`. ``--noise episode`` draws weights
-for a whole episode, as parameter noise was proposed, so that exploration is consistent within it;
-then a return is that of one draw of all the weights, and the variance policy learns much more
-slowly (``results/policy_gradient/episode``, by ``--environments CartPole-v1 --policies variance
---noise episode``).
+.. math:: J(θ) = E_ε E_{τ \mid w(ε)} \sum_t r_t
+
+over episodes τ. The noise does not depend on θ, so with ε held fixed the score function gives
+
+.. math:: ∇J = E_ε E_{τ \mid w(ε)} \sum_t ∇_θ \log π(a_t \mid s_t, w(ε))\, (G_t - b_t), \qquad
+          G_t = \sum_{k \ge t} γ^{k - t} r_k
+
+without bias for γ = 1, for a baseline :math:`b_t` that is independent of the episode's own noise
+and actions: here the mean return-to-go at time t of the *other* episodes of the update. γ < 1 takes
+variance away, and what is far ahead with it. There is no KL: for a log-uniform prior and weights
+without means it is constant, and the other two take none.
+
+Noise is drawn anew at every step, in the activations: the formula holds with :math:`w(ε_t)`, and
+the policy is :math:`E_ε\, π(a \mid s, w(ε))`. With weights that are drawn for a whole episode, as
+parameter noise was proposed, the variance policy learns much more slowly
+(``results/policy_gradient/episode``, by the script at a9ba2b7).
 
 An update takes one whole episode of each parallel environment, all started together, so that short
 episodes are not seen more often than long ones. A time limit ends an episode as a fall does: the
@@ -32,119 +41,216 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyro
 import torch
-import typer
+import torch.nn.functional as F
 from matplotlib.figure import Figure
-from pyroccam.inference import figures
-from pyroccam.inference.figures.canvas import new_figure
-from pyroccam.inference.figures.style import CYCLE, styled
-from pyroccam.inference.posterior.metrics import mean_spread
-from pyroccam.inference.storage.checkpoint import versions
-from pyroccam.models.checks import nearest, one_of, unknown_name
+from pyroccam.guides import Delta, MeanField, ZeroMean
+from pyroccam.guides.base import NetworkGuide
+from pyroccam.models import BayesianNetwork, priors
+from pyroccam.models.distributions.wrapped import base
+from pyroccam.models.layers.local_reparameterisation import TINY
+from pyroccam.models.priors.base import WeightPrior
+from torch import Tensor, nn
 
-from .. import options
-from ..runner import ResultFile, Row, renew
-from .reinforce import (
-    POLICIES,
-    Episodes,
-    Noise,
-    NoiseOfEpisode,
-    NoiseOfStep,
-    Spaces,
-    build_policy,
-    draw_actions,
-    roll_out,
-    surrogate,
-)
+from ..lines import panels
+from ..markdown import header, plus_minus, read_all, row
+from ..runner import Choice, File, Given, Made, Row, Spec, seeds
 
-__all__ = ["NOISES", "Settings", "interval", "make_environments", "returns_figure", "train"]
+__all__ = [
+    "POLICIES", "SPEC", "Episodes", "Noise", "Spaces", "build_policy", "draw_actions", "interval",
+    "others_mean", "returns_to_go", "roll_out", "surrogate", "train",
+]  # fmt: skip
 
-NOISES = ("episode", "step")
+RANDOM_LAYER = "2"  # in the network: the weights between the two hidden layers
+PARAMETER_NOISE = 0.017  # the deviation at the start, of Fortunato et al. for independent noise
 EVALUATION_EPISODES = 16
 LAST = 0.1  # of the updates: what the final return is taken over
-KEPT = ("final", "noise", "mean_weights")  # of a run, with their spread over seeds
-LINES = ("--", "-.", "-")  # of the policies, for a figure printed in grey
 POINTS = 40  # of a curve in the figure, at most
+
+POLICIES: dict[str, tuple[WeightPrior, Callable[[BayesianNetwork], NetworkGuide]]] = {
+    "deterministic": (priors.Normal(), Delta),
+    "parameter-noise": (priors.Normal(), partial(MeanField, scale=PARAMETER_NOISE)),
+    "variance": (priors.LogUniform(), ZeroMean),
+}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of a run.
+class Spaces:
+    """The shapes that a Bayesian network asks of data, said of an environment.
 
     Attributes:
-        environment: a gymnasium id.
-        policy: one of :data:`POLICIES`.
-        updates: steps of Adam.
-        episodes: of an update, one in each parallel environment; at least two, for the baseline.
-        width: of both hidden layers.
-        lr: of Adam.
-        discount: γ.
-        noise: of an ``episode`` or of a ``step``.
+        input_shape: of an observation.
+        outputs: number of actions.
+        N: observations that the plate stands for.
     """
 
-    environment: str = "CartPole-v1"
-    policy: str = "variance"
-    updates: int = 80
-    episodes: int = 8
-    width: int = 256
-    lr: float = 3e-3
-    discount: float = 0.99
-    noise: str = "step"
-
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ValueError(unknown_name("policy", self.policy, POLICIES))
-        one_of("noise", self.noise, NOISES)
-        if self.episodes < 2:
-            raise ValueError(
-                f"episodes must be at least 2, got {self.episodes}: the baseline of an episode is "
-                "the mean of the others."
-            )
-        if not 0.0 < self.discount <= 1.0:
-            raise ValueError(f"discount must be in (0, 1], got {self.discount}; 1 discounts not.")
+    input_shape: tuple[int, ...]
+    outputs: int
+    N: int = 1
+    task: str = "classification"
 
 
-def make_environments(name: str, count: int) -> Any:
-    """Parallel environments of gymnasium with discrete actions and observations ``(inputs,)``.
+def build_policy(name: str, spaces: Spaces, width: int) -> tuple[BayesianNetwork, NetworkGuide]:
+    """Model and guide of a policy; the middle layer alone is random, biases are numbers."""
+    prior, guide = POLICIES[name]
+    (inputs,) = spaces.input_shape
+    net = nn.Sequential(
+        nn.Linear(inputs, width), nn.ReLU(),
+        nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, spaces.outputs),
+    )  # fmt: skip
+    model = BayesianNetwork(net, spaces, prior=prior, layers=[RANDOM_LAYER], random_biases=False)
+    return model, guide(model)
 
-    Raises:
-        ImportError: without gymnasium.
-        ValueError: for a name that gymnasium does not know, or other spaces.
+
+class Noise:
+    """A policy while it plays one batch of episodes. Each step of each episode has noise of its
+    own: that of the activations, as :class:`~pyroccam.models.LocalReparameterization` has it, but
+    kept, to be used again.
+
+    Arguments:
+        model, guide: of :func:`build_policy`; normal weights, or points.
+        mean: the mean weights instead, without noise.
     """
-    try:
-        gymnasium: Any = importlib.import_module("gymnasium")
-    except ImportError:
-        raise ImportError(
-            "Policy gradients need environments of gymnasium, which is not installed: "
-            "pip install -e '.[experiments]'"
-        ) from None
-    try:
-        gymnasium.spec(name)
-    except gymnasium.error.Error:
-        raise ValueError(
-            f"Unknown environment {name!r}.{nearest(name, gymnasium.registry)} Any of gymnasium "
-            "with discrete actions can be used, such as CartPole-v1 and Acrobot-v1; "
-            "gymnasium.pprint_registry() lists them."
-        ) from None
-    found = gymnasium.make_vec(name, num_envs=count)
-    seen, acts = found.single_observation_space, found.single_action_space
-    if not isinstance(acts, gymnasium.spaces.Discrete) or len(seen.shape or ()) != 1:
-        found.close()
-        raise ValueError(
-            f"{name} has the actions {acts} and the observations {seen}; expected discrete actions "
-            "and observations that are one vector. Try CartPole-v1 or Acrobot-v1."
-        )
+
+    def __init__(self, model: BayesianNetwork, guide: NetworkGuide, *, mean: bool = False) -> None:
+        # Of a layer: means of its weights, their variances, and biases.
+        self.layers: list[tuple[Tensor | None, Tensor | None, Tensor]] = []
+        for name, part in model.part("net").named_children():
+            if name == RANDOM_LAYER:
+                fn, bias = guide.posterior(f"{name}.weight"), model.layers[name].bias
+                assert bias is not None
+                if mean or guide.handler is None:
+                    self.layers.append((fn.mean, None, bias))
+                else:
+                    q = base(fn)
+                    self.layers.append((None if guide.zero_mean else q.loc, q.scale.square(), bias))
+            elif isinstance(part, nn.Linear):
+                self.layers.append((part.weight, None, part.bias))
+        self._kept: list[list[Tensor]] = []
+
+    @torch.no_grad()
+    def act(self, observations: Tensor) -> Tensor:
+        """Logits ``(E, actions)`` for ``(E, inputs)``, without a gradient."""
+        self._kept.append([
+            torch.randn(len(observations), len(bias))
+            for _, variance, bias in self.layers if variance is not None
+        ])  # fmt: skip
+        return self._outputs(observations, self._kept[-1])
+
+    def logits(self, observations: Tensor) -> Tensor:
+        """The same logits ``(T, E, actions)`` again, with gradients, for ``(T, E, inputs)``."""
+        return self._outputs(observations, [torch.stack(n) for n in zip(*self._kept, strict=True)])
+
+    def _outputs(self, x: Tensor, noise: list[Tensor]) -> Tensor:
+        """Outputs for ``(*, inputs)``, with the noise ``(*, outputs)`` of each random layer."""
+        drawn = iter(noise)
+        for number, (mean, variance, bias) in enumerate(self.layers):
+            x = x if number == 0 else x.relu()
+            out = bias if mean is None else F.linear(x, mean, bias)
+            if variance is not None:
+                out = out + (F.linear(x.square(), variance) + TINY).sqrt() * next(drawn)
+            x = out
+        return x
+
+
+def draw_actions(logits: Tensor) -> Tensor:
+    """Draws from ``Categorical(logits)``, as the argmax of logits with Gumbel noise: ``(*,
+    actions)`` to ``(*,)``."""
+    return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """One episode of each of E environments, of at most T steps.
+
+    Attributes:
+        observations: ``(T, E, *)``.
+        actions: ``(T, E)``.
+        rewards: ``(T, E)``, zero after the end.
+        running: ``(T, E)``, whether the step belongs to the episode.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    running: Tensor
+
+    @property
+    def returns(self) -> Tensor:
+        """``(E,)``, undiscounted."""
+        return self.rewards.sum(0)
+
+
+def roll_out(
+    environments: Any, act: Callable[[Tensor], Tensor], *, seed: int | None = None
+) -> Episodes:
+    """Play one episode in every environment, from a reset of all until the last one ends.
+
+    Environments that end early are reset by gymnasium, at the next step or at the same one, and
+    what they do from then on is left out. The reward of the step that ends an episode counts; the
+    observation that comes with it is not acted on.
+
+    Arguments:
+        environments: a ``gymnasium.vector.VectorEnv`` that resets by itself.
+        act: observations ``(E, *)`` to actions ``(E,)``.
+        seed: of the environments; by default they go on with their generators.
+    """
+    observation, _ = environments.reset(seed=seed)
+    alive = np.ones(environments.num_envs, dtype=bool)
+    steps: list[tuple[Tensor, ...]] = []
+    while alive.any():
+        seen = torch.as_tensor(np.array(observation), dtype=torch.get_default_dtype())
+        actions = act(seen)
+        observation, reward, terminated, truncated, _ = environments.step(actions.numpy())
+        reward = torch.as_tensor(np.where(alive, reward, 0.0), dtype=seen.dtype)
+        steps.append((seen, actions, reward, torch.as_tensor(alive.copy())))
+        alive &= ~(terminated | truncated)
+    return Episodes(*(torch.stack(column) for column in zip(*steps, strict=True)))
+
+
+def returns_to_go(rewards: Tensor, discount: float) -> Tensor:
+    """``G_t = r_t + γ G_{t+1}``, for rewards ``(T, *)``."""
+    found = rewards.clone()
+    for t in range(len(rewards) - 2, -1, -1):
+        found[t] += discount * found[t + 1]
     return found
 
 
-def train(settings: Settings, seed: int) -> dict[str, Any]:
+def others_mean(values: Tensor, running: Tensor) -> Tensor:
+    """At each time the mean of the *other* episodes that are running; zero where there are none.
+
+    Arguments:
+        values, running: ``(T, E)``.
+    """
+    counted = values * running
+    total = counted.sum(1, keepdim=True) - counted
+    count = running.sum(1, keepdim=True) - running.to(values.dtype)
+    return total / count.clamp_min(1.0)
+
+
+def surrogate(log_prob: Tensor, episodes: Episodes, discount: float = 1.0) -> Tensor:
+    r"""A scalar whose negative gradient estimates that of the expected return.
+
+    .. math:: -\frac1E \sum_e \sum_t \log π(a_t \mid s_t, w_e)\, (G_t - b_t)
+
+    Arguments:
+        log_prob: of the actions, ``(T, E)``, with the noise that they were taken under.
+    """
+    found = returns_to_go(episodes.rewards, discount)
+    advantage = (found - others_mean(found, episodes.running)) * episodes.running
+    return -(log_prob * advantage).sum() / log_prob.shape[1]
+
+
+def train(settings: Mapping[str, Any], seed: int) -> Row:
     """One run.
 
     Returns:
@@ -153,49 +259,46 @@ def train(settings: Settings, seed: int) -> dict[str, Any]:
         updates; ``noise`` and ``mean_weights``, mean returns of the finished policy as it was
         trained and with the mean weights.
     """
-    environments = make_environments(settings.environment, settings.episodes)
+    gymnasium: Any = importlib.import_module("gymnasium")  # of the extra ``experiments``
+    environments = gymnasium.make_vec(settings["environment"], num_envs=settings["episodes"])
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(environments))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(pyro.validation_enabled(False))
         torch.manual_seed(seed)
-        spaces = Spaces(
-            environments.single_observation_space.shape, int(environments.single_action_space.n)
-        )
+        shape = environments.single_observation_space.shape
+        spaces = Spaces(shape, int(environments.single_action_space.n))
         return _learn(settings, seed, environments, spaces)
 
 
-def _learn(settings: Settings, seed: int, environments: Any, spaces: Spaces) -> dict[str, Any]:
-    model, guide = build_policy(settings.policy, spaces, settings.width)
+def _learn(settings: Mapping[str, Any], seed: int, environments: Any, spaces: Spaces) -> Row:
+    model, guide = build_policy(settings["policy"], spaces, settings["width"])
     likelihood = model.part("likelihood")
-    optimiser = torch.optim.Adam([*model.parameters(), *guide.parameters()], lr=settings.lr)
-    kind = NoiseOfEpisode if settings.noise == "episode" else NoiseOfStep
+    parameters = [*model.parameters(), *guide.parameters()]
+    optimiser = torch.optim.Adam(parameters, lr=settings["lr"])
+    episodes, updates = settings["episodes"], settings["updates"]
 
     def play(noise: Noise, seed: int | None = None) -> Episodes:
         return roll_out(environments, lambda x: draw_actions(noise.act(x)), seed=seed)
 
     steps: list[int] = []
     returns: list[float] = []
-    for update in range(settings.updates):
-        noise = kind(model, guide, settings.episodes)
+    for update in range(updates):
+        noise = Noise(model, guide)
         # Seeds of parallel environments follow one another.
-        played = play(noise, seed * settings.episodes if update == 0 else None)
+        played = play(noise, seed * episodes if update == 0 else None)
         log_prob = likelihood(noise.logits(played.observations)).log_prob(played.actions)
-        loss = surrogate(log_prob, played, settings.discount)
         optimiser.zero_grad()
-        loss.backward()
+        surrogate(log_prob, played, settings["discount"]).backward()
         optimiser.step()
         steps.append(int(played.running.sum()) + (steps[-1] if steps else 0))
         returns.append(round(float(played.returns.mean()), 3))
-    last = returns[-max(1, round(LAST * settings.updates)) :]
-    batches = -(-EVALUATION_EPISODES // settings.episodes)
+    batches = range(-(-EVALUATION_EPISODES // episodes))
     with torch.no_grad():
-        count = settings.episodes
-        noisy = [play(kind(model, guide, count)).returns for _ in range(batches)]
-        mean = [play(NoiseOfEpisode(model, guide, count, mean=True)).returns for _ in noisy]
+        noisy = [play(Noise(model, guide)).returns for _ in batches]
+        mean = [play(Noise(model, guide, mean=True)).returns for _ in batches]
     return {
-        "seed": seed,
-        "final": float(np.mean(last)),
+        "final": float(np.mean(returns[-max(1, round(LAST * updates)) :])),
         "noise": float(torch.cat(noisy).mean()),
         "mean_weights": float(torch.cat(mean).mean()),
         "steps": steps,
@@ -203,8 +306,8 @@ def _learn(settings: Settings, seed: int, environments: Any, spaces: Spaces) -> 
     }
 
 
-def interval(values: Any, draws: int = 10_000) -> tuple[Any, Any, Any]:
-    """Mean over the runs ``(R, *)``, and the ends of its 95 % interval by bootstrap.
+def interval(values: Any, draws: int = 10_000) -> tuple[Any, Any]:
+    """The ends of the 95 % interval of the mean over the runs ``(R, *)``, by bootstrap.
 
     Runs are drawn whole, with replacement. Unlike Student's interval this one keeps to returns that
     there are, where some runs learn and some do not; for few runs it is rather narrow.
@@ -213,103 +316,66 @@ def interval(values: Any, draws: int = 10_000) -> tuple[Any, Any, Any]:
         Agarwal et al. 2021, Deep reinforcement learning at the edge of the statistical precipice,
         arXiv:2108.13264.
     """
-    values = np.asarray(values, dtype=np.float64)
     chosen = np.random.default_rng(0).integers(len(values), size=(draws, len(values)))
     times = (chosen[:, :, None] == np.arange(len(values))).sum(1)
     means = np.tensordot(times / len(values), values, 1)
-    return values.mean(0), *np.quantile(means, (0.025, 0.975), axis=0, method="inverted_cdf")
+    low, high = np.quantile(means, (0.025, 0.975), axis=0, method="inverted_cdf")
+    return low, high
 
 
-@styled
-def returns_figure(
-    results: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], episodes: int
-) -> Figure:
-    """Mean return against episodes, a panel for each environment, with the 95 % :func:`interval`.
-
-    Arguments:
-        results: by environment and policy the runs of :func:`train`, at least one, of one length.
-        episodes: of an update.
-    """
-    fig = new_figure(2.9)
-    grid = fig.subplots(1, len(results), squeeze=False)[0]
-    for ax, (environment, found) in zip(grid, results.items(), strict=True):
-        count = max(len(runs) for runs in found.values())
-        ax.set_title(f"{environment}, {count} seed{'s' * (count != 1)}")
-        for name, runs in found.items():
-            look = list(POLICIES).index(name)
-            returns = np.array([run["returns"] for run in runs])
-            # A point is the mean over a few updates, which are a few episodes each.
-            parts = np.array_split(np.arange(returns.shape[1]), min(POINTS, returns.shape[1]))
-            x = [episodes * (part.mean() + 0.5) for part in parts]
-            mean, low, high = interval(np.stack([returns[:, part].mean(1) for part in parts], 1))
-            ax.plot(x, mean, color=CYCLE[look], linestyle=LINES[look], label=shown(name))
-            ax.fill_between(x, low, high, color=CYCLE[look], alpha=0.2, linewidth=0)
-        ax.set_xlabel("episodes")
-        ax.set_xlim(left=0)
-    grid[0].set_ylabel("return")
-    handles, names = grid[0].get_legend_handles_labels()
-    fig.legend(handles, names, loc="outside upper center", ncols=len(names))
-    return fig
+def returns_figure(folder: Path, environments: Iterable[str]) -> Figure:
+    """Mean return against episodes, with its 95 % :func:`interval`, a panel an environment."""
+    found: dict[str, dict[str, Any]] = {}
+    for environment in environments:
+        for name in POLICIES:
+            for one in read_all(folder, f"{environment}-{name}").values():
+                returns = np.array([run["returns"] for run in one["runs"]])
+                # A point is the mean over a few updates, which are a few episodes each.
+                parts = np.array_split(np.arange(returns.shape[1]), min(POINTS, returns.shape[1]))
+                x = [one["config"]["episodes"] * (part.mean() + 0.5) for part in parts]
+                means = np.stack([returns[:, part].mean(1) for part in parts], 1)
+                lines = found.setdefault(f"{environment}, {len(returns)} seeds", {})
+                lines[name.replace("-", " ")] = (x, means)
+    return panels(found, "episodes", "return", interval, sharey=False)
 
 
-def shown(policy: str) -> str:
-    """Its name in a figure."""
-    return policy.replace("-", " ")
+def files(given: Given) -> Iterable[File]:
+    """One of each environment and policy."""
+    names = ("updates", "episodes", "width", "lr", "discount")
+    how = {**{name: getattr(given, name) for name in names}, "noise": "step"}
+    for environment in given.environments:
+        for policy in given.policies:
+            config = {"environment": environment, "policy": policy, **how}
+            run_one = partial(train, config)
+            yield File(f"{environment}-{policy}", {"config": config}, run_one, seeds(given))
 
 
-def main(
-    out: options.Out = options.RESULTS / "policy_gradient",
-    environments: Annotated[str, typer.Option(help="Of gymnasium, separated by commas.")] = (
-        "CartPole-v1,Acrobot-v1"
-    ),
-    policies: Annotated[str, options.BY_COMMAS] = ",".join(POLICIES),
-    seeds: options.Count = 9,
-    updates: Annotated[int, typer.Option(min=1, help="Steps of Adam.")] = Settings.updates,
-    episodes: Annotated[int, typer.Option(min=2, help="Of an update.")] = Settings.episodes,
-    width: Annotated[int, typer.Option(min=1, help="Of both hidden layers.")] = Settings.width,
-    lr: Annotated[float, typer.Option()] = Settings.lr,
-    discount: Annotated[float, typer.Option(min=0.0, max=1.0)] = Settings.discount,
-    noise: Annotated[str, typer.Option(help="Of an episode or of a step.")] = Settings.noise,
-    threads: options.Count = 1,
-) -> None:
-    """Run what is missing; write one JSON file for each environment and policy, and a figure."""
-    torch.set_num_threads(threads)
-    files: dict[Settings, ResultFile] = {}
-    try:
-        for environment in environments.split(","):
-            for policy in policies.split(","):
-                one = Settings(environment, policy, updates, episodes, width, lr, discount, noise)
-                name = f"{environment}-{policy}.json".replace("/", "-")
-                files[one] = ResultFile(out / name, config=asdict(one))
-            make_environments(environment, 2).close()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    about = {**versions(), "gymnasium": importlib.metadata.version("gymnasium")}
-    results: dict[str, dict[str, list[Row]]] = {}
-    # Seed by seed, so that what an interruption leaves is as many seeds of each policy.
-    for environment in environments.split(","):
-        own = {one: file for one, file in files.items() if one.environment == environment}
-        for seed in range(seeds):
-            for one, file in own.items():
-                if file.missing([seed]):
-                    file.add(train(one, seed), _spread, versions=about)
-                    print(_line(one, file.runs[-1]), flush=True)
-        results[environment] = {one.policy: file.runs[:seeds] for one, file in own.items()}
-        picture = returns_figure(results, episodes)
-        renew(out / "returns.png", figures.save, picture, out / "returns")
+def drawn(given: Given) -> Mapping[str, Made]:
+    """Of all environments."""
+    return {"returns": partial(returns_figure, given.out, given.environments)}
 
 
-def _spread(runs: Sequence[Row]) -> Row:
-    return mean_spread([{k: one[k] for k in KEPT} for one in runs])
+def table(folder: Path) -> Iterable[str]:
+    """Mean returns while learning, of the finished policy, and of its mean weights."""
+    files = read_all(folder).values()
+    if not files:
+        return
+    yield from header("environment, policy (seeds)", "return", "after training", "mean weights")
+    for found in files:
+        config, runs = found["config"], found["runs"]
+        cells = [plus_minus(runs, name, 0) for name in ("final", "noise", "mean_weights")]
+        yield row(f"{config['environment']}, {config['policy']} ({len(runs)})", *cells)
 
 
-def _line(settings: Settings, run: Row) -> str:
-    return (
-        f"{settings.environment} {settings.policy} seed {run['seed']}: {run['final']:.1f} over the "
-        f"last updates; then {run['noise']:.1f} with noise, {run['mean_weights']:.1f} with mean "
-        "weights"
-    )
-
+SPEC = Spec(
+    "experiments.published.variance.policy_gradient", "Policies", "policy_gradient",
+    {
+        "environments": ("CartPole-v1", "Acrobot-v1"), "policies": Choice(POLICIES), "seeds": 9,
+        "updates": 80, "episodes": 8, "width": 256, "lr": 3e-3, "discount": 0.99,
+    },
+    files, table, drawn,
+    small="--environments CartPole-v1 --seeds 2 --updates 2 --episodes 4 --width 4",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

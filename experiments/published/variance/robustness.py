@@ -19,31 +19,29 @@ from __future__ import annotations
 
 import importlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
-import typer
 from matplotlib.figure import Figure
 from pyroccam import data as datasets
 from pyroccam import guides, models
 from pyroccam.data import Dataset
-from pyroccam.inference import figures
-from pyroccam.inference.figures.canvas import mean_sd, new_figure
-from pyroccam.inference.figures.style import CYCLE, MARKERS, styled
 from pyroccam.inference.fits.fitting import Fit, Repeats, fit
 from pyroccam.inference.posterior.draws import Noise
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork
-from pyroccam.inference.posterior.metrics import classification_metrics, mean_spread
+from pyroccam.inference.posterior.metrics import classification_metrics
 from pyroccam.inference.posterior.uncertainties import out_of_domain
-from pyroccam.inference.storage.checkpoint import versions
 from pyroccam.models.contexts import seeded
 from torch import Tensor, nn
 
-from .. import options
-from ..runner import ResultFile, renew
+from ..lines import deviation, panels
+from ..markdown import header, plus_minus, read_all, row
+from ..runner import File, Given, Made, Row, Spec, seeds
 
-__all__ = ["Pixels", "adversarial", "network"]
+__all__ = ["SPEC", "Pixels", "adversarial", "network"]
 
 LAYER = "penultimate"
 ENSEMBLE, SINGLE = "deep ensemble", "deterministic"
@@ -135,15 +133,13 @@ def adversarial(
         steps: each moves a pixel by ``2.5 epsilon / steps``, or by ``epsilon`` if there is one.
         seed: of what the network draws.
 
-    Raises:
-        ImportError: without the library of attacks.
-
     References:
         Goodfellow, Shlens, Szegedy 2015, arXiv:1412.6572; Kurakin, Goodfellow, Bengio 2017,
         arXiv:1607.02533. By the Adversarial Robustness Toolbox, Nicolae et al. 2018,
         arXiv:1807.01069.
     """
-    evasion, classification = _library()
+    evasion = importlib.import_module("art.attacks.evasion")  # of the extra ``experiments``
+    classification = importlib.import_module("art.estimators.classification")
     classes = net(x[:1]).shape[-1]
     estimator = classification.PyTorchClassifier(
         net,
@@ -162,65 +158,16 @@ def adversarial(
     return torch.from_numpy(made).to(x)
 
 
-def _library() -> tuple[Any, Any]:
-    try:
-        return (
-            importlib.import_module("art.attacks.evasion"),
-            importlib.import_module("art.estimators.classification"),
-        )
-    except ImportError as error:
-        raise ImportError(
-            f"The attacks need the Adversarial Robustness Toolbox, which is not installed ({error})"
-            ": pip install -e '.[experiments]'"
-        ) from error
-
-
-def main(
-    out: options.Out = options.RESULTS / "robustness",
-    data: Annotated[str, typer.Option(help="Images.")] = "mnist",
-    outside: Annotated[
-        str, typer.Option(help="Images of another kind, or 'shuffled' pixels of the same.")
-    ] = "fashion-mnist",
-    data_root: options.DataRoot = None,
-    n_train: Annotated[int, typer.Option(help="Training images; 0 for all.")] = 6000,
-    n_test: Annotated[int, typer.Option(help="Test images of each kind; 0 for all.")] = 500,
-    seeds: options.Count = 3,
-    epochs: options.Count = 20,
-    epsilons: Annotated[
-        str, typer.Option(help="How far a pixel in [0, 1] may move.")
-    ] = "0.02,0.04,0.06,0.1,0.15",
-    steps: Annotated[int, typer.Option(min=2, help="Of the iterated attack.")] = 10,
-    draws: Annotated[int, typer.Option(min=1, help="At each step of the iterated attack.")] = 10,
-    judges: Annotated[int, typer.Option(min=1, help="Draws of a prediction.")] = 50,
-    networks: Annotated[int, typer.Option(min=2, help="In the deep ensemble.")] = 5,
-    hidden: options.Count = 128,
-    rate: Annotated[float, typer.Option(help="Of dropout.")] = 0.5,
-    threads: options.Count = 1,
-    device: options.Device = "auto",
-) -> None:
-    """Run what is missing, and write one JSON file and a figure."""
-    _library()
-    torch.set_num_threads(threads)
-    sizes = {k: v for k, v in {"n_train": n_train, "n_test": n_test}.items() if v}
-    asked: dict[str, Any] = {
-        "data": data, "outside": outside, **sizes, "epsilons": [float(e) for e in
-        epsilons.split(",")], "steps": steps, "draws": draws, "judges": judges,
-        "networks": networks, "hidden": hidden, "rate": rate, "epochs": epochs, **TRAINING,
+def files(given: Given) -> Iterable[File]:
+    """One, of all contenders; seeds begin at 1, so that nothing begins at the weights of the
+    network whose attack is transferred."""
+    sizes = {k: v for k, v in {"n_train": given.n_train, "n_test": given.n_test}.items() if v}
+    names = ("steps", "draws", "judges", "networks", "hidden", "rate", "epochs")
+    asked = {
+        "data": given.data, "outside": given.outside, **sizes, "epsilons": given.epsilons,
+        **{name: getattr(given, name) for name in names}, **TRAINING,
     }  # fmt: skip
-    file = ResultFile(out / f"{data}.json", asked=asked)
-    # From 1, so that nothing begins at the weights of the network whose attack is transferred.
-    for seed in file.missing(range(1, seeds + 1)):
-        images = _load(data, data_root, seed, sizes)
-        if outside == "shuffled":
-            others = _shuffled(images.x_test, seed)
-        else:
-            few = {**sizes, "n_train": 100} if sizes else {}
-            other = _load(outside, data_root, seed, few)
-            others = other.standardised_as(images).x_test
-        art = importlib.import_module("art").__version__
-        run = _run(images, others, seed, asked, device)
-        file.add(run, _spread, versions={**versions(), "art": art})
-    renew(out / f"{data}.png", figures.save, draw(file.content), out / data)
+    yield File(given.data, {"asked": asked}, partial(_run, given, asked), seeds(given, first=1))
 
 
 def _load(name: str, root: str | None, seed: int, sizes: Mapping[str, Any]) -> Dataset:
@@ -258,16 +205,22 @@ def trained(name: str, images: Dataset, seed: int, asked: Mapping[str, Any], dev
     return fit(model, guide, images, device=device, progress=False, **settings)
 
 
-def _run(
-    images: Dataset, others: Tensor, seed: int, asked: Mapping[str, Any], device: str
-) -> dict[str, Any]:
+def _run(given: Given, asked: Mapping[str, Any], seed: int) -> Row:
     """All contenders of a seed."""
+    sizes = {k: asked[k] for k in ("n_train", "n_test") if k in asked}
+    images = _load(given.data, given.data_root, seed, sizes)
+    if given.outside == "shuffled":
+        others = _shuffled(images.x_test, seed)
+    else:
+        few = {**sizes, "n_train": 100} if sizes else {}
+        other = _load(given.outside, given.data_root, seed, few)
+        others = other.standardised_as(images).x_test
+    device = given.device
     count = asked["networks"]
     each = [trained(SINGLE, images, seed * count + k, asked, device) for k in range(count)]
     ready: dict[str, Fit | Repeats] = {SINGLE: each[0], ENSEMBLE: Repeats(each, 0.0)}
     where = each[0].weights.device
-    run: dict[str, Any] = {"seed": seed, "rows": images.N, "attacked": len(images.x_test)}
-    run["contenders"] = {}
+    found: Row = {}
     transferred: dict[str, Tensor] = {}
     for name in (SINGLE, *(c for c in CONTENDERS if c != SINGLE)):
         fits = ready[name] if name in ready else trained(name, images, seed, asked, device)
@@ -276,9 +229,8 @@ def _run(
         row["auroc"] = out_of_domain(
             fits, images.x_test, others, draws=asked["judges"], noise=noise
         )
-        run["contenders"][name] = row
-        print(f"seed {seed}, {name}: {_line(row)}", flush=True)
-    return run
+        found[name] = row
+    return {"rows": images.N, "attacked": len(images.x_test), "contenders": found}
 
 
 def _attacked(
@@ -329,48 +281,59 @@ def _attacked(
     return row
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    parts = [f"accuracy {row['test']['accuracy']:.3f}"]
-    for kind in ATTACKS:
-        parts.append(f"{kind} " + " ".join(f"{a:.3f}" for a in row[kind].values()))
-    parts.append("AUROC " + ", ".join(f"{k} {v:.3f}" for k, v in row["auroc"].items()))
-    return "; ".join(parts)
+def drawn(given: Given) -> Mapping[str, Made]:
+    """Of the file."""
+    return {given.data: lambda: figure(read_all(given.out, given.data)[given.data])}
 
 
-def _spread(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds."""
-    parts = ("test", *ATTACKS, "auroc")
-    return {
-        name: {part: mean_spread([r["contenders"][name][part] for r in runs]) for part in parts}
-        for name in runs[0]["contenders"]
-    }
-
-
-@styled
-def draw(found: Mapping[str, Any]) -> Figure:
+def figure(found: Mapping[str, Any]) -> Figure:
     """Accuracy over the size of an attack: mean and standard deviation over seeds."""
-    fig = new_figure(3.3)
-    axes = fig.subplots(1, len(ATTACKS), sharey=True)
-    titles = {"fgsm": "FGSM", "iterated": "iterated", "transferred": "transferred"}
-    runs, epsilons = found["runs"], found["asked"]["epsilons"]
-    for ax, kind in zip(axes, ATTACKS, strict=True):
-        for k, name in enumerate(CONTENDERS):
-            rows = [run["contenders"][name] for run in runs]
-            columns = [[row["test"]["accuracy"] for row in rows]]
-            columns += [[row[kind][f"{e:g}"] for row in rows] for e in epsilons]
-            stats = [mean_sd(torch.tensor(c, dtype=torch.float64).numpy()) for c in columns]
-            mean, sd = (torch.tensor(part) for part in zip(*stats, strict=True))
-            x = [0.0, *epsilons]
-            ax.plot(x, mean, color=CYCLE[k], marker=MARKERS[k], label=name)
-            low, high = (mean - sd).clamp_min(0.0), (mean + sd).clamp_max(1.0)
-            ax.fill_between(x, low, high, color=CYCLE[k], alpha=0.18, linewidth=0)
-        ax.set_title(titles[kind])
-        ax.set(xlabel="size of the attack (pixels in [0, 1])" if kind == "iterated" else "")
-        ax.set_ylim(-0.02, 1.02)
-    axes[0].set_ylabel("accuracy")
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    return fig
+    sizes = found["asked"]["epsilons"]
 
+    def values(kind: str, name: str) -> list[list[float]]:
+        rows = [run["contenders"][name] for run in found["runs"]]
+        return [[r["test"]["accuracy"], *(r[kind][f"{e:g}"] for e in sizes)] for r in rows]
+
+    titles = {"fgsm": "FGSM", "iterated": "iterated", "transferred": "transferred"}
+    lines = {
+        title: {name: ([0.0, *sizes], values(kind, name)) for name in CONTENDERS}
+        for kind, title in titles.items()
+    }
+    return panels(lines, "pixels in [0, 1] moved by", "accuracy", deviation)
+
+
+def table(folder: Path) -> Iterable[str]:
+    """Accuracy under attacks on the averaged prediction, and how data from elsewhere are told."""
+    for stem, found in read_all(folder).items():
+        sizes = [f"{size:g}" for size in found["asked"]["epsilons"][2:4]]
+        yield from header(
+            f"{stem} ({len(found['runs'])} seeds)", "accuracy",
+            *(f"{kind} {size}" for kind in ("FGSM", "iterated") for size in sizes),
+            "AUROC, entropy", "AUROC, mutual information",
+        )  # fmt: skip
+        for name in found["runs"][0]["contenders"]:
+            runs = [run["contenders"][name] for run in found["runs"]]
+            attacked = [f"{kind}/{size}" for kind in ("fgsm", "iterated") for size in sizes]
+            told = ("auroc/predictive_entropy", "auroc/mutual_information")
+            yield row(
+                name,
+                *(plus_minus(runs, path, 3) for path in ("test/accuracy", *attacked)),
+                *(plus_minus(runs, path, 2) for path in told),
+            )
+        yield ""
+
+
+SPEC = Spec(
+    "experiments.published.variance.robustness", "Robustness", "robustness",
+    {
+        "data": "mnist", "outside": "fashion-mnist", "data_root": str, "n_train": 6000,
+        "n_test": 500, "epochs": 20, "epsilons": (0.02, 0.04, 0.06, 0.1, 0.15), "steps": 10,
+        "draws": 10, "judges": 50, "networks": 5, "hidden": 128, "rate": 0.5, "device": "auto",
+    },
+    files, table, drawn,
+    small="--data digits --outside shuffled --n-train 0 --n-test 0 --epochs 3 --seeds 1 "
+    "--epsilons 0.05,0.3 --steps 2 --draws 1 --judges 3 --networks 2 --hidden 8 --device cpu",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

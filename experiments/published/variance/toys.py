@@ -17,30 +17,28 @@ here 1e-3, falling to zero, over 3,000 steps do. A finished seed is kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-import typer
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference import figures
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
 from pyroccam.inference.fits.fitting import Fit
 from pyroccam.inference.posterior.draws import Noise
-from pyroccam.inference.posterior.metrics import mean_spread
 from pyroccam.models.contexts import seeded
 from torch import Tensor, nn
 
-from .. import options
-from ..runner import ResultFile, Row, renew
+from ..markdown import column, header, plus_minus, read_all, row
+from ..runner import Choice, File, Given, Made, Row, Spec, seeds
 
-__all__ = ["blobs", "code", "coverage", "gap"]
+__all__ = ["SPEC", "blobs", "code", "coverage", "gap"]
 
 PARTS = ("regression", "blobs")
 CONTENDERS = ("variance", "dropout", "mean field")
@@ -182,38 +180,20 @@ def code(fit: Fit, x: Tensor) -> Tensor:
     return F.linear(hidden.square(), variance).sqrt()
 
 
-def main(
-    out: options.Out = options.RESULTS / "variance_toys",
-    parts: Annotated[str, options.BY_COMMAS] = ",".join(PARTS),
-    seeds: Annotated[int, typer.Option(min=2)] = 5,
-    regression_steps: options.Count = 1500,
-    blob_steps: options.Count = 3000,
-    draws: Annotated[int, typer.Option(min=2, help="Of an ensemble of the blobs.")] = 101,
-    band_draws: Annotated[int, typer.Option(min=2, help="Of a band of the regression.")] = 500,
-    width: Annotated[int, typer.Option(min=1, help="Of hidden layers.")] = 100,
-    threads: options.Count = 1,
-) -> None:
-    """Run what is missing; one JSON file and a figure for each part."""
-    torch.set_num_threads(threads)
-    for part in options.listed("part", parts, PARTS):
-        bands = part == "regression"
-        one, spread, draw = (
-            (_regression, _spread, draw_bands) if bands else (_blobs, _spread_blobs, draw_codes)
-        )
-        asked = {
-            "steps": regression_steps if bands else blob_steps,
-            "width": width,
-            "draws": band_draws if bands else draws,
-        }
-        file = ResultFile(out / f"{part}.json", asked=asked)
-        for seed in file.missing(range(seeds)):
-            file.add(one(seed, asked), spread)
-        renew(out / f"{part}.png", figures.save, draw(file.runs), out / part)
+def files(given: Given) -> Iterable[File]:
+    """One of each part."""
+    both = {
+        "regression": (_regression, given.regression_steps, given.band_draws),
+        "blobs": (_blobs, given.blob_steps, given.draws),
+    }
+    for part in given.parts:
+        run_one, steps, draws = both[part]
+        asked = {"steps": steps, "width": given.width, "draws": draws}
+        yield File(part, {"asked": asked}, partial(run_one, asked), seeds(given))
 
 
-def _regression(seed: int, asked: Mapping[str, int]) -> Row:
-    data = gap(seed)
-    run: dict[str, Any] = {"seed": seed, "contenders": {}}
+def _regression(asked: Mapping[str, int], seed: int) -> Row:
+    data, found = gap(seed), {}
     grid = torch.linspace(-3.0, 3.0, 121)[:, None]
     for name in CONTENDERS:
         fit, noise = regression(name, data, seed, asked["steps"], asked["width"])
@@ -230,18 +210,14 @@ def _regression(seed: int, asked: Mapping[str, int]) -> Row:
             levels = torch.tensor([0.025, 0.25, 0.75, 0.975])
             row["bands"] = [[round(v, 4) for v in q.tolist()] for q in drawn.quantile(levels, 0)]
             row["mean"] = [round(v, 4) for v in means.mean(0).tolist()]
-        run["contenders"][name] = row
-        print(f"regression seed {seed}, {name}: " + ", ".join(
-            f"{region} {row[region]['coverage']:.3f} (width {row[region]['width']:.2f})"
-            for region in REGIONS
-        ), flush=True)  # fmt: skip
-    return run
+        found[name] = row
+    return {"contenders": found}
 
 
-def _blobs(seed: int, asked: Mapping[str, int]) -> Row:
+def _blobs(asked: Mapping[str, int], seed: int) -> Row:
     data = blobs(0)  # one data set: what differs are the runs
     fit = blob_fit(data, seed, asked["steps"], asked["width"])
-    run: dict[str, Any] = {"seed": seed, "accuracy": {}}
+    run: Row = {"accuracy": {}}
     hows: Sequence[Any] = ("stochastic", "deterministic", "ensemble")
     for how in hows:
         noise: Noise = "weights" if how == "deterministic" else "activations"
@@ -251,22 +227,7 @@ def _blobs(seed: int, asked: Mapping[str, int]) -> Row:
     run["code"] = [found[data.y_test == k].log().mean(0).exp().tolist() for k in range(4)]
     run["points"] = [[float(f"{v:.3g}") for v in row] for row in found[:120].tolist()]
     run["labels"] = data.y_test[:120].tolist()
-    print(f"blobs seed {seed}: {run['accuracy']}, code {run['code']}", flush=True)
     return run
-
-
-def _spread(runs: Sequence[Row]) -> Row:
-    return {
-        name: {
-            region: mean_spread([run["contenders"][name][region] for run in runs])
-            for region in ("test", *REGIONS)
-        }
-        for name in CONTENDERS
-    }
-
-
-def _spread_blobs(runs: Sequence[Row]) -> Row:
-    return mean_spread([run["accuracy"] for run in runs])
 
 
 @styled
@@ -277,6 +238,7 @@ def draw_bands(runs: Sequence[Mapping[str, Any]]) -> Figure:
     data = gap(runs[0]["seed"])
     x_train = data.x_train * data.x_std + data.x_mean
     y_train = data.y_train * data.y_std + data.y_mean
+    rows = x_train[:100, 0], y_train[:100, 0]
     x = np.linspace(-3.0, 3.0, len(runs[0]["contenders"][CONTENDERS[0]]["mean"]))
     for k, (ax, name) in enumerate(zip(axes, CONTENDERS, strict=True)):
         row = runs[0]["contenders"][name]
@@ -284,37 +246,22 @@ def draw_bands(runs: Sequence[Mapping[str, Any]]) -> Figure:
         ax.fill_between(x, low, high, color=CYCLE[k], alpha=0.2, linewidth=0, label="95 %")
         ax.fill_between(x, quarter, three, color=CYCLE[k], alpha=0.3, linewidth=0, label="50 %")
         ax.plot(x, row["mean"], color=CYCLE[k], label="mean")
-        ax.plot(x, curve(torch.as_tensor(x)), color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        ax.plot(x_train[:100, 0], y_train[:100, 0], ".", color=GREY, markersize=3)
+        ax.plot(x, curve(torch.as_tensor(x)), color=INK, lw=0.9, ls="--", label="truth")
+        ax.plot(*rows, ".", color=GREY, markersize=3, label="training rows (1 in 4)")
         ax.set_title(name)
         ax.set_ylim(-3.2, 3.2)
     axes[0].set_ylabel("y")
     axes[1].set_xlabel("x")
-    handles: list[Any] = [
-        Line2D([], [], color=GREY, marker=".", linestyle=""),
-        Line2D([], [], color=INK, linewidth=0.9, linestyle=(0, (4, 3))),
-        *axes[0].get_legend_handles_labels()[0],
-    ]
-    names = ["training rows (1 in 4)", "truth", "95 %", "50 %", "mean"]
-    fig.legend(handles, names, loc="outside upper left", ncols=5)
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
     return fig
-
-
-def unlike(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Positions of the runs in which the two units agree most and least on the blobs, by the
-    correlation of the logarithms of their deviations."""
-    codes = torch.tensor([run["code"] for run in runs]).log()
-    codes = codes - codes.mean(1, keepdim=True)
-    agree = codes.prod(-1).sum(1) / codes.square().sum(1).prod(-1).sqrt()
-    return int(agree.argmax()), int(agree.argmin())
 
 
 @styled
 def draw_codes(runs: Sequence[Mapping[str, Any]]) -> Figure:
-    """The two deviations that each input gets, in the runs whose units agree most, and least."""
+    """The two deviations that each input gets, in two runs."""
     fig = new_figure(3.6)
     axes = fig.subplots(1, 2)
-    for ax, run in zip(axes, (runs[k] for k in unlike(runs)), strict=True):
+    for ax, run in zip(axes, runs[:2], strict=True):
         points, labels = torch.tensor(run["points"]), torch.tensor(run["labels"])
         for k, centre in enumerate(CENTRES):
             a, b = points[labels == k].clamp_min(1e-6).T
@@ -330,5 +277,36 @@ def draw_codes(runs: Sequence[Mapping[str, Any]]) -> Figure:
     return fig
 
 
+def drawn(given: Given) -> Mapping[str, Made]:
+    """One of each part."""
+    how = {"regression": draw_bands, "blobs": draw_codes}
+    found = read_all(given.out)
+    return {part: partial(how[part], found[part]["runs"]) for part in given.parts}
+
+
+def table(folder: Path) -> Iterable[str]:
+    """Table of the bands of a regression: how many targets they cover, and how wide they are."""
+    for found in read_all(folder, "regression").values():
+        runs = [run["contenders"] for run in found["runs"]]
+        yield from header(f"95 % band ({len(runs)} seeds)", "RMSE", *REGIONS)
+        for name in CONTENDERS:
+            bands = (
+                f"{plus_minus(runs, f'{name}/{region}/coverage', 2)}, "
+                f"{np.mean(column(runs, f'{name}/{region}/width')):.2f} wide"
+                for region in REGIONS
+            )
+            yield row(name, plus_minus(runs, f"{name}/test/rmse", 3), *bands)
+
+
+SPEC = Spec(
+    "experiments.published.variance.toys", "Toys", "variance_toys",
+    {
+        "parts": Choice(PARTS), "seeds": 5, "regression_steps": 1500, "blob_steps": 3000,
+        "draws": 101, "band_draws": 500, "width": 100,
+    },
+    files, table, drawn,
+    small="--seeds 2 --regression-steps 8 --blob-steps 8 --width 6 --draws 5 --band-draws 20",
+)  # fmt: skip
+
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

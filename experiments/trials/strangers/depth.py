@@ -9,24 +9,21 @@ written anew of all files that are there.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
-from pyroccam.cli.runs.config import RunConfig, parse_settings
 from pyroccam.cli.runs.run import RunOptions, run
 from pyroccam.inference.fits.doubts import not_arrived
 from pyroccam.inference.fits.result import Fit
-from pyroccam.inference.storage.checkpoint import versions, write_json
-from pyroccam.inference.storage.whole import write_whole
 
-from ...published import options
 from ...published.markdown import header, read_all, row
+from ...published.runner import Choice, File, Given, Made, Row, Spec, resolve
 from .sets import TESTED
 
-__all__ = ["DATA", "FIXED", "LEARNT", "coverage", "write_depths"]
+__all__ = ["SPEC", "coverage", "text_of"]
 
 FIXED, LEARNT = "ddn", "ldn"
 
@@ -41,45 +38,34 @@ _NOTE = (
 
 IMAGES = "fashion-mnist"
 
-DATA = ("uci/concrete", "uci/boston", IMAGES)
-"""Sets that this package knows, and so in their own units."""
-
 _KEPT = ("test", "structure", "pruned", "parameters", "epochs", "seconds", "warnings")
 
 
-def main(
-    out: options.Out = options.RESULTS / "strangers",
-    data_root: options.DataRoot = None,
-    seeds: options.Count = 3,
-    data: Annotated[str, options.BY_COMMAS] = ",".join(DATA),
-    images: Annotated[int, typer.Option(min=10, help="Rows of images to train on.")] = 8000,
-    settings: options.Sets = None,
-) -> None:
-    """Train the same network at its deepest, and with a depth that is learnt."""
-    torch.set_num_threads(1)
+def files(given: Given) -> Iterable[File]:
+    """One of each set, method and seed. All sets with the first seed come first; the images have no
+    other, as they take long."""
     warnings.simplefilter("ignore")  # they are in the files
-    asked = parse_settings(settings or [])
-    for name, seed in _runs(options.listed("set", data, DATA), seeds):
-        for method in (FIXED, LEARNT):
-            few = {"data.n_train": images, "data.n_test": TESTED} if name == IMAGES else {}
-            stem = f"{name}-{images}" if few else Path(name).name
-            path = out / "depth" / f"{stem}-{method}-{seed}.json"
-            if not path.exists():
-                config, rows = RunConfig.resolve(
-                    method, name, data_root=data_root, seed=seed, sets={**few, **asked}
-                )
-                silent = RunOptions(progress=False, figures=False, compare=False)
-                found = run(config, rows, options=silent)
-                known = {"set": name, "method": method, "seed": seed, "versions": versions()}
-                write_json(path, {**known, **_said(found.fit, found.metrics)})
-                print(f"{path.stem}: {found.metrics['test']}", flush=True)
-    write_depths(out)
+    for seed in range(given.seeds):
+        for name in (name for name in given.data if seed == 0 or name != IMAGES):
+            few = {"data.n_train": given.images, "data.n_test": TESTED} if name == IMAGES else {}
+            stem = f"{name}-{given.images}" if few else Path(name).name
+            for method in (FIXED, LEARNT):
+                run_one = partial(_run, name, method, seed, given, few)
+                yield File(f"depth/{stem}-{method}-{seed}", {}, run_one)
 
 
-def _runs(names: list[str], seeds: int) -> Iterator[tuple[str, int]]:
-    """All sets with the first seed come first; the images have no other, as they take long."""
-    for seed in range(seeds):
-        yield from ((name, seed) for name in names if seed == 0 or name != IMAGES)
+def _run(name: str, method: str, seed: int, given: Given, few: Row) -> Row:
+    """The same network at its deepest, or with a depth that is learnt."""
+    sets = {**few, **given.set}
+    config, rows = resolve(method, name, seed, data_root=given.data_root, sets=sets)
+    found = run(config, rows, options=RunOptions(progress=False, figures=False, compare=False))
+    known = {"set": name, "method": method, "seed": seed}
+    return known | _said(found.fit, found.metrics)
+
+
+def drawn(given: Given) -> Mapping[str, Made]:
+    """The table."""
+    return {"depth.md": lambda: text_of(read_all(given.out / "depth").values())}
 
 
 def _said(fit: Fit, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -102,10 +88,10 @@ def coverage(fit: Fit, share: float = 0.95) -> float:
     return float(((below - 0.5).abs() < share / 2).double().mean())
 
 
-def write_depths(out: Path) -> None:
-    """Write ``depth.md`` of the files in ``depth/``, pair by pair; others are left out."""
+def text_of(found: Iterable[Run]) -> str:
+    """The table of the files, pair by pair; others are left out."""
     runs: dict[tuple[str, int, int], dict[str, Run]] = {}
-    for one in read_all(out / "depth").values():
+    for one in found:
         runs.setdefault((one["set"], one["rows"], one["seed"]), {})[one["method"]] = one
     lines = header(
         "set", "rows", "seed", f"error: {FIXED}", LEARNT, f"NLL: {FIXED}", LEARNT,
@@ -114,8 +100,7 @@ def write_depths(out: Path) -> None:
     for key, pair in sorted(runs.items()):
         if pair.keys() == {FIXED, LEARNT}:
             lines.append(row(*key, *_cells(pair[FIXED], pair[LEARNT])))
-    text = "\n".join([*lines, "", _NOTE]) + "\n"
-    write_whole(out / "depth.md", lambda file: file.write(text), "w")
+    return "\n".join([*lines, "", _NOTE]) + "\n"
 
 
 def _cells(fixed: Run, learnt: Run) -> list[object]:
@@ -147,5 +132,15 @@ def _arrival(learnt: Run) -> str:
     return f"{apart:.2f}" if learnt["arrived"] else f"{apart:.2f}, not arrived"
 
 
+SPEC = Spec(
+    "experiments.trials.strangers.depth", "Depth of strangers", "strangers",
+    {
+        "data_root": str, "data": Choice(("uci/concrete", "uci/boston", IMAGES, "spirals"),
+        ("uci/concrete", "uci/boston", IMAGES)), "images": 8000, "set": {},
+    },
+    files, lambda folder: [], drawn,
+    small="--data spirals --seeds 1 --set epochs=2",
+)  # fmt: skip
+
 if __name__ == "__main__":
-    typer.run(main)
+    SPEC.main()

@@ -1,7 +1,7 @@
 """A rival that makes networks smaller in fact: whole units and channels go, by Torch-Pruning.
 
 Each layer loses the same share of its outputs, those with the smallest weights; the outputs of the
-network and its inputs stay. The library is optional: ``pip install -e '.[strangers]'``.
+network and its inputs stay. The library is ``pip install -e '.[strangers]'``.
 
 References:
     G. Fang et al., DepGraph: Towards any structural pruning, CVPR 2023.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import importlib.util
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,24 +23,13 @@ from torch import Tensor, nn
 
 from .ordinary import Trained, retrain
 
-__all__ = ["MISSING", "NotPrunedError", "installed", "prune_channels", "without_channels"]
+__all__ = ["NotPrunedError", "prune_channels", "without_channels"]
 
-MISSING = (
-    "Pruning by channels needs Torch-Pruning, which is not installed: pip install -e '.[strangers]'"
-    "\nOr leave this rival out: --rivals magnitude"
-)
-
-_LIBRARY = "torch_pruning"
 _RATIOS = (0.3, 0.5, 0.7, 0.85)
 
 
 class NotPrunedError(ValueError):
     """The library finds nothing to remove, or what it leaves does not run."""
-
-
-def installed() -> bool:
-    """Whether Torch-Pruning can be imported."""
-    return importlib.util.find_spec(_LIBRARY) is not None
 
 
 def prune_channels(
@@ -72,7 +60,7 @@ def without_channels(net: nn.Module, rows: Tensor, ratio: float) -> nn.Module:
     Raises:
         NotPrunedError: if nothing can go, or the copy does not run.
     """
-    tp = importlib.import_module(_LIBRARY)
+    tp = importlib.import_module("torch_pruning")
     small = copy.deepcopy(net).eval()
     output = [m for m in small.modules() if isinstance(m, nn.Linear)][-1]
     before = _parameters(small)

@@ -1,0 +1,200 @@
+"""Formulas of the experiments, and what their tables count."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from pyroccam import guides, models
+from pyroccam.models import priors
+from random_weights import Rows, small_net
+from torch import nn
+from torchvision.models import ResNet
+from torchvision.models.resnet import BasicBlock
+
+from experiments.published.evidence import estimators
+from experiments.published.evidence.candidates import LADDERS
+from experiments.published.small_resnet import small_resnet
+from experiments.published.structure import hyperparameters
+from experiments.published.variance import mean_propagation, phase_transition, toys
+from experiments.published.variance.toys import (
+    CENTRES,
+    REGIONS,
+    blob_fit,
+    blobs,
+    code,
+    coverage,
+    gap,
+    inputs,
+)
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_members_share_their_targets(name):
+    """And the largest has the most weights."""
+    ladder = LADDERS[name]
+    made = [ladder.build(member, 1) for member in ladder.members]
+    for _, rows in made[1:]:
+        assert torch.equal(rows.y_train, made[0][1].y_train)
+        assert (rows.N, len(rows.x_test)) == (40, 2000)
+    sizes = [sum(p.numel() for p in model.start_network().parameters()) for model, _ in made]
+    assert sizes == sorted(set(sizes))
+    model, _ = made[0]
+    if ladder.noise is not None:
+        assert float(model.likelihood.scale) == pytest.approx(ladder.noise)
+
+
+def estimate(value: float, error: float = 0.0) -> dict[str, float]:
+    return {"value": value, "error": error, "seconds": 2.0}
+
+
+def test_what_is_counted(tmp_path: Path) -> None:
+    """Of two models the second predicts better; one estimate of a bound is far above."""
+    rows = [
+        ("a", 0.5, estimate(-10.0), estimate(-12.0, 0.1), {"refused": "no"}),
+        ("b", 0.4, estimate(-9.0), estimate(-8.0, 0.1), {"refused": "no"}),
+    ]
+    names = "exact", "bound", "other"
+    runs = [
+        {"seed": 0, "member": m, "held_out": loss, "estimates": dict(zip(names, e, strict=True))}
+        for m, loss, *e in rows
+    ]
+    content = {"says": "a ladder", "estimators": {n: {} for n in names}, "runs": runs}
+    (tmp_path / "one.json").write_text(json.dumps(content))
+    title, _, _, _, exact, bound, _ = estimators.table(tmp_path)
+    assert title == "**one** (a ladder):"
+    assert exact == "| exact | +0.00 | +0.00 |  | 2 | 1 of 1 | 2 |"
+    assert bound == "| bound | -0.50 | -2.00 | 1 | 2 | 1 of 1 | 2 |"
+
+
+def test_when_the_gain_was_there():
+    history = [{"Q": q} for q in (-10.0, -5.0, -0.05, 0.0, -1.0)]
+    assert hyperparameters.reached(history) == 2  # 99.5 % of the gain
+    assert hyperparameters.reached(history[:1]) == 0
+
+
+def test_noise_on_all_parameters():
+    net = nn.Linear(300, 300)
+    before = [p.detach().clone() for p in net.parameters()]
+    state = torch.get_rng_state()
+    hyperparameters.under_noise(net, 0.25, seed=0)
+    assert torch.equal(state, torch.get_rng_state())
+    pairs = zip(net.parameters(), before, strict=True)
+    moved = torch.cat([(p.detach() - b).flatten() for p, b in pairs])
+    assert float(moved.std()) == pytest.approx(0.25, rel=0.02)
+
+
+def test_outer_steps_until_random_search_is_passed(tmp_path):
+    """Seed by seed; what failed is counted and left out."""
+    tests = {part: {"accuracy": 0.9, "nll": 1.0} for part in ("test", "noise 0.25", "noise 0.5")}
+    broken = {"seed": 3, "failed": "FloatingPointError: x"}
+    rises = [[-50.0, -45.0, -41.0], [-50.0, -44.0, -43.0], [-60.0, -55.0, -52.0]]
+    how = {"Q": -41.26, "reached": 12, **tests}
+    runs = [{"seed": k, "history": one, **how} for k, one in enumerate(rises)]
+    tries = [
+        {"seed": k, "history": [q], **how, "Q": q} for k, q in enumerate([-45.0, -50.0, -51.0])
+    ]
+    for name, found in (("random", tries), ("greedy", runs)):
+        content = {"runs": [*found, broken]}
+        (tmp_path / f"mnist-elbo-{name}.json").write_text(json.dumps(content))
+    (tmp_path / "mnist-elbo-drmad.json").write_text(json.dumps({"runs": [broken]}))
+    head, _, first, line, _ = hyperparameters.table(tmp_path)
+    assert "mnist, elbo" in head
+    assert first.startswith("| `random` (3, 1 failed) | -48.7 ± 3.2 | 12 ± 0 |  | 90.0 ± 0.0 |")
+    passed = "1.5 ± 0.7 (2 of 3)"  # steps 2 and 1; the third never gets there
+    assert line.startswith(f"| `greedy` (3, 1 failed) | -41.3 ± 0.0 | 12 ± 0 | {passed} | 90.0")
+    (tmp_path / "mnist-elbo-random.json").unlink()
+    *_, line, _ = hyperparameters.table(tmp_path)
+    assert "| 12 ± 0 |  | 90.0" in line
+
+
+def test_permuted_deviations():
+    """Means and biases stay, deviations are the same numbers elsewhere."""
+    model = models.BayesianNetwork(small_net(), Rows(3), prior=priors.LogUniform())
+    guide = guides.VariationalDropout(model, log_alpha=1.0)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        guide.part("factors")["0/bias"].loc.fill_(7.0)
+    other = phase_transition.permuted(model, guide)
+    rates = phase_transition.log_alphas(model, guide)
+    assert rates["0"] == pytest.approx(1.0, abs=1e-4)
+    assert other.posterior("0.bias").mean.tolist() == [7.0] * 4
+    for site in ("0.weight", "2.weight"):
+        q, p = (g.posterior(site).base_dist for g in (guide, other))
+        assert torch.equal(q.loc, p.loc)
+        ordered = [one.scale.detach().flatten().sort().values for one in (q, p)]
+        torch.testing.assert_close(*ordered)
+        assert not torch.allclose(q.scale, p.scale)
+
+
+def test_the_share_that_is_needed():
+    shares = mean_propagation.SHARES
+    rising = {"accuracy": [100.0 * math.sqrt(s) for s in shares]}
+    assert mean_propagation.needed(rising, within=6.0) == 0.9
+    assert mean_propagation.needed(rising, within=0.1) is None
+    assert mean_propagation.needed({"accuracy": [50.0] * len(shares)}) == 0.0
+
+
+def test_coverage_of_a_normal_predictive():
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(20_000, 5, generator=generator)
+    y = torch.tensor([0.0, 1.9, -1.9, 2.1, -2.1])  # 1.96 is the limit
+    share, width = coverage(drawn, y)
+    assert share == pytest.approx(3 / 5)
+    assert width == pytest.approx(2 * 1.96, abs=0.1)
+    share, width = coverage(drawn, y / 4, level=0.5)  # 0.674
+    assert share == 1.0
+    assert width == pytest.approx(2 * 0.674, abs=0.05)
+
+
+def test_rows_of_the_toys_are_where_they_are_said_to_be():
+    data = gap(0)
+    x = data.x_train * data.x_std + data.x_mean
+    sides = torch.tensor(toys.SIDES)
+    inside = ((x >= sides[:, 0] - 1e-5) & (x <= sides[:, 1] + 1e-5)).sum(0)
+    assert inside.tolist() == [200, 200]
+    generator = torch.Generator().manual_seed(0)
+    for region, intervals in REGIONS.items():
+        x = inputs(intervals, 50, generator)
+        low, high = torch.tensor(intervals).T
+        assert bool(((x >= low) & (x <= high)).any(1).all()), region
+        if region != "between rows":
+            assert not bool(((x >= sides[:, 0]) & (x <= sides[:, 1])).any())
+    four = blobs(0)
+    x = four.x_train * four.x_std + four.x_mean
+    for k, centre in enumerate(CENTRES):
+        own = x[four.y_train == k]
+        assert len(own) == 500
+        # five standard errors
+        assert float((own.mean(0) - torch.tensor(centre)).abs().max()) < 5 / math.sqrt(500)
+        assert float((own.std(0) - 1).abs().max()) < 5 / math.sqrt(1000)
+
+
+def test_the_code_is_what_the_layer_draws_by():
+    data = blobs(0, each=50)
+    fit = blob_fit(data, seed=0, steps=20, width=12)
+    x = data.x_test[:3]
+    found = code(fit, x)
+    seen = []
+    layer = dict(fit.model.part("net").named_children())["variance"]
+    hook = layer.register_forward_hook(lambda module, given, out: seen.append(out.detach()))
+    fit.outputs(x.repeat(4000, 1), draws=1, noise="activations")  # each row has its own noise
+    hook.remove()
+    drawn = torch.cat(seen).view(4000, 3, 2)
+    # of a normal: mean zero, and the deviation to within five standard errors
+    z = drawn.mean(0) / (drawn.std(0) / math.sqrt(4000))
+    assert float(z.abs().max()) < 5
+    ratio = drawn.std(0) / found
+    assert float((ratio - 1).abs().max()) < 5 / math.sqrt(2 * 4000)
+
+
+def test_a_small_resnet_begins_as_torchvisions():
+    torch.manual_seed(0)
+    given = ResNet(BasicBlock, [1] * 4, num_classes=10)
+    torch.manual_seed(0)
+    own = small_resnet((3, 32, 32), 10)
+    for name in ("conv1", "layer1", "layer3"):
+        theirs = given.get_submodule(name).state_dict()
+        for key, value in own.get_submodule(name).state_dict().items():
+            assert torch.equal(value, theirs[key])

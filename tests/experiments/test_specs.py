@@ -1,0 +1,144 @@
+"""The program that runs experiments: files that go on, options, and each experiment at its least
+size (PYROCCAM_NIGHTLY=1)."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from pyroccam.cli.runs.config import RunConfig
+from scripts import call, read
+
+from experiments.published import compression, tables
+from experiments.published.markdown import plus_minus
+from experiments.published.runner import Choice, File, Spec, seeds
+from experiments.trials.strangers import __main__ as strangers
+from experiments.trials.strangers import depth
+
+SPECS = [*map(tables.find, tables.MODULES), strangers.SPEC, depth.SPEC]
+SETTINGS = {"lr": 0.1}
+
+
+@pytest.fixture
+def spec():
+    """Two files, one of which has two parts."""
+    ran = []
+
+    def run(seed):
+        ran.append(seed)
+        return {"error": float(seed), "nested": {"x": 2.0 * seed}}
+
+    def files(given):
+        says = {"config": {**given.set, "names": given.names}}
+        for part in given.parts:
+            yield File("rows", says, run, seeds(given), ("runs", part))
+        yield File("whole", {}, lambda: {"all": [given.width]})
+
+    options = {"set": SETTINGS, "names": ("a",), "parts": Choice("xyz", "xy"), "width": 3}
+    drawn = {"sum.json": lambda: {"ran": len(ran)}, "note.md": lambda: "a note"}
+    made = Spec("none", "None", "none", options, files, lambda folder: [], lambda given: drawn)
+    return made, ran
+
+
+def test_what_is_finished_is_kept(spec, tmp_path, capsys):
+    spec, ran = spec
+    call(spec, "--out", tmp_path, "--seeds", 1)
+    assert ran == [0, 0]
+    call(spec, "--out", tmp_path, "--seeds", 2)
+    assert ran == [0, 0, 1, 1]
+    found = read(tmp_path / "rows.json")
+    assert found["config"] == {"lr": 0.1, "names": ["a"]}
+    assert found["runs"]["x"] == found["runs"]["y"]
+    assert found["runs"]["x"][1] == {"seed": 1, "error": 1.0, "nested": {"x": 2.0}}
+    assert "torch" in found["versions"]
+    assert read(tmp_path / "whole.json")["all"] == [3]
+    assert read(tmp_path / "sum.json") == {"ran": 4}
+    assert "rows: seed 1, error 1, nested x 2" in capsys.readouterr().out
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    call(spec, "--out", tmp_path, "--seeds", 2)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    call(spec, "--out", tmp_path, "--seeds", 2, "--parts", "z")
+    assert [*read(tmp_path / "rows.json")["runs"]] == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("wrong", [
+    ("--set", "lr=0.2"), ("--names", "a,b"), ("--set", "particles=3"), ("--parts", "x,w"),
+])  # fmt: skip
+def test_mistakes_are_told_before_anything_is_run(wrong, spec, tmp_path):
+    spec, ran = spec
+    call(spec, "--out", tmp_path, "--seeds", 1)
+    with pytest.raises(SystemExit):
+        call(spec, "--out", tmp_path, "--seeds", 2, *wrong)
+    assert ran == [0, 0]
+
+
+def test_numbers_of_runs():
+    runs = [{"a": {"b": 1.0}}, {"a": {"b": 3.0}}, {"a": None}]
+    assert plus_minus(runs, "a/b", 2) == "2.00 ± 1.41"
+    assert plus_minus(runs[:1], "a/b", 0, 100) == "100"
+    assert plus_minus(runs, "c") == ""
+
+
+def test_the_command_by_name():
+    run = subprocess.run(
+        [sys.executable, "-m", "experiments", "nobody"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert "path_of_lambda, coded_draws" in run.stderr
+
+
+@pytest.mark.parametrize("method", compression.SETTINGS)
+def test_settings_of_the_published_table_are_taken(method):
+    sets = compression.SETTINGS[method]
+    config, _ = RunConfig.resolve(method, "digits", sets=sets)
+    found = {**config.options, **config.settings}
+    assert {name: found[name] for name in sets} == sets
+
+
+def test_the_name_of_a_file_has_no_colon():
+    names = ("my.nets:resnet", "lenet-300-100")
+    assert [compression.short(name) for name in names] == ["resnet", "lenet-300-100"]
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory):
+    """Two sets of the standard splits, with one split."""
+    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    x, order = rng.normal(size=(160, 3)), rng.permutation(160)
+    content = {
+        "data": np.column_stack([x, x.sum(1) * 10 + rng.normal(size=160)]),
+        "index_features": range(3), "index_target": [3], "n_splits": [1],
+        "index_train_0": order[:120], "index_test_0": order[120:],
+    }  # fmt: skip
+    for name in ("energy", "bostonHousing"):
+        folder = root / "uci" / name
+        folder.mkdir(parents=True)
+        for file, numbers in content.items():
+            np.savetxt(folder / f"{file}.txt", np.asarray(numbers))
+    return root
+
+
+@pytest.mark.skipif(not os.environ.get("PYROCCAM_NIGHTLY"), reason="set PYROCCAM_NIGHTLY=1")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("spec", [one for one in SPECS if one.small], ids=lambda one: one.module)
+def test_each_experiment_at_its_least_size(spec, data_root, tmp_path):
+    for needed, folder in (("gymnasium", "policy_gradient"), ("art", "robustness"),
+                           ("torch_pruning", "strangers")):  # fmt: skip
+        if spec.folder == folder:
+            pytest.importorskip(needed)
+    asked = [*shlex.split(spec.small), "--out", tmp_path]
+    if "data_root" in spec.options:
+        asked += ["--data-root", data_root]
+    if "files" in spec.options:
+        asked += ["--files", tmp_path / "files"]
+    call(spec, *asked)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
+    assert before
+    call(spec, *asked)  # what is finished is kept
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == before
+    lines = list(spec.table(tmp_path))
+    # Those of strangers are in files, and of the phase transition there is a figure alone.
+    assert bool(lines) == (spec.folder not in ("strangers", "phase_transition"))
+    assert not any("nan" in line for line in lines)

@@ -24,8 +24,8 @@ import torch
 from pyroccam.data import Dataset
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.fits.fitting import fit
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import LocalReparameterization
 from torch import Tensor, nn
 

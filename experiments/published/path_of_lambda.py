@@ -24,8 +24,8 @@ from pyroccam.data import Dataset, load
 from pyroccam.guides import Conditional, MeanField
 from pyroccam.guides.forms import FORMS
 from pyroccam.inference.fits.fitting import Fit, fit
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import BayesianNetwork
 from pyroccam.models.priors import Normal
 from torch import nn

@@ -133,7 +133,7 @@ def _row(own: _Set, given: Given, seed: int, coder: str) -> Row:
     model, guide = how.build(rows, own)
     common: dict[str, Any] = {"batch_size": own.batch_size, "lr": 3e-3, "weight_decay": 0.0}
     common |= {"seed": seed, "device": "cpu", "progress": False, "compile": "graph"}
-    warm: dict[str, Any] = {} if guide.is_point or coder == "depth" else {"kl_warmup": 0.2}
+    warm: dict[str, Any] = {} if guide.traits.point or coder == "depth" else {"kl_warmup": 0.2}
     found = fit(model, guide, rows, epochs=own.epochs, **common, **warm)
     assert rows.classes is not None
     kept: Row = {

@@ -23,8 +23,8 @@ import torch
 from pyroccam import data as datasets
 from pyroccam import guides, models
 from pyroccam.inference import select
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.selection import Drmad, Greedy, Implicit, Level, Random, SelfTuning
 from pyroccam.models.contexts import seeded
 from pyroccam.models.networks.plain import perceptron

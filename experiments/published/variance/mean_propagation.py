@@ -21,9 +21,9 @@ from pyroccam.inference import fit
 from pyroccam.inference.fits.fitting import Fit
 from pyroccam.inference.posterior import curvature, to_sample
 from pyroccam.inference.posterior.draws import draw_outputs
+from pyroccam.inference.posterior.layers import moments
 from pyroccam.inference.posterior.mean_propagation import Curvature
 from pyroccam.inference.posterior.predict import mixture_log_probs
-from pyroccam.inference.posterior.weight_moments import moments
 from pyroccam.models.contexts import seeded
 from torch import Tensor
 

@@ -68,7 +68,7 @@ def kept(outcome: Outcome) -> Row:
     if fit.guide.handler is not None:  # weights that are points have no such bound
         bound = evidence(fit.model, fit.guide, fit.data)
         numbers = {"elbo": bound.elbo, "elbo_error": bound.error, "kl": bound.kl}
-        if not fit.guide.zero_mean:
+        if not fit.guide.traits.zero_mean:
             worth = mean_costs(fit.model, fit.guide)
     return {
         "test": {how: {**m, "accuracy": 100 * m["accuracy"]} for how, m in metrics["test"].items()},

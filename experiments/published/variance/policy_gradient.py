@@ -132,7 +132,9 @@ class Noise:
                     self.layers.append((fn.mean, None, bias))
                 else:
                     q = base(fn)
-                    self.layers.append((None if guide.zero_mean else q.loc, q.scale.square(), bias))
+                    self.layers.append(
+                        (None if guide.traits.zero_mean else q.loc, q.scale.square(), bias)
+                    )
             elif isinstance(part, nn.Linear):
                 self.layers.append((part.weight, None, part.bias))
         self._kept: list[list[Tensor]] = []

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -32,10 +31,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from pyroccam.cli.methods.weights import evaluate
+from pyroccam.cli.methods.weights import cut_of, evaluate
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.draw_coding import Sample, code_draw, decoded
+from pyroccam.inference.draw_coding import Draw, decoded, draw
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import styled
 from pyroccam.inference.pruning.decision import decide
@@ -56,8 +55,9 @@ def files(given: Given) -> Iterable[File]:
         for folder in filter(None, given.runs.split(",")):
             config = RunConfig.read(Path(folder))
             seed = int(config.settings["seed"])
-            sample = Sample(size=size, seed=seed, **how)
-            says = {k: v for k, v in asdict(sample).items() if k not in ("seed", "posterior")}
+            sample = Draw(bytes=size, seed=seed, **how)
+            left_out = ("seed", "posterior", "out", "resume", "progress", "bytes")
+            says = {"size": size, **{k: v for k, v in vars(sample).items() if k not in left_out}}
             says |= {} if given.tolerance is None else {"tolerance": given.tolerance}
             parts = [config.flat()["network"], *([f"shift-{given.shift}"] if given.shift else [])]
             parts += [given.code] if given.code != "minimal-random" else []
@@ -65,14 +65,14 @@ def files(given: Given) -> Iterable[File]:
             yield File("-".join([*parts, str(size)]), {"config": says}, run_one, [{"seed": seed}])
 
 
-def _coded(folder: str, sample: Sample, given: Given, seed: int) -> Row:
+def _coded(folder: str, sample: Draw, given: Given, seed: int) -> Row:
     """The row of a run: its network is cut, coded as a draw, and decoded."""
     fit = load_fit(Path(folder), "cpu", data_root=given.data_root)
     config = RunConfig.read(Path(folder))
     rule: Any = config.options.get("threshold") if given.tolerance is None else "validation"
-    decision = decide(fit, "compress", rule, given.tolerance)
+    decision = decide(fit, cut_of(fit, rule, given.tolerance))
     begun = time.perf_counter()
-    drawn = code_draw(decision.net, fit.data, sample)
+    drawn = draw(decision.net, fit.data, sample)
     net = decoded(drawn.content)
     scores = {split: evaluate(fit, net, split) for split in ("train", "val", "test")}
     return {
@@ -81,7 +81,7 @@ def _coded(folder: str, sample: Sample, given: Given, seed: int) -> Row:
         "train_error": 100 * (1 - scores["train"]["accuracy"]),
         "nll": scores["test"]["nll"],
         "architecture": decision.report.architecture,
-        **drawn.to_json(),
+        **drawn.report.to_json(),
         "seconds": time.perf_counter() - begun,
     }
 

@@ -94,13 +94,13 @@ def files(given: Given) -> Iterable[File]:
     for network in given.networks:
         for method in given.methods:
             sets = {**SETTINGS.get(method, {}), **given.set, **epochs}
-            name = f"{given.data}-{short(network)}-{method}"
+            name = f"{short(given.data)}-{short(network)}-{method}"
             yield of_method(name, method, kept, given, sets, network)
 
 
-def short(network: str) -> str:
-    """The name of a network that was given as ``module:function``."""
-    return network.rpartition(":")[2]
+def short(name: str) -> str:
+    """The name of a network, or of data, that were given as ``module:function``."""
+    return name.rpartition(":")[2]
 
 
 def error_of(test: dict[str, float]) -> float:

@@ -32,7 +32,7 @@ SIZES = ("depth", "chosen", "parameters", "kl_bytes", "number_bytes", "weight_by
 
 def files(given: Given) -> Iterable[File]:
     """One of each depth of the stack, and of each that is fixed."""
-    own, stem = given.set, f"{given.data}-{short(given.network)}"
+    own, stem = given.set, f"{short(given.data)}-{short(given.network)}"
     more = f"-{own['kl_weight']:g}" if "kl_weight" in own else ""
     more += f"-reach-{own['reach']:g}" if own.get("reach") else ""
     for deepest in given.depths:

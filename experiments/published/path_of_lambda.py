@@ -2,11 +2,11 @@
 
     python -m experiments.published.path_of_lambda --data-root FOLDER
 
-A network of 784-50-10 units is fitted for each λ by
-itself (``direct``), and once for all of them, by parameters that are functions of log λ, of every
-form that ``guides.Conditional`` has. Of each network the weights with the least μ²/σ² are set to
-zero, layer by layer, and the rest classify the test rows. Seconds are of the processor, for all λ
-of a row. A finished seed is kept: the same command goes on where an earlier one stopped.
+A network of 784-50-10 units is fitted for each λ by itself (``direct``), and once for all of them,
+by parameters that are functions of log λ, of every form of FORMS. Of each network the weights with
+the least μ²/σ² are set to zero, layer by layer, and the rest classify the test rows. Seconds are of
+the processor, for all λ of a row. A finished seed is kept: the same command goes on where an
+earlier one stopped.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 from pyroccam.data import Dataset, load
-from pyroccam.guides import Conditional, MeanField
-from pyroccam.guides.forms import FORMS
+from pyroccam.guides import MeanField
 from pyroccam.inference.fits.fitting import Fit, fit
-from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.models import BayesianNetwork
 from pyroccam.models.priors import Normal
 from torch import nn
 
+from .compression import short
+from .forms import FORMS
 from .markdown import header, mean_sd, read_all, row
 from .runner import Choice, File, Given, Row, Spec, seeds
 
@@ -84,7 +84,7 @@ def files(given: Given) -> Iterable[File]:
         suffix = "" if form == ROWS[0] or times == COMMON else f"-x{times}"
         config = {"data": given.data, "form": form, "common": times, "settings": given.set}
         run_one = partial(_row, given, form, times)
-        yield File(f"{given.data}-{form}{suffix}", {"config": config}, run_one, seeds(given))
+        yield File(f"{short(given.data)}-{form}{suffix}", {"config": config}, run_one, seeds(given))
 
 
 def _row(given: Given, form: str, times: int, seed: int) -> Row:
@@ -109,7 +109,8 @@ def _fits(
             yield weight, fit(*_pair(data, seed), data, kl_weight=weight, **how)
         return
     model, guide = _pair(data, seed)
-    all_of_them = Conditional(guide, low=min(WEIGHTS), high=max(WEIGHTS), form=form)
+    low, high, pivots = min(WEIGHTS), max(WEIGHTS), 2 if form == "linear" else 6
+    all_of_them = FORMS[form](guide, low=low, high=high, pivots=pivots)
     found = fit(model, all_of_them, data, **{**how, "epochs": times * how["epochs"]})
     for weight in WEIGHTS:
         yield weight, found.at(weight)
@@ -134,7 +135,7 @@ def pruned(one: Fit[Any, Any], share: float) -> float:
     Arguments:
         share: of the weights of a layer.
     """
-    net = mean_network(one.model, one.guide)
+    net = one.posterior.mean_network()
     for name in one.model.layers:
         q = one.guide.posterior(f"{name}.weight").base_dist
         least = (q.loc / q.scale).abs().flatten().argsort()[: round(share * q.loc.numel())]

@@ -47,7 +47,9 @@ def files(given: Given) -> Iterable[File]:
     """One of each row."""
     for name in given.rows:
         sets = {**SETTINGS, "epochs": given.epochs, **given.set, "prior": ROWS[name]}
-        yield of_method(f"{given.data}-{short(given.network)}-{name}", "vnq", kept, given, sets)
+        yield of_method(
+            f"{short(given.data)}-{short(given.network)}-{name}", "vnq", kept, given, sets
+        )
 
 
 def kept(outcome: Outcome) -> Row:

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from pyroccam.cli.methods import find
 from pyroccam.cli.methods.base import Pair
 from pyroccam.cli.runs.building import build_network
 from pyroccam.cli.runs.config import RunConfig, changed_settings, parse_settings
@@ -37,6 +36,9 @@ __all__ = [
 ]  # fmt: skip
 
 RESULTS = Path("experiments/results")
+
+NEWER = {"start": 0.0, "finish": 0.0, "number_bits": 0.0}
+"""Options that files of before there were these do not name, with values that change nothing."""
 
 Row = dict[str, Any]
 Made = Callable[[], Figure | Row | str]
@@ -208,8 +210,9 @@ class _Kept:
         self.content: Row = dict(file.says)
         self._read()
         if self.there:
-            if "options" in (then := self.content.get("config", {})):  # there are more by now
-                then["options"] = {**find(then["method"]).without, **then["options"]}
+            if asked := file.says.get("config", {}).get("options"):
+                then = self.content.get("config", {}).setdefault("options", {})
+                then |= {k: v for k, v in NEWER.items() if k in asked and k not in then}
             before, now = (_joined(found, file.says) for found in (self.content, file.says))
             if changed := changed_settings(before, now):
                 raise PyroccamError(f"{path} was run with other settings: {'; '.join(changed)}")

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.figures.structure import simplex_panels
 from pyroccam.models.distributions.temperature import LearntTemperature
 
@@ -92,10 +91,3 @@ def test_triangles():
     assert y[2] == pytest.approx(math.sqrt(0.75))
     texts = {text.get_text(): text.get_fontweight() for text in ax.texts}
     assert texts == {"complex 0.20": "normal", "simple 0.50": "bold", "constant 0.30": "normal"}
-    for wrong in (
-        ({"row": {"column": 2 * points}}, PRIMITIVES),
-        (one, PRIMITIVES[:2]),
-        ({"a": {"c": points}, "b": {"d": points}}, PRIMITIVES),
-    ):
-        with pytest.raises(PyroccamError):
-            simplex_panels(*wrong)

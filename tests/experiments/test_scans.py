@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from drawn import inside, texts_overlap
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference import figures
 
 from experiments.published.depth import scans
+from experiments.published.depth.panels import ScanPanel, scan_panels
 
 
 def test_the_points_are_the_sources():
@@ -38,11 +37,11 @@ def panel(**changes):
         "depth": [[3, 5], [7]],
         "reference": {1: 6.0},
     }
-    return figures.ScanPanel(**{**arguments, **changes})
+    return ScanPanel(**{**arguments, **changes})
 
 
 def test_the_figure_shows_mean_and_spread():
-    fig = figures.scan_panels([panel(), panel(title="b", depth=None, log=False)], "theirs")
+    fig = scan_panels([panel(), panel(title="b", depth=None, log=False)], "theirs")
     by_title = {ax.get_title(): ax for ax in fig.axes if ax.get_title()}
     assert list(by_title) == ["a", "b"]
     mean, _, (bars,) = by_title["a"].containers[0]
@@ -67,17 +66,7 @@ def test_the_full_figure_has_no_texts_on_top_of_each_other():
         error, depth = rng.uniform(0, 50, shape), rng.integers(0, 20, shape)
         depth = None if scan.method == "ddn" else depth
         more = scan.authors, scan.ticks, scan.log
-        panels.append(figures.ScanPanel(scan.title, scan.xlabel, scan.values, error, depth, *more))
-    fig = figures.scan_panels(panels, "the code\nof others")
+        panels.append(ScanPanel(scan.title, scan.xlabel, scan.values, error, depth, *more))
+    fig = scan_panels(panels, "the code\nof others")
     assert texts_overlap(fig) == []
     assert inside(fig)
-
-
-@pytest.mark.parametrize("change", [
-    {"values": []}, {"values": [1]}, {"depth": [[1], []]}, {"error": [[np.nan], [1]]},
-])  # fmt: skip
-def test_the_figure_refuses(change):
-    with pytest.raises(PyroccamError):
-        figures.scan_panels([panel(**change)])
-    with pytest.raises(PyroccamError):
-        figures.scan_panels([])

@@ -24,12 +24,14 @@ from matplotlib.figure import Figure
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference import NonFiniteLoss, figures, fit_repeats, prune
+from pyroccam.inference import NonFiniteLoss, figures, fit_repeats
 from pyroccam.inference.fits.fitting import Fit
 from pyroccam.inference.posterior.predict import evaluate_pruned
+from pyroccam.inference.pruning import at_depth
 
 from ..markdown import header, mean_sd, row
 from ..runner import Choice, Given, Row, Spec, resolve, untrained
+from .panels import ScanPanel, scan_panels
 
 __all__ = ["SCANS", "SPEC"]
 
@@ -159,7 +161,7 @@ class Point:
         else:
             row |= {k: v for k, v in structure.to_json().items() if k in METRICS}
             data = result.data
-            pruned = evaluate_pruned(prune(result), data.x_test, data.y_test, data.y_std)
+            pruned = evaluate_pruned(at_depth(result), data.x_test, data.y_test, data.y_std)
             row["pruned_accuracy"] = pruned["accuracy"]
         row["train_seconds"] = result.seconds
         row["trained_together"] = result.engine.get("replicates", 1)
@@ -218,12 +220,12 @@ def picture(folder: Path) -> Figure:
             depth = [point.depth_chosen.tolist() for point in points]
             values = [int(point.value.iloc[0]) for point in points]
             panels.append(
-                figures.ScanPanel(
+                ScanPanel(
                     scan.title, scan.xlabel, values, error,
                     None if scan.method == "ddn" else depth, scan.authors, scan.ticks, scan.log,
                 )
             )  # fmt: skip
-    return figures.scan_panels(panels, "authors' code,\nmean of 2 to 5 runs")
+    return scan_panels(panels, "authors' code,\nmean of 2 to 5 runs")
 
 
 def table(folder: Path) -> Iterable[str]:

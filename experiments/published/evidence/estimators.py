@@ -18,9 +18,10 @@ from statistics import fmean, median
 from typing import Any
 
 from pyroccam.guides import MeanField
+from pyroccam.inference import marginal_likelihood as ml
 from pyroccam.inference.fits.fitting import fit
 from pyroccam.inference.fits.result import Fit
-from pyroccam.inference.marginal_likelihood import evidence
+from pyroccam.inference.marginal_likelihood import Estimator
 
 from ..markdown import header, read_all, row
 from ..runner import Choice, File, Given, Row, Spec
@@ -30,21 +31,21 @@ __all__ = ["ESTIMATORS", "SPEC", "table"]
 
 SETTINGS: dict[str, Any] = {"steps": 1500, "lr": 0.02, "compile": "graph"}
 
-# Name: by, and its options.
-ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
-    "exact": ("exact", {}),
-    "annealed": ("annealed", {"particles": 256, "repeats": 4}),
-    "bound": ("bound", {"passes": 50}),
-    "importance": ("importance", {"draws": 1000, "repeats": 10}),
-    "laplace, hessian": ("laplace", {"curvature": "hessian", "restarts": 5}),
-    "laplace, full": ("laplace", {"curvature": "full", "restarts": 5}),
-    "laplace, kronecker": ("laplace", {"curvature": "kronecker", "restarts": 5}),
-    "laplace, diagonal": ("laplace", {"curvature": "diagonal", "restarts": 5}),
-    "descent": ("descent", {"steps": 400, "starts": 20}),
-    "langevin": ("langevin", {"steps": 600, "starts": 20}),
+# Name: the estimator, and its options.
+ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
+    "exact": (ml.Exact, {}),
+    "annealed": (ml.Annealed, {"particles": 256, "repeats": 4}),
+    "bound": (ml.Bound, {"passes": 50}),
+    "importance": (ml.Importance, {"draws": 1000, "repeats": 10}),
+    "laplace, hessian": (ml.Laplace, {"curvature": "hessian", "restarts": 5}),
+    "laplace, full": (ml.Laplace, {"curvature": "full", "restarts": 5}),
+    "laplace, kronecker": (ml.Laplace, {"curvature": "kronecker", "restarts": 5}),
+    "laplace, diagonal": (ml.Laplace, {"curvature": "diagonal", "restarts": 5}),
+    "descent": (ml.Descent, {"steps": 400, "starts": 20}),
+    "langevin": (ml.Langevin, {"steps": 600, "starts": 20}),
     "prequential": (
-        "prequential",
-        {"shares": (0.1, 0.2, 0.4, 0.7, 1.0), "orders": 2, "steps": 400},
+        ml.Prequential,
+        {"shares": (0.1, 0.2, 0.4, 0.7, 1.0), "orders": 2, "settings": {"steps": 400}},
     ),
 }
 
@@ -54,10 +55,16 @@ def files(given: Given) -> Iterable[File]:
     for name in given.ladders:
         ladder = LADDERS[name]
         chosen = {name: ESTIMATORS[name] for name in given.estimators}
-        by = {key: {"by": by, **more} for key, (by, more) in chosen.items()}
+        by = {key: _said(*one) for key, one in chosen.items()}
         says = {"settings": given.set, "estimators": by, "says": ladder.says}
         keys = [{"seed": s, "member": m} for s in range(given.seeds) for m in ladder.members]
         yield File(name, says, partial(_row, name, given), keys)
+
+
+def _said(kind: type[Estimator], given: Row) -> Row:
+    """The options of an estimator, and the settings of its fits beside them."""
+    own = {name: value for name, value in given.items() if name != "settings"}
+    return {"by": kind.name, **own, **given.get("settings", {})}
 
 
 def _row(ladder: str, given: Given, seed: int, member: str) -> Row:
@@ -74,11 +81,11 @@ def _row(ladder: str, given: Given, seed: int, member: str) -> Row:
 
 def _estimate(found: Fit[Any, Any], name: str) -> Row:
     """An estimate, or why there is none."""
-    by, given = ESTIMATORS[name]
-    if by != "exact":  # which draws nothing
+    kind, given = ESTIMATORS[name]
+    if kind is not ml.Exact:  # which draws nothing
         given = {**given, "seed": found.settings.seed}
     try:
-        made: Any = evidence(found, by=by, **given)
+        made: Any = ml.evidence(found, by=kind(**given))
     except ValueError as error:
         return {"refused": str(error)}
     kept = ("value", "error", "direction", "passes", "seconds", "doubt")

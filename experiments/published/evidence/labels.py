@@ -21,12 +21,11 @@ from typing import Any
 import torch
 from pyroccam.data import Dataset, load
 from pyroccam.guides import CategoricalDepth, Delta, Guide, MeanField
-from pyroccam.inference.draw_coding import Sample
+from pyroccam.inference import Draw, Noise, shrink
 from pyroccam.inference.fits.fitting import Fit, fit
 from pyroccam.inference.marginal_likelihood import blocks_of, description_length, switching
-from pyroccam.inference.packing import read, write
+from pyroccam.inference.packing.packed import read, write
 from pyroccam.inference.posterior.predict import streamed
-from pyroccam.inference.pruning import compress
 from pyroccam.models import BayesianNetwork, LearntDepth
 from pyroccam.models.priors import GroupHorseshoe, GroupNormalJeffreys, Normal, WeightPrior
 from torch import nn
@@ -146,8 +145,8 @@ def _row(own: _Set, given: Given, seed: int, coder: str) -> Row:
     if how.cut:
         kept["file"] = _file(found)
     if how.drawn:
-        sample = Sample(posterior="own", epochs=own.drawn_epochs, seed=seed)
-        drawn = compress(found, code=sample, progress=False)
+        sample = Draw(posterior="own", epochs=own.drawn_epochs, seed=seed, progress=False)
+        drawn = shrink(found, code=sample)
         kept["draw"] = _with_rest(8.0 * len(drawn.content), drawn.net, found)
     order = torch.randperm(rows.N, generator=torch.Generator().manual_seed(seed))
     blocks = blocks_of(found, order, SHARES, seed=seed, epochs=own.coded_epochs)
@@ -160,7 +159,7 @@ def _file(found: Fit[Any, Any]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.pocc"
         try:
-            size = write(compress(found, threshold="noise").net, path)
+            size = write(shrink(found, cut=Noise()).net, path)
         except ValueError as error:
             return {"refused": str(error)}
         net = read(path)

@@ -22,8 +22,9 @@ from pyroccam.data import Dataset, load
 from pyroccam.guides import MeanField
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.fits.fitting import Fit, fit
+from pyroccam.inference.marginal_likelihood import Descent, Langevin
 from pyroccam.inference.marginal_likelihood.joint import Joint, joint
-from pyroccam.inference.marginal_likelihood.optimisers import STEEPEST, How, TooSteep, path
+from pyroccam.inference.marginal_likelihood.optimisers import STEEPEST, TooSteep, Walk
 from pyroccam.inference.marginal_likelihood.optimisers import Path as Walked
 from pyroccam.models import BayesianNetwork
 from pyroccam.models.contexts import plain_kernels, seeded
@@ -81,10 +82,16 @@ def _row(name: str, own: _Set, given: Given, seed: int) -> Row:
     """All ways on one split, with one seed."""
     rows = _data(name, seed, given.data_root)
     model, normals = _normals(rows, own, given.set, seed)
-    seen = {}
-    for objective, noisy in (("likelihood", False), ("joint", False), ("joint", True)):
-        how = How(objective, "bound", noisy, own.batch_size)  # type: ignore[arg-type]
-        seen["langevin" if noisy else objective] = _walk(normals, own, how, seed)
+    steps: dict[str, Any] = {
+        "steps": own.steps, "starts": own.starts, "evaluations": EVALUATIONS,
+        "batch_size": own.batch_size,
+    }  # fmt: skip
+    ways = {
+        "likelihood": Descent(objective="likelihood", **steps),
+        "joint": Descent(objective="joint", **steps),
+        "langevin": Langevin(**steps),
+    }
+    seen = {key: _walk(normals, how, seed) for key, how in ways.items()}
     by_likelihood, by_joint, dynamics = (seen[k] for k in ("likelihood", "joint", "langevin"))
     ends = {
         "plain": (by_likelihood, by_likelihood.path.times[-1]),
@@ -172,7 +179,7 @@ class _Walk:
         }
 
 
-def _walk(found: Fit[Any, Any], own: _Set, how: How, seed: int) -> _Walk:
+def _walk(found: Fit[Any, Any], how: Walk, seed: int) -> _Walk:
     """The path with the largest of 0.1 / 2^k that bears it."""
     lr = 0.1
     with joint(found, "descent") as density, plain_kernels():
@@ -181,9 +188,7 @@ def _walk(found: Fit[Any, Any], own: _Set, how: How, seed: int) -> _Walk:
             try:
                 with seeded(seed, torch.device("cpu")):
                     look = _looking(density, found.data, scores)
-                    made = path(
-                        density, how, lr, own.steps, own.starts, EVALUATIONS, 0.5 * STEEPEST, look
-                    )
+                    made = how.path(density, lr, 0.5 * STEEPEST, look)
             except TooSteep:
                 lr /= 2
                 continue

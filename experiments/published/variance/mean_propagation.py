@@ -3,7 +3,7 @@
     python -m experiments.published.variance.mean_propagation --data-root FOLDER
 
 Networks of several posteriors are trained; the weights of greatest curvature
-(``inference.posterior.curvature``) are drawn, the others set to their means, for a growing share of
+(``Posterior.curvature``) are drawn, the others set to their means, for a growing share of
 weights. Beside it stand the shares with the largest deviations first, and in a random order. A
 finished seed is kept.
 """
@@ -19,10 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from pyroccam.inference import fit
 from pyroccam.inference.fits.fitting import Fit
-from pyroccam.inference.posterior import curvature, to_sample
-from pyroccam.inference.posterior.draws import draw_outputs
-from pyroccam.inference.posterior.layers import moments
-from pyroccam.inference.posterior.mean_propagation import Curvature
+from pyroccam.inference.posterior import Curvature, Curvatures
 from pyroccam.inference.posterior.predict import mixture_log_probs
 from pyroccam.models.contexts import seeded
 from torch import Tensor
@@ -55,17 +52,15 @@ def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> di
         and ``kappa_half_sum``, to second order what drawing all of them does to the log-likelihood
         of an observation.
     """
-    at_means = curvature(result, rows=rows, probes=probes, seed=result.settings.seed)
+    at_means = result.posterior.curvature(rows=rows, probes=probes, seed=result.settings.seed)
     with seeded(result.settings.seed, result.weights.device):
         chance = {name: torch.rand_like(one.kappa) for name, one in at_means.items()}
     orders = {
         "curvature at the means": at_means,
-        "curvature over the posterior": curvature(
-            result, at="posterior", rows=rows, probes=probes, seed=result.settings.seed
+        "curvature over the posterior": result.posterior.curvature(
+            at="posterior", rows=rows, probes=probes, seed=result.settings.seed
         ),
-        "deviation": _as_order(
-            {name: m.variance for name, m in moments(result.model, result.guide).items()}
-        ),
+        "deviation": _as_order({name: m.variance for name, m in result.posterior.layers.items()}),
         "random": _as_order(chance),
     }
     x, y = result.data.split("test")
@@ -73,10 +68,7 @@ def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> di
     for order, values in orders.items():
         each = []
         for share in SHARES:
-            out = draw_outputs(
-                result.model, result.guide, x, draws,
-                only=to_sample(values, share=share), seed=result.settings.seed,
-            )  # fmt: skip
+            out = result.posterior.outputs(x, draws, only=values.to_sample(share=share))
             log_p = mixture_log_probs(out, torch.full((draws,), 1.0 / draws, device=out.device))
             right = (log_p.argmax(-1) == y).double().mean()
             each.append((100 * float(right), -float(log_p[torch.arange(len(y)), y].mean())))
@@ -96,8 +88,8 @@ def needed(curve: dict[str, list[float]], within: float = 0.1) -> float | None:
     return None
 
 
-def _as_order(values: dict[str, Tensor]) -> dict[str, Curvature]:
-    return {name: Curvature(v, torch.zeros_like(v), 0) for name, v in values.items()}
+def _as_order(values: dict[str, Tensor]) -> Curvatures:
+    return Curvatures({n: Curvature(v, torch.zeros_like(v), 0) for n, v in values.items()})
 
 
 def share_figure(curves: Mapping[str, list[Row]]) -> Figure:

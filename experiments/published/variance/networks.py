@@ -19,6 +19,7 @@ from pyroccam.cli.runs.run import Outcome
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.pruning.variance_network import mean_costs
 
+from ..compression import short
 from ..markdown import column, header, plus_minus, read_all, row
 from ..runner import Choice, File, Given, Row, Spec, of_method
 
@@ -56,7 +57,7 @@ def files(given: Given) -> Iterable[File]:
     for name in given.contenders:
         method, own = CONTENDERS[name]
         sets = {**common, **own, **given.set}
-        yield of_method(f"{given.data}-{given.network}-{name}", method, kept, given, sets)
+        yield of_method(f"{short(given.data)}-{given.network}-{name}", method, kept, given, sets)
 
 
 def kept(outcome: Outcome) -> Row:

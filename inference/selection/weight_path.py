@@ -297,18 +297,18 @@ def path(
     """
     if not hasattr(fit, "guide"):
         raise PyroccamError(f"A path of {type(fit).__name__}", "one fit, as inference.fit gives it")
-    if fit.guide.undecided is None:
-        fit.guide.at(1.0)  # which says so
+    if fit.guide.traits.variable is None:
+        fit.guide.condition(1.0)  # which says so
     if fit.guide.edges and fit.structure is None:
         raise PyroccamError("A path of a fit of random structure", "one of weights or depth")
     chosen = _weights(fit.guide, weights)
     for weight in chosen:
-        fit.guide.at(weight)
+        fit.guide.condition(weight)
     rows = split if split is not None else "val" if len(fit.data.x_val) else "train"
     if not len(fit.data.split(rows)[0]):
         raise PyroccamError(f"split={rows!r} has no rows")
     measure = partial(_points, fit, (rows, draws, cut))
-    return Path(measure(chosen), rows, fit.guide.over, measure)
+    return Path(measure(chosen), rows, fit.guide.traits.variable, measure)
 
 
 def _points(

@@ -195,7 +195,7 @@ def test_shared_values_stay_and_count_as_indices(tmp_path):
     small = inference.shrink(fit)
     assert small.report.bits["2"].total == 2
     assert small.report.bits["0"].total > 20
-    book = fit.guide.weights_of("2").book.detach()
+    book = fit.guide.factor_of("2.weight").book.detach()
     left = small.net.get_submodule("2").weight.detach().unique()
     assert set(left[left != 0].tolist()) <= set(book.tolist())
     assert math.isnan(small.report.rates.fast)

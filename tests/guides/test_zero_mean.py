@@ -9,6 +9,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.posterior.layers import layer_moments
+from pyroccam.inference.posterior.posteriors import posterior_of
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import Rows, assert_same_means, limit, outputs, pair, small_net, table
@@ -218,10 +219,10 @@ def test_biases_as_numbers():
     x = torch.randn(9, 3)
     mean = fit.outputs(x, "deterministic")[0]
     smaller, guide = inference.narrow(fit, cut=inference.Thresholds(50.0))
-    net = inference.posterior.mean_network(smaller, guide)
+    net = posterior_of(smaller, guide).mean_network()
     torch.testing.assert_close(net(x), mean, rtol=1e-4, atol=1e-5)
-    assert not smaller.random_biases
-    assert models.BayesianNetwork(small_net(), rows, prior=priors.Normal()).random_biases
+    assert not smaller.spec["random_biases"]
+    assert models.BayesianNetwork(small_net(), rows, prior=priors.Normal()).spec["random_biases"]
 
 
 @pytest.mark.parametrize("noise", ["normal", "uniform", "rademacher"])

@@ -213,7 +213,8 @@ class _Kept:
             if asked := file.says.get("config", {}).get("options"):
                 then = self.content.get("config", {}).setdefault("options", {})
                 then |= {k: v for k, v in NEWER.items() if k in asked and k not in then}
-            before, now = (_joined(found, file.says) for found in (self.content, file.says))
+            says = json.loads(json.dumps(file.says))  # as a file would have it, with lists
+            before, now = (_joined(found, says) for found in (self.content, says))
             if changed := changed_settings(before, now):
                 raise PyroccamError(f"{path} was run with other settings: {'; '.join(changed)}")
 

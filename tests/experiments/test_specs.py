@@ -31,7 +31,7 @@ def spec():
         return {"error": float(seed), "nested": {"x": 2.0 * seed}}
 
     def files(given):
-        says = {"config": {**given.set, "names": given.names}}
+        says = {"config": {**given.set, "names": given.names, "sizes": (1, 2)}}
         for part in given.parts:
             yield File("rows", says, run, seeds(given), ("runs", part))
         yield File("whole", {}, lambda: {"all": [given.width]})
@@ -49,7 +49,7 @@ def test_what_is_finished_is_kept(spec, tmp_path, capsys):
     call(spec, "--out", tmp_path, "--seeds", 2)
     assert ran == [0, 0, 1, 1]
     found = read(tmp_path / "rows.json")
-    assert found["config"] == {"lr": 0.1, "names": ["a"]}
+    assert found["config"] == {"lr": 0.1, "names": ["a"], "sizes": [1, 2]}
     assert found["runs"]["x"] == found["runs"]["y"]
     assert found["runs"]["x"][1] == {"seed": 1, "error": 1.0, "nested": {"x": 2.0}}
     assert "torch" in found["versions"]

@@ -33,8 +33,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-
 __all__ = [
     "BODY",
     "COUNTS",
@@ -129,10 +127,10 @@ def learnt_mask(source: Source, count: int, rows: int) -> Array:
         rows: of the matrix; divides ``count``.
 
     Raises:
-        PyroccamError: for more rows than are read in a short time.
+        ValueError: for more rows than are read in a short time.
     """
     if rows > MOST_ROWS:
-        raise PyroccamError(f"densities that are learnt have at most {MOST_ROWS} rows, got {rows}")
+        raise ValueError(f"densities that are learnt have at most {MOST_ROWS} rows, got {rows}")
     start = max(source.number(), 1) / 8
     told = source.number()
     least, most = DENSITIES[1], DENSITIES[254]
@@ -164,15 +162,15 @@ def decode(content: bytes) -> dict[str, Tensor]:
         content: of the file.
 
     Raises:
-        PyroccamError: if it is of another kind or version, damaged or cut off.
+        ValueError: if it is of another kind or version, damaged or cut off.
     """
     if content[:4] != MAGIC or len(content) < HEAD.size:
-        raise PyroccamError("this is no packed network")
+        raise ValueError("this is no packed network")
     _, version, checksum, digest, *sizes = HEAD.unpack_from(content)
     if not 1 <= version <= VERSION:
-        raise PyroccamError(f"version {version}; this reads versions 1 to {VERSION}")
+        raise ValueError(f"version {version}; this reads versions 1 to {VERSION}")
     if hashlib.blake2b(content[BODY:], digest_size=8).digest() != checksum:
-        raise PyroccamError("the file is damaged or cut off")
+        raise ValueError("the file is damaged or cut off")
     middle = HEAD.size + sizes[0]
     end = middle + sizes[2]
     header = json.loads(_inflate(content[HEAD.size : middle], sizes[1], USUAL_TEXT))
@@ -182,7 +180,7 @@ def decode(content: bytes) -> dict[str, Tensor]:
         tensors[name] = _tensor(source, shape, dtype)
         sums.update(_bytes(tensors[name] + 0.0 if dtype.is_floating_point else tensors[name]))
     if sums.digest() != digest:
-        raise PyroccamError("the weights decode to other numbers than were written")
+        raise ValueError("the weights decode to other numbers than were written")
     tied = header.get("description", {}).get("tied", {})
     return tensors | {name: tensors[owner] for name, owner in tied.items()}
 
@@ -190,7 +188,7 @@ def decode(content: bytes) -> dict[str, Tensor]:
 def _inflate(packed: bytes, size: int, usual: bytes) -> bytes:
     out = zlib.decompressobj(zdict=usual).decompress(packed, size + 1)
     if len(out) != size:
-        raise PyroccamError("a part of the file has another length than it says")
+        raise ValueError("a part of the file has another length than it says")
     return out
 
 
@@ -203,7 +201,7 @@ def _declared(header: dict[str, Any]) -> list[tuple[str, list[int], torch.dtype]
     for name, words in described["modules"].items():
         kind = getattr(nn, words["type"], None)
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-            raise PyroccamError(f"{words['type']!r} is no module of torch")
+            raise ValueError(f"{words['type']!r} is no module of torch")
         with torch.device("meta"):  # shapes only
             module = kind(**{key: _argument(value) for key, value in words["arguments"].items()})
         for key, tensor in chain(module._parameters.items(), module._buffers.items()):

@@ -197,6 +197,7 @@ def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last")
         tensor([0.5000, 0.5000])
     """
     check("depth", depth, Annotated[int, Between(0, len(probs) - 1)])
+    check("rule", rule, TailRule)
     kept = probs[: depth + 1].clone()
     if rule == "tail_to_last":
         kept[-1] = probs[depth:].sum()

@@ -10,7 +10,6 @@ from .weight_path import Bytes, Milliseconds, Path, PathPoint, path
 __all__ = [
     "Against",
     "Bytes",
-    "Drmad",
     "Greedy",
     "Implicit",
     "IndefiniteCurvature",

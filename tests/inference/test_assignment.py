@@ -4,7 +4,7 @@ import pytest
 import torch
 from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior import mean_network
+from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.pruning.weight_sharing import (
     assign,
     assigned_guide,

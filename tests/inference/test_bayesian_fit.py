@@ -9,6 +9,7 @@ import torch
 from bayesian import QUICK, bayesian, noisy_net
 from fitting import assert_same, fit_weights, spy
 from pyroccam import guides, inference
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.storage.checkpoint import (
     CheckpointError,
@@ -68,9 +69,7 @@ def test_ways_to_predict():
     assert list(ways) == ["stochastic", "deterministic", "ensemble"]
     for how, found in ways.items():
         assert found == pytest.approx(fit.evaluate("test", how, draws=30))
-    with pytest.raises(
-        ValueError, match=r"how.*'stochastic', 'deterministic', 'ensemble'; got 'me"
-    ):
+    with pytest.raises(PyroccamError):
         fit.outputs(x, "mean")
 
 

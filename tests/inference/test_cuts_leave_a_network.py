@@ -156,7 +156,7 @@ def test_a_cut_that_costs_much_says_both_numbers():
     counts = torch.bincount(rows.y_train, minlength=3).double() + 1.0
     shares = counts / counts.sum()
     assert nothing == pytest.approx(-float(shares[rows.y_val].log().mean()), abs=6e-4)
-    assert inference.shrink(result, cut=inference.ByValidation()).warnings == []
+    assert not inference.shrink(result, cut=inference.ByValidation()).warnings
 
 
 def test_knowing_nothing_of_a_regression_is_a_normal_of_its_targets():

@@ -4,7 +4,7 @@ import numpy as np
 import plain
 import pytest
 import torch
-from pyroccam.data.errors import TooLarge
+from pyroccam.data.errors import PyroccamError, TooLarge
 from pyroccam.inference.draw_coding.architecture import read_network, tensors, write_network
 from pyroccam.inference.draw_coding.draw_file import Sent, decoded, encoded
 from pyroccam.inference.draw_coding.scales import deviation, nearest, scaled
@@ -138,7 +138,7 @@ def test_deviations_lie_on_a_grid():
     assert deviation(128) == 1.0
     assert [nearest(1.04 * value) for value in values[:-1]] == [*range(255)]
     assert scaled(np.array([2.0], np.float32), 120).tolist() == [1.0]
-    with pytest.raises(ValueError, match="deviation 1e-09: expected 1.5e-05"):
+    with pytest.raises(PyroccamError):
         nearest(1e-9)
-    with pytest.raises(ValueError, match="256 is no byte"):
+    with pytest.raises(PyroccamError):
         deviation(256)

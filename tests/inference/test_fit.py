@@ -179,9 +179,9 @@ def test_fixed_depths_and_other_data_that_cannot_be_fitted():
     rows = blobs()
     model, guide = pair(rows)
     fixed = model.at_depth(1)
-    with pytest.raises(ValueError, match="made for 54 training rows, the data has 45"):
+    with pytest.raises(PyroccamError):
         inference.fit(model, guide, blobs(n=50), **QUICK)
-    with pytest.raises(ValueError, match="CategoricalDepth.*FixedDepth.*guides.Deterministic"):
+    with pytest.raises(PyroccamError):
         inference.fit(fixed, guide, rows, **QUICK)
     with pytest.raises(PyroccamError):
         inference.fit(fixed, guides.Deterministic(fixed), rows, **{**QUICK, "kl_warmup": 0.5})

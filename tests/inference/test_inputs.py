@@ -88,7 +88,7 @@ def everything(fit):
         found["evidence"] = torch.tensor(inference.elbo.evidence(fit.model, fit.guide, data).elbo)
         groups = fit.to_arviz(draws=4)
         found["arviz"] = torch.tensor(groups["log_likelihood"]["y"].values)
-        found["curvature"] = next(iter(inference.posterior.curvature(fit, probes=4).values())).kappa
+        found["curvature"] = next(iter(fit.posterior.curvature(probes=4).values())).kappa
         small = inference.shrink(fit, cut=inference.Thresholds(1e9)).net
         found["compressed"] = torch.tensor([*predict.evaluate_net(small, fit.model, data).values()])
     elif isinstance(fit.model, models.LearntDepth):

@@ -166,7 +166,7 @@ def test_zeros_are_cut_with_what_they_feed_and_stored_sparsely():
     kept["0"][1] = False  # a unit without inputs
     kept["2"][:, 4] = False  # one that nobody reads
     kept["2"][0, 0] = False
-    fit = again((fit.model, guides.Pruned(fit.model, kept, begin=fit.guide)), fit)
+    fit = again((fit.model, guides.Points(fit.model, by=guides.Mask(kept), begin=fit.guide)), fit)
     small = inference.shrink(fit)
     assert small.report.architecture == "2-6"
     assert small.report.nonzero == 6 * 2 + 6 * 3 - 1
@@ -250,7 +250,7 @@ def test_what_cannot_be_is_said():
     with pytest.raises(PyroccamError):
         prune_weights(fitted(guide=guides.MeanField), keep=0.5)
     empty = {"0": torch.zeros(8, 2).bool()}
-    dead = again((fit.model, guides.Pruned(fit.model, empty, begin=fit.guide)), fit)
+    dead = again((fit.model, guides.Points(fit.model, by=guides.Mask(empty), begin=fit.guide)), fit)
     with pytest.raises(PyroccamError):
         inference.shrink(dead)
     with pytest.raises(PyroccamError):

@@ -4,6 +4,7 @@ import pyro
 import pytest
 import torch
 from pyroccam import guides, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Settings
 from pyroccam.inference.compilation import inductor
 from pyroccam.inference.compilation.products import products
@@ -110,7 +111,7 @@ def test_steps_round_alike_however_they_run(compile, monkeypatch):
 
 @pytest.mark.usefixtures("clean")
 def test_a_network_in_double_precision_has_no_products_to_round():
-    with pytest.raises(ValueError, match="precision='bf16' .* nothing that is trained is float32"):
+    with pytest.raises(PyroccamError):
         steps("bf16", False, dtype=torch.float64)
-    with pytest.raises(ValueError, match="precision must be 'bf16' or None, got .half."):
+    with pytest.raises(PyroccamError):
         Settings(precision="half")

@@ -174,7 +174,7 @@ def fit(fitted_wide):
 def test_the_smallest_network_that_is_as_good(fit):
     """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
     small = inference.shrink(fit, cut=inference.Search(60))
-    whole = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60)
+    whole = retrain(fit.posterior.mean_network(), fit, 60)
     left = sum(int(p.count_nonzero()) for p in small.net.parameters())
     assert left < sum(p.numel() for p in whole.net.parameters()) / 3
     worse = row_losses(small.net, fit) - whole.losses

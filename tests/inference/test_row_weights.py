@@ -13,6 +13,7 @@ from pyroccam import data as data_sets
 from pyroccam import guides, inference, models
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.data import DataError, Dataset
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics, selection
 from pyroccam.inference.posterior.depth import exact_depth_posterior
 from pyroccam.inference.training.settings import Settings
@@ -148,10 +149,10 @@ def test_what_means_nothing_with_weights_is_refused():
     assert "log_p" not in fit.to_arviz(4).sample_stats
     L = selection.Level()
     pair = model, guides.MeanField(model)
-    with pytest.raises(DataError, match="Two levels of rows with weights"):
+    with pytest.raises(DataError):
         inference.select(*pair, weighted, L, L, method=selection.OneLevel(), progress=False)
     plain = made("normal", n=60, test=40, val_fraction=0.0)
-    with pytest.raises(ValueError, match="rows of the data have no weights, but the model was"):
+    with pytest.raises(PyroccamError):
         inference.fit(*pair, plain, epochs=1, **QUICK)
 
 

@@ -346,7 +346,7 @@ def test_what_a_forward_makes_sure_of_is_no_part_of_its_words(tmp_path):
 
 def test_an_error_in_a_network_names_the_inputs():
     own = of(texts)
-    with pytest.raises(ValueError, match="unexpected keyword argument 'input_ids'") as raised:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'input_ids'") as raised:
         models.BayesianNetwork(Pair(), own, prior=models.priors.Normal())
     (note,) = raised.value.__notes__
     assert "given input_ids (6,) int64, attention_mask (6,) int64, each" in note

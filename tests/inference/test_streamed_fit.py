@@ -140,7 +140,7 @@ def test_a_streamed_epoch_goes_on_where_it_stood(tmp_path, monkeypatch, kind):
     other = data.stream(
         TensorDataset(*map(torch.from_numpy, arrays())), val=100, test=100, workers=0, seed=1
     )
-    with pytest.raises(inference.CheckpointError, match="training data"):
+    with pytest.raises(inference.CheckpointError):
         inference.fit(*depth_pair(other), other, out=tmp_path / "half", resume=True, **SHORT)
 
 

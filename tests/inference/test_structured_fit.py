@@ -9,6 +9,7 @@ from alternatives import EDGES, FIRST, batch, computed, graph, larger, pair, sma
 from fitting import assert_same, spy, stopped
 from plain import network
 from pyroccam import guides, inference
+from pyroccam.data.errors import PyroccamError
 from pyroccam.guides import StructureFamily
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
 from pyroccam.inference.posterior.layers import layer_moments, mean_network
@@ -251,7 +252,7 @@ def test_particles_that_change_state():
 
 
 def test_how_many_particles():
-    with pytest.raises(ValueError, match="particles must be a whole number of at least 1, got 0"):
+    with pytest.raises(PyroccamError):
         inference.Settings(particles=0)
 
 

@@ -165,7 +165,7 @@ def test_refusals(gnj: Fit) -> None:
 def test_what_a_narrowed_network_was_is_not_forgotten(digits: data.Dataset) -> None:
     model = models.BayesianNetwork(net(), digits, prior=P.GroupNormalJeffreys())
     fit = fitted(model, guides.MeanField(model), digits)
-    values = inference.shrink(fit, cut=inference.Thresholds(100.0)).irrelevance["1"].values
+    values = inference.shrink(fit, cut=inference.Thresholds(100.0)).report.irrelevance["1"].values
     smaller = inference.narrow(fit, cut=inference.Thresholds({"1": float(values.median())}))
     narrowed = fitted(*smaller, digits)
     other = inference.swap(narrowed, prior=P.LogUniform(), progress=False)

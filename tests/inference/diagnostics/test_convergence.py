@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pyroccam import guides
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.diagnostics.trend import LEAST_ROWS, convergence, trend
 from pyroccam.inference.training.settings import Settings
@@ -126,7 +127,7 @@ def test_a_warm_up_is_not_read_as_improvement():
 
 
 def as_fit(losses, model=None, guide=None, **settings):
-    parts = {"model": model, "guide": guide or SimpleNamespace(hold=0.0)}
+    parts = {"model": model, "guide": guide or SimpleNamespace(schedule=guides.Schedule(0.0))}
     settings = Settings(epochs=len(losses), **settings)
     data = SimpleNamespace(N=500)
     return SimpleNamespace(history=history(losses), settings=settings, data=data, **parts)
@@ -134,7 +135,7 @@ def as_fit(losses, model=None, guide=None, **settings):
 
 def test_a_fit_knows_when_its_objective_was_another():
     losses = np.ones(100) + 1e-3 * np.random.default_rng(0).normal(size=100)
-    held = SimpleNamespace(hold=0.6)
+    held = SimpleNamespace(schedule=guides.Schedule(0.6))
     annealed = SimpleNamespace(temperature=SimpleNamespace(schedule=SimpleNamespace(over=0.5)))
     for first, fit in (
         (1.0, as_fit(losses)),

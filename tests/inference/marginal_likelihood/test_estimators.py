@@ -210,7 +210,7 @@ def test_structures_one_by_one():
     edges = {("x", "y"): {"with": nn.Linear(3, 1), "without": nn.Linear(3, 1, bias=False)}}
     likelihood = models.Regression(1, scale=0.5, floor=0.0)
     model = models.StructuredNetwork(
-        models.StructureGraph(edges), rows, structure=priors.Categorical(torch.tensor([0.3, 0.7])),
+        models.StructureGraph(edges), rows, structure=priors.Categorical([0.3, 0.7]),
         prior=priors.Normal(), likelihood=likelihood,
     )  # fmt: skip
     fit = fitted(model, guides.MeanField(model), rows)

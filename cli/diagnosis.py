@@ -38,7 +38,7 @@ def runs_of(folder: Path) -> list[Path]:
         key=lambda path: int(path.name.partition("-")[2]),
     )
     if not seeds:
-        raise FileNotFoundError(f"{folder} is not a run; expected the folder of one")
+        raise FileNotFoundError(f"{folder} is not a run; expected a folder with a config.json")
     return seeds
 
 

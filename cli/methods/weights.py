@@ -18,7 +18,7 @@ from ...data.errors import PyroccamError
 from ...inference import load, shrink
 from ...inference.cutting import cut
 from ...inference.cutting.cost import compare_speed, count_parameters
-from ...inference.draw_coding import Draw
+from ...inference.draw_coding.options import Draw
 from ...inference.fits.fitting import Fit
 from ...inference.fits.numbers import Numbers
 from ...inference.marginal_likelihood import description_length
@@ -270,7 +270,7 @@ def cut_of(
         trained: the network with which that search begins.
     """
     nats = {} if tolerance is None else {"nats": tolerance}
-    if result.guide.traits.point:
+    if result.guide.traits.point and threshold is None:
         return None
     if epochs and threshold is None:
         return rules.Search(epochs, **nats, trained=trained)

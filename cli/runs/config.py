@@ -215,7 +215,9 @@ class RunConfig:
         if not path.is_file():
             seeds = sorted(folder.glob("seed-*/config.json"))
             one = f", such as {seeds[0].parent}" if seeds else ""
-            raise FileNotFoundError(f"{folder} is not a run; expected the folder of one{one}")
+            raise FileNotFoundError(
+                f"{folder} is not a run; expected a folder with a config.json{one}"
+            )
         content = read_json(path)
         with reading(path):
             return cls(**content["run"])._checked()

@@ -19,11 +19,11 @@ from ...inference.training.terminal import StopSignal
 from ..console import Part, PlainConsole
 from ..runs.opening import read_json
 from ..runs.summary import METRICS
-from .plan import Asked, Trial, cells_of, trials_of
+from .plan import Trial, cells_of
 from .pool import Pool, slots_of
 from .results import RESULTS, numbers_of, table, write_results
 
-__all__ = ["Ended", "run_sweep", "train_seeds"]
+__all__ = ["Ended", "run_sweep"]
 
 LOOK = 0.1  # seconds between looks at the processes
 
@@ -103,29 +103,3 @@ def _line(folder: Path, trial: Trial, failed: dict[str, str]) -> list[Part]:
     found = numbers_of(read_json(folder / trial.name / "metrics.json"))
     scores = [f"{METRICS[key]} {found[key]:.4f}" for key in METRICS if key in found][:3]
     return [f"{trial.name}: {', '.join(scores)} in {found['seconds']:.0f} s"]
-
-
-def train_seeds(
-    folder: Path, seeds: Sequence[int], asked: Asked, workers: int, device: str = "auto"
-) -> dict[int, Path]:
-    """Have the seeds of one setting trained by processes.
-
-    Arguments:
-        folder: of their sweep; more seeds may come to those that it has.
-        asked: what all share.
-        workers, device: see :func:`~pyroccam.cli.sweeps.pool.slots_of`.
-
-    Returns:
-        The folder of each run.
-
-    Raises:
-        PyroccamError: if one of them failed.
-        KeyboardInterrupt: if they were stopped.
-    """
-    trials = trials_of(asked, {"seed": seeds})
-    ended = run_sweep(PlainConsole(), folder, trials, workers=workers, device=device)
-    if ended.failed:
-        raise PyroccamError("; ".join(f"{name}: {why}" for name, why in ended.failed.items()))
-    if ended.left:
-        raise KeyboardInterrupt
-    return {trial.seed: folder / trial.name for trial in trials}

@@ -115,10 +115,10 @@ def test_a_run_makes_no_more_steps_than_that(tmp_path, monkeypatch):
         made["fit"] += 1
         step(self, rows)
 
-    def count_plain(training, epochs, lr):
+    def count_plain(training, epochs):
         fit = training._fit
         made["plain"] += epochs * -(-fit.data.N // fit.settings.batch_size)
-        return trained(training, epochs, lr)
+        return trained(training, epochs)
 
     monkeypatch.setattr(Trainer, "_step", count)
     monkeypatch.setattr(PlainTraining, "_train", count_plain)

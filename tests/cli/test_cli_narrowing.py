@@ -58,7 +58,7 @@ def test_a_run_goes_on_over_what_is_left(tmp_path, monkeypatch):
     call("fit", "gnj", *SMALL, *AT_ONCE, *more, "--out", folder, "--resume")
     assert metrics_of(folder)["structure"] == found["structure"]
     said = call("fit", "gnj", *SMALL, *AT_ONCE, "--set", "narrow=3", code=2)
-    assert "give the fractions of the run" in " ".join(said.split())
+    assert "narrow=3" in said
 
 
 def test_layers_are_named_as_they_were_before_they_were_cut(tmp_path):

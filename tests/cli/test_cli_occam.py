@@ -116,7 +116,7 @@ def test_a_run_that_ends_with_its_stack(tmp_path):
     said = call("fit", "occam", "--out", tmp_path / "run", *SMALL, *options)
     fit = load_fit(tmp_path / "run")
     assert isinstance(fit.model, models.BayesianStack)
-    assert f"Depth {fit.structure.depth_chosen} of 3 is enough" in said
+    assert f"Depth {fit.structure.depth_chosen} of 3 was chosen" in said
     small = inference.shrink(fit).net
     net = read(tmp_path / "run" / "compressed.pocc")
     assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in net.parameters())

@@ -52,8 +52,8 @@ def test_a_finished_run_is_loaded_and_its_weights_are_whole_numbers(run):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("prior=integers:0", "Integers(step) must be positive"),
-        ("prior=normal:1", "use priors.Integers, or guides.Delta(model)"),
+        ("prior=integers:0", "step=0"),
+        ("prior=normal:1", "WholeSteps of the prior Normal"),
         ("threshold=valley", "guide='rounded'"),
         ("finish=0.2", "finish=0.2"),
     ],

@@ -82,4 +82,3 @@ def test_what_no_words_reach_is_kept_as_tensors_and_exported(runs, tmp_path, mon
 def test_a_ready_network_takes_one_input(runs):
     said = call("fit", "gnj", "--data", runs["Pair"].with_suffix(".npz"), *SHORT, code=2)
     assert "has several inputs (ids (5,) int64" in said
-    assert "Give --network package.module:f" in said

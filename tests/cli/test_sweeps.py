@@ -15,7 +15,7 @@ from pyroccam.cli.console import PlainConsole
 from pyroccam.cli.runs import run as runs
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.sweeps import pool
-from pyroccam.cli.sweeps.driver import run_sweep, train_seeds
+from pyroccam.cli.sweeps.driver import run_sweep
 from pyroccam.cli.sweeps.plan import Asked, parse_lists, trials_of
 from pyroccam.cli.sweeps.pool import Pool, slots_of
 from pyroccam.cli.sweeps.results import finished_cells
@@ -23,7 +23,6 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.storage.lock import claimed
 from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
 
-from experiments.published.runner import add_seeds
 from experiments.trials import deaths
 
 SETS = {"max_depth": 1, "width": 4, "data.n": 120, "steps": 12, "batch_size": 54, "compile": False}
@@ -320,28 +319,6 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(forked, tmp_path, monkeyp
     assert [row["state"] for row in rows_of(tmp_path)] == ["failed", "done"]
     monkeypatch.setattr(Trainer, "_step", original)
     assert sweep(tmp_path, {"lr": [0.02, 0.01]}).failed == {}
-
-
-def test_a_script_takes_its_seeds_from_workers(forked, tmp_path, monkeypatch):
-    """The runs are trained by the sweep, and read by the script."""
-    here, original = os.getpid(), Trainer._step
-
-    def elsewhere(trainer, rows):
-        assert os.getpid() != here
-        original(trainer, rows)
-
-    monkeypatch.setattr(Trainer, "_step", elsewhere)
-    add_seeds(
-        tmp_path / "ours.json", 2, "ddn", "spirals", say=str,
-        row=lambda one: {"seed": one.metrics["seed"], "nll": one.metrics["test"]["nll"]},
-        numbers=lambda one: {"nll": one["nll"]}, runs=tmp_path / "runs", device="cpu", workers=2,
-        sets={**{k: v for k, v in SETS.items() if k != "max_depth"}, "depth": 1},
-    )  # fmt: skip
-    found = json.loads((tmp_path / "ours.json").read_text())
-    assert [one["seed"] for one in found["runs"]] == [0, 1]
-    assert found["spread"]["nll"]["n"] == 2
-    with pytest.raises(PyroccamError):
-        train_seeds(tmp_path / "runs", [0], Asked("nothing"), 1)
 
 
 def test_a_run_is_done_once_all_of_it_is_written(tmp_path, monkeypatch):

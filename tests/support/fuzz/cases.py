@@ -35,10 +35,10 @@ def make_case(made: Specimens, work: Path, seed: int, number: int) -> Case:
 
 def sound_cases(made: Specimens, work: Path) -> list[Case]:
     """Every way in with a sound specimen: a fuzzer of what refuses everything finds nothing."""
-    networks, packed, (csv, npz, *_) = made.networks, made.packed[:-1], made.tables
+    networks, files, (csv, npz, *_) = made.networks, made.packed[:-1], made.tables
     cases = [
         *(Case("network", str(path), partial(inference.load, path), "pass") for path in networks),
-        *(Case("packed", str(path), partial(packed.read, path), "pass") for path in packed),
+        *(Case("packed", str(path), partial(packed.read, path), "pass") for path in files),
         Case("table", "csv", lambda: data.load(csv, target="label"), "pass"),
         Case("table", "npz", lambda: data.load(npz), "pass"),
         *(Case("stream", str(path), partial(streamed, path), "pass") for path in made.streams),

@@ -15,13 +15,14 @@ from . import (
     selection,
 )
 from .comparison import side_by_side, swap
-from .draw_coding import Draw
+from .draw_coding.options import Draw
 from .elbo.estimator import EnumMeanFieldELBO
 from .fits.fitting import fit, fit_repeats
 from .fits.result import Fit, Repeats
 from .marginal_likelihood import description_length, evidence
 from .packing.small import Small
-from .pruning import (
+from .pruning import narrow
+from .pruning.options import (
     ByValidation,
     Codebook,
     Digits,
@@ -30,9 +31,9 @@ from .pruning import (
     Steps,
     Thresholds,
     Valley,
-    narrow,
 )
-from .selection import Bytes, Milliseconds, path, select
+from .selection import path, select
+from .selection.weight_path import Bytes, Milliseconds
 from .shrinking import load, shrink
 from .storage.checkpoint import CheckpointError
 from .training.settings import Settings

@@ -11,8 +11,9 @@ from torch import nn
 from ..data.errors import PyroccamError
 from ..models.likelihoods import Likelihood
 from ..models.networks.stack import DepthStack
-from .draw_coding import Draw, draw, draw_own, is_draw
+from .draw_coding import draw, draw_own, is_draw
 from .draw_coding import read as read_draw
+from .draw_coding.options import Draw
 from .packing.packed import read
 from .packing.small import Small
 from .pruning.compression import compressed
@@ -127,7 +128,7 @@ def load(
     path: str | Path, like: nn.Module | None = None, likelihood: Likelihood | None = None
 ) -> nn.Module:
     """The network in a folder or a file that :meth:`Small.save
-    <pyroccam.inference.packing.Small.save>` wrote, in evaluation mode, on the CPU; runs no pickled
+    <pyroccam.inference.Small.save>` wrote, in evaluation mode, on the CPU; runs no pickled
     code.
 
     It may be a stranger's: it is compared with its digests, and memory is asked for before it is

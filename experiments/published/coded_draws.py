@@ -34,7 +34,8 @@ from matplotlib.figure import Figure
 from pyroccam.cli.methods.weights import cut_of, evaluate
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.draw_coding import Draw, decoded, draw
+from pyroccam.inference import Draw
+from pyroccam.inference.draw_coding import decoded, draw
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import styled
 from pyroccam.inference.pruning.decision import decide

@@ -2,6 +2,6 @@
 
 from .draw_file import decoded, is_draw, read
 from .drawn import draw, draw_own
-from .options import CodeWord, Draw, DrawReport
+from .options import CodeWord, DrawReport
 
-__all__ = ["CodeWord", "Draw", "DrawReport", "decoded", "draw", "draw_own", "is_draw", "read"]
+__all__ = ["CodeWord", "DrawReport", "decoded", "draw", "draw_own", "is_draw", "read"]

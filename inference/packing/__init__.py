@@ -6,7 +6,6 @@ from .fusing import fused
 from .packed import PackedFileError, PackedSize
 from .quantise import Codebook, FixedPoint, Multiples, Significand, quantised
 from .rates import Rates, group_rates
-from .small import Small
 
 __all__ = [
     "Codebook",
@@ -18,7 +17,6 @@ __all__ = [
     "PackedSize",
     "Rates",
     "Significand",
-    "Small",
     "bit_precision",
     "fused",
     "group_rates",

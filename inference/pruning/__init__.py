@@ -7,19 +7,10 @@ from .intervals import scale_intervals
 from .inventory import bytes_by_part, input_use, remains
 from .magnitude import prune_weights, share_weights, splice_weights
 from .narrowing import narrow
-from .options import ByValidation, Codebook, Digits, Noise, Search, Steps, Thresholds, Valley
 from .variance_network import mean_costs, without_means
 
 __all__ = [
-    "ByValidation",
-    "Codebook",
-    "Digits",
-    "Noise",
     "Report",
-    "Search",
-    "Steps",
-    "Thresholds",
-    "Valley",
     "at_depth",
     "bytes_by_part",
     "choose_structure",

@@ -5,17 +5,15 @@ from .hypergradient import NonFiniteGradient
 from .levels import Against, InverseGamma, Level
 from .methods import Greedy, Implicit, OneLevel, Random, Unrolled
 from .self_tuning import SelfTuning
-from .weight_path import Bytes, Milliseconds, Path, PathPoint, path
+from .weight_path import Path, PathPoint, path
 
 __all__ = [
     "Against",
-    "Bytes",
     "Greedy",
     "Implicit",
     "IndefiniteCurvature",
     "InverseGamma",
     "Level",
-    "Milliseconds",
     "NonFiniteGradient",
     "OneLevel",
     "Path",

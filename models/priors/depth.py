@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, NotNegative, Options, Positive
+from ...data.ranges import Between, NotNegative, Options, Positive, check
 
 __all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Powered", "Uniform", "Vector", "parse"]
 
@@ -107,8 +107,9 @@ class Vector(Options):
     probs: Sequence[Positive]
 
     def __init__(self, probs: Sequence[float] | Tensor) -> None:
-        object.__setattr__(self, "probs", tuple(float(p) for p in probs))
-        self.__post_init__()
+        given = probs.tolist() if isinstance(probs, Tensor) else probs
+        check("probs", given, Sequence[Positive])
+        object.__setattr__(self, "probs", tuple(map(float, given)))
 
     def log_probs(self, depths: int) -> Tensor:
         if len(self.probs) != depths:

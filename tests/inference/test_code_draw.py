@@ -10,7 +10,8 @@ import torch
 from fitting import blobs
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.draw_coding import Draw, decoded, draw
+from pyroccam.inference import Draw
+from pyroccam.inference.draw_coding import decoded, draw
 from pyroccam.inference.draw_coding import sending as sending_module
 from pyroccam.inference.draw_coding.phases import Phase, shifted
 from pyroccam.inference.training.step import TrainingStep

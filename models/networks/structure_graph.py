@@ -201,12 +201,9 @@ class StructureGraph(nn.Module):
     def _together(self, vertex: str, into: list[Edge], parts: list[Tensor]) -> Tensor:
         function = self.aggregate[vertex]
         shapes = {edge.name: tuple(part.shape) for edge, part in zip(into, parts, strict=True)}
+        given = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items())
         how = getattr(function, "__name__", str(function))
-        misfit = ValueError(
-            f"Vertex {vertex!r} cannot {how} what its edges give, "
-            + ", ".join(f"{name!r} {shape}" for name, shape in shapes.items())
-            + f": choose another aggregate={{{vertex!r}: ...}}, or other primitives."
-        )
+        misfit = PyroccamError(f"Vertex {vertex!r} cannot {how} what its edges give, {given}.")
         if function in (add, mean) and len({*shapes.values()}) > 1:  # they would be broadcast
             raise misfit
         try:

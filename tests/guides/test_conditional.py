@@ -489,7 +489,7 @@ def test_the_fit_of_a_weight_is_an_ordinary_one(fit):
         3,
     )
     assert type(narrowed[1]) is guides.MeanField
-    assert inference.evidence(one, passes=2).value < 0
+    assert inference.evidence(one, by=inference.marginal_likelihood.Bound(passes=2)).value < 0
     assert one.to_arviz(draws=5) is not None
     assert {f.name for f in inference.diagnostics.diagnose(one, draws=50, progress=False)}
     more = inference.fit(*copy.deepcopy((one.model, one.guide)), fit.data, **SHORT)
@@ -652,12 +652,12 @@ def test_copies_and_states_are_the_guide_again():
     for pair in ((model, guide), copied, (model, plain)):
         torch.manual_seed(1)
         found.append(bound(*pair).terms(*batch).loss())
-        assert torch.equal(pair[1].at(0.3).posterior("0.weight").mean,
+        assert torch.equal(pair[1].condition(0.3).posterior("0.weight").mean,
                            guide.condition(0.3).posterior("0.weight").mean)  # fmt: skip
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     assert copied[1].handler is not guide.handler
-    assert guide.double().at(0.3).posterior("0.weight").mean.dtype == torch.float64
+    assert guide.double().condition(0.3).posterior("0.weight").mean.dtype == torch.float64
 
 
 @pytest.mark.parametrize("compile", [False, "graph"])

@@ -329,14 +329,14 @@ def test_the_fit_of_a_number_is_an_ordinary_one():
     assert one.model.spec["prior"] == priors.Normal(0.3)
     narrowed, _ = inference.narrow(one)
     assert [float(p.scale) for p in narrowed.priors()] == pytest.approx([0.3] * 2)
-    assert (
-        inference.evidence(one, passes=2).value != inference.evidence(fit.at(3.0), passes=2).value
-    )
+    by = inference.marginal_likelihood.Bound(passes=2)
+    bounds = [inference.evidence(f, by=by) for f in (one, fit.at(3.0))]
+    assert bounds[0].value != bounds[1].value
     more = inference.fit(one.model, one.guide, blobs(), **SHORT)
     assert type(more.guide) is guides.MeanField
-    with pytest.raises(ValueError, match=r"for each prior\.scale from 0\.05 to 5\.\nChoose one"):
+    with pytest.raises(PyroccamError):
         inference.shrink(fit)
-    with pytest.raises(ValueError, match=r"prior\.scale 9 is outside .*\n.*extrapolate=True"):
+    with pytest.raises(PyroccamError):
         fit.at(9.0)
     with pytest.raises(PyroccamError):
         fit.at(0.0)

@@ -37,7 +37,7 @@ def test_shapes_and_wrappers(kind, dtype):
     masked = law.mask(torch.tensor([True, False])).log_prob(value)
     assert torch.equal(masked[..., 0], law.log_prob(value)[..., 0])
     assert not masked[..., 1].any()
-    with pytest.raises(PyroccamError):
+    with pytest.raises(ValueError, match="support"):
         wide.log_prob(torch.full_like(value, math.nan))
     assert laws(dtype, validate_args=False)[kind].expand((5, 2))._validate_args is False
 
@@ -45,7 +45,7 @@ def test_shapes_and_wrappers(kind, dtype):
 def test_values_off_the_simplex():
     for law in (laws()["categorical"], laws()["dirichlet"]):
         for value in (t([0.2, 0.3, 0.5]), t([0.0, -math.inf, -math.inf])):  # γ; a vertex
-            with pytest.raises(PyroccamError):
+            with pytest.raises(ValueError, match="support"):
                 law.log_prob(value)
         with pytest.raises(NotImplementedError):
             td.biject_to(law.support)
@@ -71,7 +71,7 @@ def test_what_is_refused(law):
 
 
 def test_what_dirichlet_refuses():
-    with pytest.raises(PyroccamError):
+    with pytest.raises(ValueError, match="concentration"):
         ExpDirichlet(torch.tensor([1.0, 0.0]))
     for wrong in (torch.ones(()), torch.ones(4, 1)):
         for law in (ExpDirichlet, lambda w: ExpRelaxedCategorical(1.0, w)):

@@ -37,11 +37,11 @@ class TestNormal(PriorCase):
         ("normal:learn-each", priors.Normal(learn="weight")),
     )
     refused = (
-        ({"scale": 0.0}, r"scale\) must be positive and finite, got 0.0"),
-        ({"scale": "fan"}, "must be one of 'fan_in'; got 'fan'"),
-        ({"loc": math.inf}, r"loc\) must be finite, got inf"),
-        ({"learn": "each"}, r"learn\).*None, 'layer', 'scale', 'weight'; got 'each'"),
-        ({"learn": "weight", "loc": 1.0}, "learn='weight'\\) has means of 0, got loc=1.0"),
+        {"scale": 0.0},
+        {"scale": "fan"},
+        {"loc": math.inf},
+        {"learn": "each"},
+        {"learn": "weight", "loc": 1.0},
     )
 
     def learns(self, prior):
@@ -56,7 +56,7 @@ class TestLogUniform(PriorCase):
         (" Log-Uniform ", priors.LogUniform()),
         ("log_uniform:molchanov", priors.LogUniform("molchanov")),
     )
-    refused = (({"kl": "sigmoid"}, "'exact', 'molchanov', 'refit'; got 'sigmoid'"),)
+    refused = ({"kl": "sigmoid"},)
     improper = ("weight",)
 
 
@@ -73,14 +73,14 @@ class TestMultiSpike(PriorCase):
         ("multi-spike:7:first-free", priors.MultiSpike(7, first="free")),
     )
     refused = (
-        ({"levels": 4}, "levels.*odd number in 3 ... 15.*\\nTry 3"),
-        ({"levels": True}, "levels.*got True"),
-        ({"levels": 5, "kl": "achterhold"}, "kl.*windows overlap for 5"),
-        ({"kl": "published"}, "kl.*exact"),
-        ({"first": "last"}, "first.*levels"),
-        ({"rate": 0.0}, "rate.*positive"),
-        ({"least": -1.0}, "least.*positive"),
-        ({"start": math.inf}, "start.*positive"),
+        {"levels": 4},
+        {"levels": True},
+        {"levels": 5, "kl": "achterhold"},
+        {"kl": "published"},
+        {"first": "last"},
+        {"rate": 0.0},
+        {"least": -1.0},
+        {"start": math.inf},
     )
     improper = ("weight",)
 
@@ -94,7 +94,7 @@ class TestGroupNormalJeffreys(PriorCase):
         ("gnj", priors.GroupNormalJeffreys()),
         ("gnj:refit", priors.GroupNormalJeffreys("refit")),
     )
-    refused = (({"kl": "x"}, r"kl\).*got 'x'"),)
+    refused = ({"kl": "x"},)
     improper = ("scale",)
     grouped = True
 
@@ -103,9 +103,9 @@ class TestGroupHorseshoe(PriorCase):
     variants = (priors.GroupHorseshoe(1e-5),)
     words = (("ghs", priors.GroupHorseshoe()), ("ghs:1e-4", priors.GroupHorseshoe(1e-4)))
     refused = (
-        ({"tau0": -1.0}, r"tau0\).*positive.*got -1.0"),
-        ({"tau0": 1e-20}, "between 1e-15 and 1e15, got 1e-20"),
-        ({"tau0": "1e-5"}, r"tau0\) must be a number, got '1e-5'"),
+        {"tau0": -1.0},
+        {"tau0": 1e-20},
+        {"tau0": "1e-5"},
     )
     at_their_best = ("global.a", "scale.a")
     grouped = True
@@ -117,7 +117,7 @@ class TestGroupHorseshoe(PriorCase):
 class TestGroupHalfCauchy(PriorCase):
     variants = (priors.GroupHalfCauchy(1e-5),)
     words = (("half-cauchy:0.1", priors.GroupHalfCauchy(0.1)),)
-    refused = (({"tau0": math.nan}, r"tau0\).*got nan"),)
+    refused = ({"tau0": math.nan},)
     grouped = True
 
     def centre(self, prior, latent):
@@ -127,7 +127,7 @@ class TestGroupHalfCauchy(PriorCase):
 class TestARD(PriorCase):
     variants = (priors.ARD(), priors.ARD("group"), priors.ARD("layer"))
     words = (("ard", priors.ARD()), ("ard:layer", priors.ARD("layer")))
-    refused = (({"per": "unit"}, r"per\).*'weight', 'group', 'layer'; got 'unit'"),)
+    refused = ({"per": "unit"},)
     improper = ("weight",)
 
 
@@ -140,15 +140,15 @@ class TestStudentT(PriorCase):
     variants = (priors.StudentT(2.0, scale=0.5),)
     words = (("student-t:2", priors.StudentT(2.0)),)
     refused = (
-        ({"df": 0.0}, r"df\).*got 0.0"),
-        ({"df": 1e3, "scale": 2.0}, r"at most 100, got 1000.0: take priors.Normal\(2.0\)"),
+        {"df": 0.0},
+        {"df": 1e3, "scale": 2.0},
     )
 
 
 class TestUnsquaredNorm(PriorCase):
     variants = (priors.UnsquaredNorm(0.7),)
     words = (("unsquared_norm:2", priors.UnsquaredNorm(2.0)),)
-    refused = (({"rate": 0.0}, r"rate\) must be positive and finite, got 0.0"),)
+    refused = ({"rate": 0.0},)
     closed = False
 
 
@@ -156,10 +156,10 @@ class TestSpikeSlab(PriorCase):
     variants = (priors.SpikeSlab(0.1), priors.SpikeSlab(0.1, per="weight"))
     words = (("spike-slab:0.1", priors.SpikeSlab(0.1)),)
     refused = (
-        ({"slab": 1.0}, r"slab\).*\(0, 1\), got 1.0"),
-        ({"slab": "x"}, r"slab\).*\(0, 1\), got 'x'"),
-        ({"temperature": 0.0}, r"temperature\).*\(0, 1\], got 0.0"),
-        ({"per": "layer"}, "'group', 'weight'; got 'layer'"),
+        {"slab": 1.0},
+        {"slab": "x"},
+        {"temperature": 0.0},
+        {"per": "layer"},
     )
 
 
@@ -171,13 +171,13 @@ class TestGaussianMixture(PriorCase):
         ("mixture:8:0.9", priors.GaussianMixture(8, zero=0.9)),
     )
     refused = (
-        ({"components": 1}, r"components\) must be .* at least 2, got 1"),
-        ({"components": 2.5}, r"components\) must be a whole .* got 2\.5"),
-        ({"zero": 1.0}, r"zero\) must be .* \(0, 1\), got 1\.0"),
-        ({"spread": -1.0}, r"spread\) must be positive.* got -1\.0"),
-        ({"scale": 0.0}, r"scale\) must be positive.* got 0\.0"),
-        ({"precision": (0.0, 1.0)}, r"precision\).* got 0\.0"),
-        ({"per": "group"}, "'network', 'layer'; got 'group'"),
+        {"components": 1},
+        {"components": 2.5},
+        {"zero": 1.0},
+        {"spread": -1.0},
+        {"scale": 0.0},
+        {"precision": (0.0, 1.0)},
+        {"per": "group"},
     )
     closed = False
 
@@ -189,9 +189,9 @@ class TestIntegers(PriorCase):
     variants = (priors.Integers(0.3), priors.Integers(bias_step=0.25, components=1))
     words = (("integers", priors.Integers()), ("integers:0.1", priors.Integers(0.1)))
     refused = (
-        ({"step": 0.0}, r"step\) must be positive.* got 0\.0"),
-        ({"bias_step": -1.0}, r"bias_step\) must be positive.* got -1\.0"),
-        ({"components": 0}, r"components\) must be .* at least 1, got 0"),
+        {"step": 0.0},
+        {"bias_step": -1.0},
+        {"components": 0},
     )
     closed = False
 

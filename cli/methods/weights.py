@@ -321,7 +321,7 @@ def _compressed(
     weights = sum(one.bits for one in small.size.tensors if one.name in wide) / 8
     rate = small.size.rate(result.model.parameters_before)
     sizes = {"file_bytes": small.bytes, "file_rate": rate, "weight_bytes": weights, **why}
-    return small, sizes, load(path, like=small.net)
+    return small, sizes, load(path, like=small.net if small.undescribed else None)
 
 
 def network_of_file(

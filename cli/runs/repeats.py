@@ -27,7 +27,7 @@ def put_together(
     try:
         summary["together"] = fits.evaluate(noise=config.options.get("noise", "weights"))
     except ValueError as error:  # every seed has test rows of its own
-        console.say(f"{error} That is --set data.seed={config.settings['seed']}.")
+        console.say(f"{error}: --set data.seed={config.settings['seed']}.")
     write_json(out / "metrics.json", {"repeats": found, "spread": summary})
     seal(out)
     print_repeats(console, summary, len(found))

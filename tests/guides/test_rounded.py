@@ -237,13 +237,11 @@ def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
 def test_what_does_not_go_together(result):
     other = models.BayesianNetwork(nn.Linear(2, 3), result.data, prior=priors.Normal())
     with pytest.raises(PyroccamError):
-        guides.Rounded(other)
+        guides.Points(other, by=guides.WholeSteps())
     with pytest.raises(PyroccamError):
-        guides.Rounded(result.model, begin=guides.MeanField(other))
+        guides.Points(result.model, by=guides.WholeSteps(), begin=guides.MeanField(other))
     with pytest.raises(PyroccamError):
         inference.shrink(result, cut=inference.Search(1))
-    with pytest.raises(PyroccamError):
-        inference.shrink(result, code=inference.Digits("deviation"))
     with pytest.raises(PyroccamError):
         inference.shrink(result, cut=inference.Thresholds(1.0))
 

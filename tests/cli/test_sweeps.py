@@ -3,11 +3,12 @@
 import csv
 import json
 import os
-import random
 import signal
+import subprocess
 import sys
 import time
 
+import kills
 import pytest
 from command_line import call, metrics_of
 from pyroccam.cli.commands import app
@@ -22,8 +23,6 @@ from pyroccam.cli.sweeps.results import finished_cells
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.storage.lock import claimed
 from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
-
-from experiments.trials import deaths
 
 SETS = {"max_depth": 1, "width": 4, "data.n": 120, "steps": 12, "batch_size": 54, "compile": False}
 ASKED = Asked("ldn", "spirals", sets=SETS)
@@ -204,7 +203,7 @@ def test_a_run_is_that_of_the_command_alone(swept, tmp_path):
     call("fit", "ldn", *words, "--set", "lr=0.003", "--seed", 1, *SPARE, "--threads", 1,
          "--out", tmp_path / "alone")  # fmt: skip
     alone, ours = (tmp_path / "alone", swept / "lr=0.003" / "seed-1")
-    assert deaths.digest_of_run(alone) == deaths.digest_of_run(ours)
+    assert kills.outcome(alone) == kills.outcome(ours)
 
 
 # -- deaths ---------------------------------------------------------------------------------------
@@ -234,24 +233,29 @@ def test_a_killed_run_goes_on_to_the_same_bits(swept, forked, tmp_path, monkeypa
     assert (ended.left, ended.failed) == (0, {})
     assert steps.read_text().split() == ["7", "8", "9", "10", "11"]
     name = "lr=0.003/seed-1"
-    assert deaths.digest_of_run(tmp_path / "s" / name) == deaths.digest_of_run(swept / name)
+    assert kills.outcome(tmp_path / "s" / name) == kills.outcome(swept / name)
 
 
 def test_a_killed_driver_loses_nothing(forked, tmp_path, monkeypatch):
-    """With processes as they are; `python -m experiments.trials.deaths` kills many."""
-    lists, epochs = {"seed": [0]}, 12
-    asked = Asked("ldn", "digits", sets={**deaths.SETS, "epochs": epochs})
-    trials = trials_of(asked, lists)
-    how = {"options": ["--no-figures"], "workers": 1, "device": "cpu"}
-    run_sweep(PlainConsole(), tmp_path / "alone", trials, **how)
+    """With processes as they are."""
+    sets = {"max_depth": 2, "width": 8, "compile": False, "batch_size": 64, "epochs": 12}
+    asked = Asked("ldn", "digits", sets=sets)
+    sweep(tmp_path / "alone", {"seed": [0]}, asked)
     monkeypatch.undo()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    found = deaths.kill_some(
-        "driver", 1, tmp_path / "killed", tmp_path / "alone", epochs, random.Random(0), lists
-    )
-    assert {name: found[name] for name in ("kills", "lost", "other_bits", "workers_left")} == {
-        "kills": 1, "lost": 0, "other_bits": 0, "workers_left": 0,
-    }  # fmt: skip
+    given = [f"--set={name}={json.dumps(value)}" for name, value in sets.items()]
+    words = ["sweep", "ldn", "--data", "digits", *given, "--sweep", "seed=0", *SPARE]
+    command = [sys.executable, "-c", "from pyroccam.cli.main import main; main()", *words]
+    command += ["--workers", "1", "--device", "cpu", "--out", str(tmp_path / "killed")]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    folder = tmp_path / "killed" / "ldn-digits" / "seed-0"
+    while not (folder / "config.json").is_file():
+        assert driver.poll() is None
+        time.sleep(0.01)
+    driver.kill()
+    driver.wait()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    assert kills.outcome(folder) == kills.outcome(tmp_path / "alone" / "ldn-digits" / "seed-0")
 
 
 def test_a_run_that_another_process_has_is_waited_for(forked, tmp_path):

@@ -452,8 +452,8 @@ def test_rows_of_a_prediction_have_the_channels_of_training() -> None:
             d.packed(other)
 
 
-def test_a_bad_cell_of_a_type_that_numpy_has_not_is_named():
+def test_ids_of_a_type_that_numpy_has_not_are_named():
     x = torch.ones(6, 2, dtype=torch.bfloat16)
-    x[3, 1] = float("nan")
-    with pytest.raises(data.DataError, match="nan in row 3"):
-        Dataset.from_tensors(x, torch.arange(6) % 2, x[:2], torch.tensor([0, 1]))
+    x[3, 1] = -1.0
+    with pytest.raises(data.DataError, match="holds -1 in row 3"):
+        Dataset.from_tensors(x, torch.arange(6) % 2, x[:2], torch.tensor([0, 1]), ids=True)

@@ -79,8 +79,8 @@ _SHORT.maxlevel = 3
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, of any length."""
-    return _SHORT.repr(value)
+    """A value as it may stand in a message: cut short, and printable on every terminal."""
+    return _printable(_SHORT.repr(value))
 
 
 def listed(names: Iterable[object], most: int = 8) -> str:

@@ -1,8 +1,7 @@
 """Ranges that stand in the types of options, and the one check that reads them.
 
-class Search(Options): epochs: Count = 40; rates: Sequence[Positive] = (1e-3,)
-@checked
-def draw(self, draws: Count = 20, how: Literal["means", "draws"] = "draws"): ...
+A field ``epochs: Count = 40`` of :class:`Options`, or an argument ``how: Literal["mean", "draw"]``
+of a function that is :func:`checked`, takes nothing else.
 """
 
 from __future__ import annotations

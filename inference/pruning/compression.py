@@ -130,16 +130,18 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
     shared = _shared(model, decision.sizes, books)
     steps = dict(guide.steps)
     variances = _variances(report, layer_moments(model, guide), model)
+    digits = rule if isinstance(rule, Digits) else Digits()
+    rounded_ones = {
+        n: v
+        for n, v in variances.items()
+        if n not in shared and n not in steps and _weights(small, n).any()
+    }
+    if not rounded_ones and (digits.significand, digits.exponent) != ("relative", "range"):
+        raise PyroccamError(f"code={rule}", "weights that are neither shared nor whole steps")
     if isinstance(rule, Steps):
-        priced_ones = {
-            n: v
-            for n, v in variances.items()
-            if n not in shared and n not in steps and _weights(small, n).any()
-        }
-        small, found_steps = _at_a_price(small, priced_ones, fit)
+        small, found_steps = _at_a_price(small, rounded_ones, fit)
         steps |= found_steps
     kept = {n: (w[w != 0], variances[n][w != 0]) for n in variances for w in [_weights(small, n)]}
-    digits = rule if isinstance(rule, Digits) else Digits()
     bits = bit_precision(kept, significand=digits.significand, exponent=digits.exponent)
     where = {name: inside(small, name) for name in bits}
     # An absolute step belongs to the published rules, digits to the other.

@@ -244,6 +244,8 @@ def test_what_does_not_go_together(result):
         inference.shrink(result, cut=inference.Search(1))
     with pytest.raises(PyroccamError):
         inference.shrink(result, cut=inference.Thresholds(1.0))
+    with pytest.raises(PyroccamError):
+        inference.shrink(result, code=inference.Digits("deviation"))
 
 
 def test_it_begins_at_another(result):

@@ -341,6 +341,8 @@ def compare(
         Yao, Vehtari, Simpson, Gelman 2018, Using stacking to average Bayesian predictive
         distributions.
     """
+    if not fits:
+        raise PyroccamError("fits={}", "one or more, by name")
     first = next(iter(fits.values())).data
     for name, fit in fits.items():
         if not same_targets(first, fit.data, split):

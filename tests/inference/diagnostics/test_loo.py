@@ -178,6 +178,8 @@ def test_what_has_no_loo(spirals: data.Dataset, depth: Fit, network: Fit) -> Non
     other = inference.fit(*_pair(network, data.load("spirals", seed=1)), epochs=1, progress=False)
     with pytest.raises(PyroccamError):
         diagnostics.compare({"a": network, "b": other}, split="test")
+    with pytest.raises(PyroccamError):
+        diagnostics.compare({})
 
 
 def _pair(fit: Fit, d: data.Dataset) -> tuple[models.BayesianNetwork, nn.Module, data.Dataset]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+sys.path.append(str(HERE.parent))  # for the pages that experiments and benchmarks write
 
 project = "pyroccam"
 author = "the authors of pyroccam"

@@ -24,7 +24,7 @@ from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names
 from .marginal import Marginal
-from .ranges import AtLeastTwo, ShareOrZero, Whole, checked
+from .ranges import AtLeastTwo, Seed, ShareOrZero, checked
 from .raw import keep_raw
 from .record import differences, record
 from .splits import Scaling, along, carve, moments, number_groups, rescale
@@ -445,7 +445,7 @@ class Dataset:
         y_val: Any = None,
         task: Task | None = None,
         val_fraction: ShareOrZero = 0.1,
-        seed: Whole = 0,
+        seed: Seed = 0,
         standardise: bool = True,
         name: str = "tensors",
         class_names: str | Sequence[object] = (),

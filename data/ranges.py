@@ -6,25 +6,33 @@ of a function that is :func:`checked`, takes nothing else.
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import inspect
 import math
 import sys
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
 
 from .errors import PyroccamError, shown
 
 __all__ = [
     "AtLeastTwo", "Between", "Count", "Finite", "Fraction", "NotNegative", "Options", "Positive",
-    "Share", "ShareOrZero", "Whole", "allows", "check", "checked", "kinds_of", "nearest",
+    "Seed", "Share", "ShareOrZero", "Whole", "allows", "check", "checked", "kinds_of", "name_of",
+    "nearest",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+HAS = {
+    "DepthPrior": ("log_probs",), "Fit": ("model", "guide"), "Repeats": ("fits",),
+    "Splits": ("parts", "device"), "TargetSpec": ("N", "task", "outputs", "input_shape"),
+}  # fmt: skip
+"""What is asked of a value whose class its door cannot import, by the name of the type."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ Fraction = Annotated[float, Between(0.0, 1.0)]
 Whole = Annotated[int, Between(0)]
 Count = Annotated[int, Between(1)]
 AtLeastTwo = Annotated[int, Between(2)]
+Seed = Annotated[int, Between(0, 2**63 - 1)]
 
 
 class Options:
@@ -82,8 +91,8 @@ class Options:
 def checked(function: F) -> F:
     """A function whose arguments are looked at first, by their types.
 
-    Numbers, texts, truth values, choices (``Literal``), ``None``, and sequences and mappings of
-    those are looked at; any other type is taken as it comes.
+    Numbers, texts, truth values, choices (``Literal``), ``None``, classes, and sequences and
+    mappings of those are looked at; of a type that only checkers know, what :data:`HAS` says.
 
     Raises:
         PyroccamError: naming the first argument that its type does not allow.
@@ -121,41 +130,48 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 @cache
 def kinds_of(owner: Any) -> dict[str, Any]:
-    """The types of arguments or fields that say what is allowed; those that only checkers of types
-    know, and those of ``*args`` and ``**kwargs``, do not."""
+    """The types of arguments or fields that say what is allowed; those of ``*args`` and
+    ``**kwargs``, and those that allow anything, do not."""
     found: dict[str, Any] = {}
     code = getattr(owner, "__code__", None)
     several = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :] if code else ()
     for one in reversed(owner.__mro__) if isinstance(owner, type) else [owner]:
-        names = vars(sys.modules[one.__module__])
+        names = _Names(vars(builtins) | vars(sys.modules[one.__module__]))
         for name, kind in inspect.get_annotations(one).items():
             try:
-                found[name] = eval(kind, names) if isinstance(kind, str) else kind
-            except (NameError, TypeError):
+                found[name] = eval(kind, {}, names) if isinstance(kind, str) else kind
+            except (AttributeError, NameError, TypeError):
                 continue
     apart = {"return", *several}
     return {name: kind for name, kind in found.items() if name not in apart and _says(kind)}
 
 
+class _Names(dict[str, Any]):
+    """The names of a module, and of what only checkers of types import there."""
+
+    def __missing__(self, name: str) -> ForwardRef:
+        return ForwardRef(name)
+
+
 def _says(kind: Any) -> bool:
     """True where a type allows some values only that can be told apart here."""
-    if kind in (int, float, bool, str) or get_origin(kind) in (Annotated, Literal):
-        return True
-    if get_origin(kind) in (Union, types.UnionType):
-        return all(k is types.NoneType or _says(k) for k in get_args(kind))
-    return _holds(kind) is not None and _says(get_args(kind)[-1])
-
-
-def _holds(kind: Any) -> type | None:
-    """The abstract container that a type is one of, if its content has a type."""
     origin = get_origin(kind)
-    if not isinstance(origin, type) or not get_args(kind) or origin is tuple:
-        return None
-    return next((base for base in (Mapping, Collection) if issubclass(origin, base)), None)
+    if origin in (Union, types.UnionType):
+        return all(_says(k) for k in get_args(kind))
+    if isinstance(kind, ForwardRef) or getattr(kind, "_is_protocol", False):
+        return name_of(kind) in HAS
+    if kind is None or origin in (Annotated, Literal):
+        return True
+    return kind is not Any and isinstance(origin or kind, type)
+
+
+def name_of(kind: Any) -> str:
+    """The name of a type, also of one that only checkers know."""
+    return getattr(kind, "__forward_arg__", getattr(kind, "__name__", ""))
 
 
 def allows(kind: Any, value: Any) -> bool:
-    """True of a value that a type allows."""
+    """True of a value that a type allows, as far as can be told without using it up."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return any(allows(k, value) for k in inner)
@@ -164,20 +180,37 @@ def allows(kind: Any, value: Any) -> bool:
     if origin is Annotated:
         ranges = [r for r in inner[1:] if isinstance(r, Between)]
         return allows(inner[0], value) and all(_finite(value) in r for r in ranges)
-    if origin is not None:
-        container = _holds(kind)
-        if container is None:
-            return True
-        if isinstance(value, str) or not isinstance(value, container):
-            return False
-        if container is Collection and isinstance(value, Mapping):
-            return False
-        each: Any = value.values() if isinstance(value, Mapping) else value
-        return all(allows(inner[-1], one) for one in each)
+    if kind is None or kind is types.NoneType:
+        return value is None
+    if not _says(kind):
+        return True
+    if has := HAS.get(name_of(kind)):
+        return all(hasattr(value, name) for name in has)
     if kind in (int, float):
         number: type = Integral if kind is int else Real
         return isinstance(value, number) and not isinstance(value, bool)
-    return value is None if kind is types.NoneType or kind is None else isinstance(value, kind)
+    if origin is type:
+        return isinstance(value, type)
+    if origin is not None and issubclass(origin, Mapping):
+        return hasattr(value, "items") and all(allows(inner[-1], v) for _, v in value.items())
+    if origin is not None and issubclass(origin, Iterable):
+        return _allows_each(inner, value)
+    return isinstance(value, origin or kind)
+
+
+def _allows_each(inner: tuple[Any, ...], value: Any) -> bool:
+    """True of several values that are each allowed; what can be read once is not read."""
+    if isinstance(value, (str, bytes, type)) or hasattr(value, "items"):
+        return False
+    try:
+        found = iter(value)
+    except TypeError:  # a tensor without a dimension among them
+        return False
+    if found is value:
+        return True
+    if len(inner) > 1 and inner[-1] is not ...:
+        return len(value) == len(inner) and all(map(allows, inner, value))
+    return all(allows(inner[0], one) for one in value)
 
 
 def _finite(value: Any) -> float:
@@ -206,8 +239,12 @@ def _described(kind: Any) -> str:
         return " or ".join([", ".join(parts[:-1]), parts[-1]]) if parts[1:] else parts[0]
     if origin is Annotated:
         return " ".join([_described(inner[0]), *map(str, inner[1:])])
-    if origin is not None:
+    if origin is type:
+        return "a class"
+    if origin is not None and issubclass(origin, Iterable):
         each = "for each name " if issubclass(origin, Mapping) else "a list, each "
-        return each + _described(inner[-1])
+        return each + _described(inner[-2 if inner[-1] is ... else -1])
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
-    return "None" if kind is types.NoneType else words.get(kind, getattr(kind, "__name__", ""))
+    if kind is None or kind is types.NoneType:
+        return "None"
+    return words.get(kind) or f"a {name_of(origin or kind)}"

@@ -16,7 +16,7 @@ import numpy as np
 from .dataset import Dataset
 from .errors import DataError, listed
 from .own_code import absolute_name, attribute, is_function_name, looked_for_beside, split_name
-from .ranges import Whole, checked
+from .ranges import Seed, checked
 from .roots import refuse_no_file
 from .sets.embedded import load_digits
 from .sets.images import load_images
@@ -82,7 +82,7 @@ def available() -> list[Entry]:
 def load(
     name: str | os.PathLike[str],
     *,
-    seed: Whole = 0,
+    seed: Seed = 0,
     download: bool = True,
     class_weights: Any = None,
     **options: Any,

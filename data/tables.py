@@ -19,7 +19,7 @@ from .fields import gathered, keys_of
 from .formats.archives import open_archive
 from .formats.csv_text import as_numbers, encoded, numbers, read_table, selected
 from .numbering import numbered
-from .ranges import Share, ShareOrZero, Whole, checked
+from .ranges import Seed, Share, ShareOrZero, checked
 from .splits import carve
 from .streaming.pairs import Columns
 from .tasks import Task, decide_task
@@ -36,7 +36,7 @@ _SPLITS = ("train", "test", "val")
 def load_npz(
     path: str | os.PathLike[str],
     *,
-    seed: Whole = 0,
+    seed: Seed = 0,
     task: Task | None = None,
     val_fraction: ShareOrZero = 0.1,
     standardise: bool = True,
@@ -96,7 +96,7 @@ def load_npz(
 def load_csv(
     path: str | os.PathLike[str],
     *,
-    seed: Whole = 0,
+    seed: Seed = 0,
     target: str | None = None,
     inputs: str | Sequence[str] | None = None,
     drop: str | Sequence[str] | None = None,

@@ -117,7 +117,7 @@ class ZeroMean(NetworkGuide):
         self,
         model: BayesianNetwork,
         *,
-        layers: Iterable[str] | None = None,
+        layers: str | Iterable[str] | None = None,
         noise: Noise = "normal",
         scale: Positive | None = None,
         begin: NetworkGuide | None = None,

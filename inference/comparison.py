@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.errors import PyroccamError
+from ..data.ranges import Count, checked
 from ..guides.base import Guide
 from ..models.base import Model
 from ..models.bayesian import BayesianNetwork
@@ -29,6 +30,7 @@ __all__ = ["side_by_side", "swap"]
 Prior = WeightPrior | Mapping[str, WeightPrior] | DepthPrior
 
 
+@checked
 def swap(
     fit: Fit,
     *,
@@ -84,7 +86,10 @@ def swap(
     return train(model, made, fit.data, device=where, progress=progress, **chosen)
 
 
-def side_by_side(fits: Mapping[str, Fit], *, split: str = "test", passes: int = 5) -> pd.DataFrame:
+@checked
+def side_by_side(
+    fits: Mapping[str, Fit], *, split: str = "test", passes: Count = 5
+) -> pd.DataFrame:
     """A table of fits of the same data, a row for each: metrics and what was learnt.
 
     Arguments:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from ..data.errors import PyroccamError
+from ..data.ranges import checked
 from ..models.likelihoods import Likelihood
 from ..models.networks.stack import DepthStack
 from .draw_coding import draw, draw_own, is_draw
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "shrink"]
 
 
+@checked
 def shrink(
     fit: Fit,
     *,
@@ -124,6 +126,7 @@ def _refuse(fit: Fit, given: dict[str, Any]) -> None:
             raise PyroccamError(f"{name}={value} of {type(fit.model).__name__} in this way", "none")
 
 
+@checked
 def load(
     path: str | Path, like: nn.Module | None = None, likelihood: Likelihood | None = None
 ) -> nn.Module:

@@ -104,17 +104,12 @@ class BayesianNetwork(Model):
         net: nn.Module,
         data: TargetSpec,
         *,
-        prior: WeightPrior | Mapping[str, WeightPrior],
+        prior: WeightPrior | Mapping[str, WeightPrior] | None,
         layers: Chosen = None,
         likelihood: Likelihood | str | None = None,
         random_biases: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(prior, WeightPrior | Mapping | None):
-            raise PyroccamError(
-                f"prior={type(prior).__name__} is not over weights: a {type(self).__name__} needs "
-                "one such as models.priors.Normal(1.0)."
-            )
         refuse_without_values(net)
         net = feed(folded(copied(net)), getattr(data, "fields", None))
         example = _example(data, next(net.parameters(), torch.zeros(())))
@@ -124,7 +119,8 @@ class BayesianNetwork(Model):
         if layers is not None and not callable(layers):
             layers = [layers] if isinstance(layers, str) else list(layers)
         net = hold_statistics(feed_like(unpacked(net, _asked(prior, layers)), net))
-        names = self._choose(net, prior, layers)
+        given = prior or {}
+        names = self._choose(net, given, layers)
         refuse_shared(net, names)
         hooks = hooks_of(net, names)
         order = order_of_use(net, names, example)
@@ -133,10 +129,10 @@ class BayesianNetwork(Model):
         self.parameters_before = sum(p.numel() for p in net.parameters())
         made: dict[int, WeightPrior] = {}  # layers with one prior may share what it learns
         for position, name in enumerate(order):
-            given = prior if isinstance(prior, WeightPrior) else prior[name]
-            if id(given) not in made:
-                made[id(given)] = given.for_network()
-            own = made[id(given)]
+            asked = given if isinstance(given, WeightPrior) else given[name]
+            if id(asked) not in made:
+                made[id(asked)] = asked.for_network()
+            own = made[id(asked)]
             layer = BayesianLayer(name, net.get_submodule(name), own, position, random_biases)
             net = feed_like(_replaced(net, name, layer), net)
         if type(self).outputs is BayesianNetwork.outputs:
@@ -145,7 +141,7 @@ class BayesianNetwork(Model):
             warnings.warn(
                 f"Hooks do not run while weights are random: {hooks}. Register them on "
                 "model.layers[...], or leave the layer out by layers=[...].",
-                stacklevel=2,
+                stacklevel=3,
             )
         self.net = net
         self.spec: dict[str, Any] = {"prior": prior, "random_biases": random_biases}

@@ -59,6 +59,7 @@ def dropping(module: nn.Module) -> Iterator[None]:
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """A seed for a while; the state of the generators is put back."""
     cuda = [device] if device.type == "cuda" else []
+    seed = int(seed)  # NumPy's numbers are not taken by torch
     with turn(), torch.random.fork_rng(devices=cuda):
         torch.default_generator.manual_seed(seed)  # only what is put back afterwards
         if cuda:

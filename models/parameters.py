@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from ..data.errors import NetworkError, PyroccamError
 from ..data.limits import ask
+from ..data.ranges import checked
 from .checks import shown
 
 __all__ = [
@@ -45,8 +46,14 @@ class LocalModule(PyroModule):
 
     Pyro decides when a module is *made* whether it can ever keep its parameters to itself; made
     under the default it breaks in a module-local ELBO. This one always can, and still registers
-    with the global store when a person trains it with plain ``SVI``.
+    with the global store when a person trains it with plain ``SVI``. What each class is made of is
+    looked at by the types of its arguments.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         with pyro.settings.context(module_local_params=True):

@@ -86,7 +86,7 @@ class StructuredNetwork(BayesianNetwork):
         super().__init__(
             net,
             data,
-            prior=prior,  # type: ignore[arg-type]
+            prior=prior,
             layers=layers,
             likelihood=likelihood,
             random_biases=random_biases,
@@ -114,7 +114,7 @@ class StructuredNetwork(BayesianNetwork):
             self.temperature.to(like)
 
     def _choose(self, net: nn.Module, prior: Any, layers: Chosen) -> list[str]:
-        if prior is None:
+        if not prior:
             if layers is not None:
                 raise PyroccamError(
                     "layers= says which weights are random, but they have no prior=."

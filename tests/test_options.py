@@ -4,7 +4,10 @@ anything is done, in one sentence that names the argument."""
 import dataclasses
 import inspect
 import types
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given, settings
@@ -60,9 +63,16 @@ def sound(kind: Any) -> Any:
         limits = inner[1]
         middle = [limits.low, 1, 0.5, limits.high, limits.low + 1]
         return next(inner[0](one) for one in middle if one in limits and inner[0](one) == one)
-    if origin is not None:
-        return [] if origin not in (dict,) else {}
-    return {int: 1, float: 1.0, bool: True, str: "a"}[kind]
+    if has := ranges.HAS.get(ranges.name_of(kind)):
+        return SimpleNamespace(**dict.fromkeys(has))
+    if kind is None or kind is types.NoneType or origin is type:
+        return kind and object
+    if origin is tuple and inner[-1] is not ...:
+        return tuple(map(sound, inner))
+    if origin is not None and issubclass(origin, Iterable):
+        return {} if issubclass(origin, Mapping) else []
+    simple = {int: 1, float: 1.0, bool: True, str: "a", Any: None}
+    return simple[kind] if kind in simple else create_autospec(origin or kind, instance=True)
 
 
 DOORS = {

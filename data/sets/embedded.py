@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..dataset import Dataset
-from ..ranges import Share, ShareOrZero, Whole, checked
+from ..ranges import Seed, Share, ShareOrZero, checked
 from ..splits import carve
 
 __all__ = ["load_digits"]
@@ -14,7 +14,7 @@ __all__ = ["load_digits"]
 @checked
 def load_digits(
     *,
-    seed: Whole = 0,
+    seed: Seed = 0,
     test_fraction: Share = 0.2,
     val_fraction: ShareOrZero = 0.1,
     flatten: bool = False,

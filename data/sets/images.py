@@ -18,7 +18,7 @@ from ..dataset import Dataset
 from ..errors import DataError
 from ..formats.idx import find_idx, read_idx
 from ..labels import check_labels
-from ..ranges import AtLeastTwo, Count, ShareOrZero, Whole, checked
+from ..ranges import AtLeastTwo, Count, Seed, ShareOrZero, checked
 from ..roots import reading, resolve_root
 from ..splits import generator, pick
 
@@ -57,7 +57,7 @@ def load_images(
     kind: str,
     name: str,
     *,
-    seed: Whole = 0,
+    seed: Seed = 0,
     data_root: str | os.PathLike[str] | None = None,
     n_train: AtLeastTwo | None = None,
     n_test: Count | None = None,

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..dataset import Dataset
 from ..errors import DataError
 from ..limits import ask
-from ..ranges import AtLeastTwo, Count, Finite, Share, ShareOrZero, Whole, checked
+from ..ranges import AtLeastTwo, Count, Finite, Seed, Share, ShareOrZero, checked
 
 __all__ = ["first_train", "load_spirals", "load_wiggle", "spirals", "wiggle"]
 
@@ -26,7 +26,7 @@ def spirals(
     noise: Finite = 0.2,
     turns: Finite = 720.0,
     start: Finite = 0.0,
-    seed: Whole = 0,
+    seed: Seed = 0,
     arms: AtLeastTwo = 2,
 ) -> tuple[Tensor, Tensor]:
     r"""Points on the arms of a spiral, in random order.
@@ -85,7 +85,7 @@ def first_train(x: Tensor, y: Tensor, n_train: int, **options: Any) -> Dataset:
 @checked
 def load_spirals(
     *,
-    seed: int = 0,
+    seed: Seed = 0,
     n: int = 2000,
     noise: float = 0.2,
     turns: float = 720.0,
@@ -118,7 +118,7 @@ def load_spirals(
 
 
 @checked
-def wiggle(n: AtLeastTwo = 300, noise: Finite = 0.25, seed: Whole = 0) -> tuple[Tensor, Tensor]:
+def wiggle(n: AtLeastTwo = 300, noise: Finite = 0.25, seed: Seed = 0) -> tuple[Tensor, Tensor]:
     r"""A wavy line seen through noise.
 
     :math:`y = \sin \pi x + 0.2 \cos 4 \pi x - 0.3 x + \text{noise} \cdot \varepsilon` with
@@ -149,7 +149,7 @@ def wiggle(n: AtLeastTwo = 300, noise: Finite = 0.25, seed: Whole = 0) -> tuple[
 @checked
 def load_wiggle(
     *,
-    seed: int = 0,
+    seed: Seed = 0,
     n: int = 300,
     noise: float = 0.25,
     train_fraction: Share = 0.8,

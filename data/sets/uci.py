@@ -13,7 +13,7 @@ import torch
 from ..checks import check_finite
 from ..dataset import Dataset
 from ..errors import DataError
-from ..ranges import ShareOrZero, Whole, checked
+from ..ranges import Seed, ShareOrZero, Whole, checked
 from ..roots import read_bytes, reading, resolve_root
 
 __all__ = ["UCI_ALIASES", "load_uci"]
@@ -37,7 +37,7 @@ _TIMES = 25
 def load_uci(
     which: str,
     *,
-    seed: Whole = 0,
+    seed: Seed = 0,
     data_root: str | os.PathLike[str] | None = None,
     split: Whole = 0,
     val_fraction: ShareOrZero = 0.1,

@@ -25,7 +25,7 @@ from ..fingerprint import fingerprint
 from ..labels import check_labels
 from ..limits import ask
 from ..numbering import numbered
-from ..ranges import AtLeastTwo, Between, Count, ShareOrZero, Whole, check, checked
+from ..ranges import AtLeastTwo, Between, Count, Seed, ShareOrZero, Whole, check, checked
 from ..raw import keep_raw
 from ..splits import Scaling, generator, standardise
 from ..tasks import Task, check_amounts, decide_task
@@ -83,7 +83,7 @@ def stream(
     ids: bool = False,
     standardise: bool = True,
     batch_transform: Callable[[Any], Any] | None = None,
-    seed: Whole = 0,
+    seed: Seed = 0,
     name: str = "",
     workers: Whole | None = None,
     held: Count | None = None,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from ..dataset import Dataset
 from ..errors import DataError, listed, shown
 from ..formats.image_folders import MOST, Images, is_image_folder
-from ..ranges import AtLeastTwo, Between, Count, ShareOrZero, Whole, checked
+from ..ranges import AtLeastTwo, Between, Count, Seed, ShareOrZero, Whole, checked
 from ..tasks import Task
 from .arrays import is_array_folder
 from .making import reader_of, stream
@@ -39,7 +39,7 @@ FORMS = (
 def load_stream(
     path: Path,
     *,
-    seed: Whole = 0,
+    seed: Seed = 0,
     val: Whole | ShareOrZero | None = None,
     test: Whole | ShareOrZero | None = None,
     task: Task | None = None,

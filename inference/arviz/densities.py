@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Count, checked
+from ...data.ranges import Count, Seed, checked
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import dropping, evaluating, seeded
@@ -106,7 +106,7 @@ def draw_posterior(
     split: str = "train",
     rows: Count | None = None,
     weights: bool = False,
-    seed: int | None = None,
+    seed: Seed | None = None,
 ) -> PosteriorDraws:
     """Draws of the latents, their densities, and what they say of the rows of a split.
 
@@ -255,7 +255,7 @@ def draw_prior(
     *,
     data: Dataset | None = None,
     weights: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> PriorDraws:
     """Draws of the latents from the prior, and of targets before any were seen.
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, Seed, checked
 from ...models.base import Model
 from ...models.layers.bayesian_layer import BayesianLayer
 from ..posterior.fitted import Fit, Fits, members
@@ -28,15 +29,16 @@ Dims = dict[str, tuple[str, ...]]
 _KERNEL = {0: (), 1: ("step",), 2: ("row", "column"), 3: ("slice", "row", "column")}
 
 
+@checked
 def to_arviz(
     fits: Fits,
-    draws: int = 500,
+    draws: Count = 500,
     *,
     split: str = "train",
-    rows: int | None = None,
+    rows: Count | None = None,
     weights: bool = False,
     prior: bool = True,
-    seed: int | None = None,
+    seed: Seed | None = None,
 ) -> Any:
     """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
 

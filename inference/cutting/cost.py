@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ...data.ranges import Count, Positive, checked
 from ...models.feeding import Fields, fields_of, give
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 
+@checked
 def count_parameters(module: nn.Module) -> int:
     """Trainable numbers in a module."""
     return sum(p.numel() for p in module.parameters())
@@ -44,8 +46,9 @@ BATCHES = (1, 256)
 """Rows at once for which networks are timed: one that is asked for alone, and many."""
 
 
+@checked
 def seconds_per_batch(
-    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: int = 15, least_seconds: float = 0.01,
+    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: Count = 15, least_seconds: Positive = 0.01,
     fields: Fields | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Median wall time of a forward pass on ``x``, the contenders alternating in each round.
@@ -61,9 +64,10 @@ def seconds_per_batch(
     return {name: statistics.median(t) for name, t in times.items()}
 
 
+@checked
 def compare_speed(
-    nets: Mapping[str, nn.Module], x: Tensor, before: str, *, rounds: int = 41,
-    least_seconds: float = 0.002,
+    nets: Mapping[str, nn.Module], x: Tensor, before: str, *, rounds: Count = 41,
+    least_seconds: Positive = 0.002,
 ) -> dict[str, list[dict[str, Any]]]:  # fmt: skip
     """Times of networks beside those of one of them, for one row and for many.
 

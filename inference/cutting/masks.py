@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from ...models.plain.surgery import LAYERS, output_dim
 
 __all__ = ["Mask", "Masked", "apply_masks", "maskable", "masked"]
@@ -47,6 +48,7 @@ def maskable(net: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+@checked
 def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
     """A copy of ``net`` where every group that is not kept is zero. Its shapes are the old ones.
 
@@ -73,6 +75,7 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
     return copied
 
 
+@checked
 def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> Masked:
     """A copy of ``net`` with single weights at zero, for methods that drop weights one by one.
 

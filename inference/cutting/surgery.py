@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from ...models.feeding import feed_like
 from ...models.plain.feature_choice import is_select
 from ...models.plain.surgery import Edit, Plan, rows_first, shrink
@@ -55,6 +56,7 @@ class Alignment:
     outputs: Tensor
 
 
+@checked
 def cut(
     net: nn.Module,
     example: Inputs,
@@ -130,6 +132,7 @@ def has_path(net: nn.Module, example: Inputs) -> bool:
     return follow_input(read_wiring(net, Example.of(net, example)))[0]
 
 
+@checked
 def groups(net: nn.Module, example: Inputs) -> dict[str, Alignment]:
     """Which inputs and outputs of the layers are the same unit, by the names of the layers.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, checked
+from ...data.ranges import Between, Count, Seed, checked
 from ...models.contexts import seeded
 from ..arviz.adapter import rhat
 from ..arviz.densities import even_rows
@@ -182,7 +182,7 @@ def agreement(
     split: str = "test",
     rows: Count = 50,
     draws: Annotated[int, Between(8)] = 400,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Agreement:
     r"""The agreement of independent runs on one posterior, by R-hat with runs for chains.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Count, checked
+from ...data.ranges import Count, Seed, checked
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import PosteriorDraws, draw_posterior
 from ..fits.doubts import log_density_alone
@@ -27,7 +27,8 @@ Floats = NDArray[np.float64]
 Correction = Literal["auto", "p/q", "none"]
 
 
-def good_khat(draws: int) -> float:
+@checked
+def good_khat(draws: Count) -> float:
     """The largest k̂ with which S draws give a reliable estimate: ``min(1 - 1 / log10 S, 0.7)``.
 
     References:
@@ -138,7 +139,7 @@ def loo(
     *,
     rows: Count | None = None,
     correction: Correction = "auto",
-    seed: int | None = None,
+    seed: Seed | None = None,
 ) -> Loo:
     r"""PSIS-LOO on the training rows, with draws from q in place of the posterior.
 
@@ -231,13 +232,14 @@ def _numbers(fit: Fit) -> int:
     return sum(p.numel() for p in fit.model.part("net").parameters())
 
 
+@checked
 def elpd(
     fit: Fit,
     *,
     split: str = "test",
-    rows: int | None = None,
-    draws: int = 200,
-    seed: int | None = None,
+    rows: Count | None = None,
+    draws: Count = 200,
+    seed: Seed | None = None,
 ) -> Loo:
     r"""Log predictive density of rows that were held out, ``log Σ_s w_s p(y_i | θ_s)`` each.
 
@@ -319,13 +321,14 @@ class Comparison:
         return Finding("comparison", "good" if clear else "doubtful", said, {"table": self.table})
 
 
+@checked
 def compare(
     fits: Mapping[str, Fit],
     *,
     split: str = "train",
-    rows: int | None = None,
-    draws: int = 1000,
-    seed: int | None = None,
+    rows: Count | None = None,
+    draws: Count = 1000,
+    seed: Seed | None = None,
 ) -> Comparison:
     """Methods on the same data, by rows left out (``split="train"``, :func:`loo`) or by rows held
     out (``test``, ``val``: :func:`elpd`), with stacking weights.

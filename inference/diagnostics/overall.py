@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from ...data.ranges import Between, Count, checked
+from ...data.ranges import Between, Count, Seed, checked
 from ..posterior.fitted import Fit, Fits, members
 from ..posterior.posteriors import refuse_undecided
 from ..training.terminal import FitProgress
@@ -31,7 +31,7 @@ def diagnose(
     *,
     draws: Count = DRAWS,
     rows: Annotated[int, Between(2)] | None = None,
-    seed: int | None = None,
+    seed: Seed | None = None,
     progress: bool | None = None,
 ) -> list[Finding]:
     """Findings for and against a posterior, one of each diagnostic.

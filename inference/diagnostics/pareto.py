@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Whole, checked
+from ...data.ranges import Between, Seed, Whole, checked
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import LearntDepth
@@ -89,7 +89,7 @@ def khat(
     draws: Annotated[int, Between(100)] = 2000,
     elsewhere: Whole = 0,
     rows: Annotated[int, Between(2)] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Khat:
     r"""Pareto k̂ of q as a proposal for the posterior, by blocks of few dimensions.
 

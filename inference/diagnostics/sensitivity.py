@@ -11,6 +11,7 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, Seed, checked
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import draw_posterior
 from ..arviz.groups import shown_values
@@ -88,14 +89,15 @@ class Sensitivity:
         return Finding("prior sensitivity", "doubtful", said, numbers, figure)
 
 
+@checked
 def prior_sensitivity(
     fit: Fit,
-    draws: int = 2000,
+    draws: Count = 2000,
     *,
-    rows: int | None = None,
+    rows: Count | None = None,
     sites: tuple[str, ...] | None = None,
     weights: bool = False,
-    seed: int | None = None,
+    seed: Seed | None = None,
 ) -> Sensitivity:
     r"""Power-scaling sensitivity of structure and scales, with draws from q.
 

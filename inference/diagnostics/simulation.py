@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, Share, checked
+from ...data.ranges import Between, Count, Seed, Share, checked
 from ...guides.base import Guide
 from ...models.base import Model
 from ...models.contexts import evaluating, local_parameters, seeded
@@ -67,7 +67,7 @@ def vsbc(
     draws: Annotated[int, Between(20)] = 1000,
     level: Share = 0.05,
     at_once: Count = 100,
-    seed: int = 0,
+    seed: Seed = 0,
     together: bool | None = None,
     device: str = "auto",
     **settings: Any,

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, checked
 from ...guides.base import sums_out
 from ...models.contexts import local_parameters
 from .expectation import (
@@ -120,9 +121,10 @@ class EnumMeanFieldELBO(ELBO):
         arXiv:1802.05098, for DiCE; Pyro's issues 1710 and 2809 ask for this estimator.
     """
 
+    @checked
     def __init__(
         self,
-        num_particles: int = 1,
+        num_particles: Count = 1,
         max_plate_nesting: float = float("inf"),
         kl_weight: float = 1.0,
     ) -> None:
@@ -337,11 +339,12 @@ def _before_pyro(error: Exception) -> Exception:
         error = own
 
 
+@checked
 def bound(
     model: nn.Module,
     guide: nn.Module,
     max_plate_nesting: float = float("inf"),
-    particles: int = 1,
+    particles: Count = 1,
 ) -> Bound:
     """The negative ELBO of a (model, guide) pair, by :class:`EnumMeanFieldELBO`.
 

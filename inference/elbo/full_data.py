@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, Seed, checked
 from ...guides.base import Guide, sums_out
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
@@ -44,16 +45,17 @@ class Evidence(NamedTuple):
     kl_by_site: Mapping[str, float] = MappingProxyType({})
 
 
+@checked
 def evidence(
     model: Model,
     guide: Guide,
     data: Dataset,
     *,
     split: str = "train",
-    rows: int | None = None,
-    passes: int = 5,
-    seed: int = 0,
-    batch_size: int = 1024,
+    rows: Count | None = None,
+    passes: Count = 5,
+    seed: Seed = 0,
+    batch_size: Count = 1024,
 ) -> Evidence:
     """The evidence lower bound by passes through all rows, in evaluation mode; weights are as
     random as in training, dropout modules do nothing.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Options
+from ...data.ranges import Between, Options, checked
 from ...models.likelihoods import precision
 from ...models.threads import fitting
 from ..distributed.joining import joined
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Fit", "Repeats", "fit", "fit_repeats", "pick_device"]
 
 
+@checked
 def fit(
     model: M,
     guide: G,
@@ -221,6 +222,7 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
     return result
 
 
+@checked
 def fit_repeats(
     build: Callable[[int], tuple[M, G, Dataset]],
     seeds: Sequence[int],

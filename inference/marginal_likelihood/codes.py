@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Whole
+from ...data.ranges import Between, Seed, checked
 from ...models.contexts import seeded
 from ..fits.fitting import fit as train
 from ..fits.result import Fit
@@ -52,7 +52,7 @@ class _InBlocks(Estimator):
 
     shares: Sequence[float] = SHARES
     orders: Annotated[int, Between(2)] = 2
-    seed: Whole = 0
+    seed: Seed = 0
 
     def estimate(self, fit: Fit) -> LogEvidence:
         found = []
@@ -156,8 +156,9 @@ def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[in
     return sorted({min(rows, max(least, round(share * rows))) for share in shares})
 
 
+@checked
 def blocks_of(
-    fit: Fit, order: Tensor, shares: Sequence[float] = SHARES, *, seed: int = 0, **settings: Any
+    fit: Fit, order: Tensor, shares: Sequence[float] = SHARES, *, seed: Seed = 0, **settings: Any
 ) -> list[Block]:
     """The blocks of a code, each by a fit on all that is before it.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from ...data.ranges import Options, Whole
+from ...data.ranges import Options, Seed
 from ...models.contexts import seeded
 from ..fits.result import Fit
 from .joint import Joint, joint, refuse_improper
@@ -86,7 +86,7 @@ class DensityEstimator(Estimator):
     structures: ClassVar[bool] = False
     """Random structure may be among what is drawn."""
 
-    seed: Whole = 0
+    seed: Seed = 0
 
     def estimate(self, fit: Fit) -> LogEvidence:
         with (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Whole, nearest
+from ...data.ranges import Between, Seed, checked, nearest
 from ...guides.base import sums_out
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
@@ -38,7 +38,7 @@ class Bound(Estimator):
     name = "bound"
 
     passes: Annotated[int, Between(2)] = 20
-    seed: Whole = 0
+    seed: Seed = 0
 
     def estimate(self, fit: Fit) -> LogEvidence:
         refuse_points(fit, "a bound")
@@ -71,6 +71,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 """By the word that asks for them."""
 
 
+@checked
 def evidence(fit: Fit, *, by: Estimator | str = "bound") -> LogEvidence:
     r"""The evidence of a fit, ``log p(y)`` of the training rows, with its error and its cost.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, Seed, checked
 from ...guides.base import sums_out
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
@@ -60,7 +61,8 @@ class DescriptionLength:
         return {**own, "total": self.total, "per_row": self.per_row}
 
 
-def description_length(fit: Fit, *, passes: int = 20, seed: int = 0) -> DescriptionLength:
+@checked
+def description_length(fit: Fit, *, passes: Count = 20, seed: Seed = 0) -> DescriptionLength:
     r"""The description length of a fit by its bound, in bits, part by part.
 
     .. math:: L = \frac{1}{\ln 2} \left( KL(q(Γ) \| p(Γ)) + E\, KL(q(w) \| p(w))

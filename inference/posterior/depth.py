@@ -11,7 +11,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from ...data.ranges import Between, checked
+from ...data.ranges import Between, Count, Seed, checked
 from ...guides.base import NetworkGuide
 from ...models.base import Model
 from ...models.bayesian_stack import BayesianStack
@@ -56,12 +56,13 @@ class Splits(Protocol):
     def device(self) -> torch.device: ...
 
 
+@checked
 def exact_depth_posterior(
     model: Model,
     data: Splits,
     *,
     split: str = "train",
-    batch_size: int = 1024,
+    batch_size: Count = 1024,
     ranks: Ranks = ALONE,
 ) -> Tensor:
     r""":math:`p(d \mid data) \propto p(d) \prod_n p(y_n \mid x_n, d)` for the present weights.
@@ -114,7 +115,7 @@ def depth_posterior_of_weights(
     data: Splits,
     *,
     kl_weight: float = 1.0,
-    seed: int = 0,
+    seed: Seed = 0,
     batch_size: int = 1024,
     ranks: Ranks = ALONE,
 ) -> Tensor:
@@ -182,6 +183,7 @@ def choose_depth(probs: Tensor, threshold: Threshold = 0.95) -> int:
     return int((probs >= threshold * probs.max()).nonzero()[0])
 
 
+@checked
 def rounded_mean(probs: Tensor) -> int:
     """``round(E_q[d])``, the other rule of the source (their "LDN-E")."""
     return round(float((probs * torch.arange(len(probs), device=probs.device)).sum()))
@@ -193,6 +195,7 @@ def slack(rows: int, kl_weight: float) -> float:
     return math.exp(max(-EQUAL * rows / kl_weight, -600.0))
 
 
+@checked
 def total_variation(p: Tensor, q: Tensor) -> float:
     """``½ Σ |p - q|``, in [0, 1]."""
     return float(0.5 * (p.double().cpu() - q.double().cpu()).abs().sum())

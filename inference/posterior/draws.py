@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, checked
+from ...data.ranges import Between, Seed, checked
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import dropping, evaluating, local_parameters, plain_kernels, seeded
@@ -218,7 +218,7 @@ def draw_outputs(
     *,
     noise: Noise = "weights",
     only: Mapping[str, Tensor] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     batch_size: int | None = None,
 ) -> Tensor:
     """Outputs of the network for draws from the posterior.

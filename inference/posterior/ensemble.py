@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Count, checked
+from ...data.ranges import Count, Seed, checked
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
 from ...models.layers.bayesian_layer import BayesianLayer
@@ -70,7 +70,7 @@ class EnsembleNetwork(nn.Module):
         *,
         draws: Draws = 20,
         noise: Noise = "weights",
-        seed: int | None = None,
+        seed: Seed | None = None,
         at_once: Count = 32,
     ) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vjp, vmap
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, Fraction, NotNegative, checked
+from ...data.ranges import Between, Count, Fraction, NotNegative, Seed, checked
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import evaluating, plain_kernels, seeded
@@ -83,7 +83,7 @@ def curvature(
     probes: Annotated[int, Between(2)] | None = 64,
     rows: Count = 512,
     split: str = "train",
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Curvatures:
     r"""The curvature test for mean propagation, for every random weight.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ...data.ranges import Count, Seed, checked
 from ...models.contexts import seeded
 from ...models.networks.discrete import discretised
 from ...models.plain.torch_only import torch_only
@@ -36,6 +37,7 @@ def choose_structure(fit: Fit) -> EdgeStructure:
 
 
 @torch.no_grad()
+@checked
 def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None) -> nn.Module:
     """The plain network of one structure, with the posterior means of its weights.
 
@@ -57,15 +59,16 @@ def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None
     return torch_only(discretised(mean_network(model, guide), choice).eval())
 
 
+@checked
 def random_structures(
     model: StructuredNetwork,
-    count: int,
+    count: Count,
     *,
     parameters: int | None = None,
     tolerance: float = 0.1,
     other_than: Choice | None = None,
     example: Tensor | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> list[Choice]:
     """Structures drawn with equal probabilities, of about one size: what a choice has to beat.
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from ...guides.base import NetworkGuide
 from ...guides.points import Book, Mask, Points, Switch
 from ...models.bayesian import BayesianNetwork
@@ -41,6 +42,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 }
 
 
+@checked
 def prune_weights(
     fit: Fit, *, sensitivity: PerLayer | None = None, keep: PerLayer | None = None
 ) -> tuple[BayesianNetwork, Points]:
@@ -100,6 +102,7 @@ def _above(name: str, weight: Tensor, factor: float) -> Tensor:
     return kept
 
 
+@checked
 def splice_weights(
     fit: Fit, *, c: PerLayer, gamma: float = 1e-4, power: float = 1.0, stop: int | None = None
 ) -> tuple[BayesianNetwork, Points]:
@@ -123,6 +126,7 @@ def splice_weights(
     return model, Points(model, by=by, begin=guide)
 
 
+@checked
 def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNetwork, Points]:
     """A pair whose weights share few values, to train those; zeros stay zeros.
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
@@ -27,6 +28,7 @@ Kept = tuple[Tensor, Tensor | None]  # outputs (O,) and inputs (I,); None for al
 
 
 @torch.no_grad()
+@checked
 def narrow(
     fit: Fit, *, cut: Cut | None = None, data: Dataset | None = None
 ) -> tuple[BayesianNetwork, NetworkGuide]:

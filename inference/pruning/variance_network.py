@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from ...guides.base import NetworkGuide
 from ...guides.zero_mean import ZeroMean
 from ...models.bayesian import BayesianNetwork
@@ -23,6 +24,7 @@ __all__ = ["mean_costs", "without_means"]
 
 
 @torch.no_grad()
+@checked
 def mean_costs(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
     r"""The worth of a layer's means, ``KL(N(θ, σ²) || N(0, σ²))`` summed over its weights, in nats.
 
@@ -46,8 +48,9 @@ def mean_costs(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
 
 
 @torch.no_grad()
+@checked
 def without_means(
-    fit: Fit, *, layers: Iterable[str] | None = None, max_kl: float = 0.5
+    fit: Fit, *, layers: str | Iterable[str] | None = None, max_kl: float = 0.5
 ) -> tuple[BayesianNetwork, ZeroMean]:
     """The pair of a fit with a variance network in the place of layers whose means do not matter.
 

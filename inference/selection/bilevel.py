@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Count, Positive, Whole, checked
+from ...data.ranges import Count, Positive, Seed, checked
 from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
@@ -83,7 +83,7 @@ def select(
     batch_size: Count = 512,
     particles: Count = 1,
     draws: Count = 20,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: str = "auto",
     progress: bool | None = None,
 ) -> Selection:

@@ -162,6 +162,7 @@ class Random(Method):
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for word, (low, high) in self.ranges.items():
             if not -math.inf < low <= high < math.inf:
                 raise PyroccamError(f"ranges with {word!r} from {low} to {high}", "low <= high")

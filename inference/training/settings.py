@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Options, Positive, nearest
+from ...data.ranges import Between, Options, Positive, Seed, nearest
 
 if TYPE_CHECKING:
     from ...guides.base import Guide
@@ -82,7 +82,7 @@ class Settings(Options):
     checkpoint: Literal["best", "last"] | None = None
     patience: _Many | None = None
     evaluations: _Many = 50
-    seed: Annotated[int, Between(0, LARGEST)] = 0
+    seed: Seed = 0
     compile: bool | Literal["graph"] | None = None
     precision: Literal["bf16"] | None = None
 

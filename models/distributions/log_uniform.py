@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
+from ...data.ranges import checked
+
 __all__ = [
     "KL",
     "KLS",
@@ -168,6 +170,7 @@ class ImproperLogUniform(TorchDistribution):
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
     support = constraints.real
 
+    @checked
     def __init__(self, batch_shape: Sequence[int] = (), kl: KL = "exact") -> None:
         self.kl = kl
         super().__init__(torch.Size(batch_shape), validate_args=False)

@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from ..priors.base import Latent, WeightPrior
 from ..priors.scaling import Scaling, Share
 from .affine import Affine, with_weights
@@ -64,6 +65,7 @@ class BayesianLayer(nn.Module):
         share: how its prior depends on the structure it is part of, in this pass.
     """
 
+    @checked
     def __init__(
         self,
         name: str,

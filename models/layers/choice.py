@@ -26,7 +26,7 @@ __all__ = [
     "refuse_shared",
 ]
 
-Chosen = Iterable[str] | Callable[[str, nn.Module], bool] | None
+Chosen = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
 
 
 def choose_layers(
@@ -88,7 +88,7 @@ def tell_others(net: nn.Module, names: set[str]) -> None:
         ]
         if others and names:
             shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
-            warnings.warn("These weights " + said.format(shown), stacklevel=5)
+            warnings.warn("These weights " + said.format(shown), stacklevel=6)
 
 
 def hooks_of(net: nn.Module, names: list[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ...data.ranges import checked
 from .structure_graph import Gammas, StructureGraph
 
 __all__ = ["discretised", "filled", "primitive_sizes", "structures"]
@@ -56,6 +57,7 @@ def filled(
     return names
 
 
+@checked
 def primitive_sizes(net: nn.Module) -> dict[str, dict[str, int]]:
     """Parameters of every primitive by edge, by the names that :func:`structures` gives to edges;
     those of graphs that share a structure together.

@@ -17,7 +17,7 @@ __all__ = ["with_dropout"]
 
 @checked
 def with_dropout(
-    net: nn.Module, rate: Share = 0.5, layers: Iterable[str] | None = None
+    net: nn.Module, rate: Share = 0.5, layers: str | Iterable[str] | None = None
 ) -> nn.Module:
     """A copy of a network with binary dropout on the inputs of layers.
 

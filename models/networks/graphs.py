@@ -8,6 +8,7 @@ from collections.abc import Callable
 from torch import nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, checked
 from ..parameters import asking
 from .primitives import Zero
 from .structure_graph import StructureGraph
@@ -16,8 +17,9 @@ __all__ = ["GRAPHS", "cell_graph", "perceptron_graph"]
 
 
 @asking
+@checked
 def perceptron_graph(
-    input_shape: tuple[int, ...], outputs: int, *, width: int = 32, vertices: int = 3
+    input_shape: tuple[int, ...], outputs: Count, *, width: Count = 32, vertices: Count = 3
 ) -> nn.Sequential:
     """A linear layer, a graph of hidden layers, and a linear layer.
 
@@ -59,13 +61,14 @@ def perceptron_graph(
 
 
 @asking
+@checked
 def cell_graph(
     input_shape: tuple[int, ...],
-    outputs: int,
+    outputs: Count,
     *,
-    channels: int = 16,
-    vertices: int = 3,
-    cells: int = 2,
+    channels: Count = 16,
+    vertices: Count = 3,
+    cells: Count = 2,
 ) -> nn.Sequential:
     """A convolutional stem, cells that share one structure, and a linear layer.
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, Positive, checked
 from ..parameters import asking
 
 __all__ = ["PLAIN", "lenet_5_caffe", "lenet_300_100", "perceptron", "torchvision_resnet", "vgg"]
@@ -21,8 +22,9 @@ VGG_WIDTHS: tuple[int | str, ...] = (
 
 
 @asking
+@checked
 def perceptron(
-    input_shape: tuple[int, ...], outputs: int, *, hidden: Sequence[int] = (100, 100)
+    input_shape: tuple[int, ...], outputs: Count, *, hidden: Sequence[int] = (100, 100)
 ) -> nn.Sequential:
     """Linear layers with ReLU between them; the input is flattened.
 
@@ -43,7 +45,8 @@ def perceptron(
     return nn.Sequential(*layers[:-1])
 
 
-def lenet_300_100(input_shape: tuple[int, ...], outputs: int) -> nn.Sequential:
+@checked
+def lenet_300_100(input_shape: tuple[int, ...], outputs: Count) -> nn.Sequential:
     """LeNet-300-100: 266,200 weights for images of 28 x 28 and ten classes.
 
     References:
@@ -54,12 +57,13 @@ def lenet_300_100(input_shape: tuple[int, ...], outputs: int) -> nn.Sequential:
 
 
 @asking
+@checked
 def lenet_5_caffe(
     input_shape: tuple[int, ...],
-    outputs: int,
+    outputs: Count,
     *,
     channels: Sequence[int] = (20, 50),
-    hidden: int = 500,
+    hidden: Count = 500,
     batch_norm: bool = False,
 ) -> nn.Sequential:
     """LeNet-5 as Caffe has it: two 5 x 5 convolutions, each with max-pooling, then 500 units with
@@ -100,12 +104,13 @@ def lenet_5_caffe(
 
 
 @asking
+@checked
 def vgg(
     input_shape: tuple[int, ...],
-    outputs: int,
+    outputs: Count,
     *,
-    width: float = 1.0,
-    hidden: int = 512,
+    width: Positive = 1.0,
+    hidden: Count = 512,
     dropout: float = 0.0,
 ) -> nn.Sequential:
     """The VGG of CIFAR-10: thirteen 3 x 3 convolutions (2 x 64, 2 x 128, 3 x 256, 6 x 512) with
@@ -143,8 +148,9 @@ def vgg(
 
 
 @asking
+@checked
 def torchvision_resnet(
-    input_shape: tuple[int, ...], outputs: int, *, variant: str = "resnet18", small: bool = True
+    input_shape: tuple[int, ...], outputs: Count, *, variant: str = "resnet18", small: bool = True
 ) -> nn.Module:
     """A torchvision ResNet, not pretrained.
 

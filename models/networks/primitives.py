@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import Count, checked
 
 __all__ = ["One", "Zero"]
 
@@ -18,7 +19,8 @@ class Zero(nn.Module):
         stride: of the places of an image.
     """
 
-    def __init__(self, stride: int = 1) -> None:
+    @checked
+    def __init__(self, stride: Count = 1) -> None:
         super().__init__()
         if stride < 1:
             raise PyroccamError(f"stride must be at least 1, got {stride}.")

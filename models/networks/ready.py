@@ -137,6 +137,7 @@ def residual_conv(
     )
 
 
+@checked
 def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
     """A torchvision ResNet (or one of its shape) as a stack: its residual blocks are the depths.
 

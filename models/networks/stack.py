@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from .normalisation import has_batch_norm, per_depth, select_depths
 
 __all__ = ["DepthStack", "at_depth", "match_adapters"]
@@ -51,6 +52,7 @@ class DepthStack(nn.Module):
         torch.Size([4, 5, 2])
     """
 
+    @checked
     def __init__(
         self,
         stem: nn.Module,
@@ -228,6 +230,7 @@ class DepthStack(nn.Module):
             raise PyroccamError(f"depth {depth} is outside 0 ... {self.max_depth} of this stack.")
 
 
+@checked
 def match_adapters(
     stem: nn.Module, blocks: Sequence[nn.Module], example: Tensor
 ) -> list[nn.Module | None]:

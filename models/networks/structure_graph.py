@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from ..checks import unknown_name
 from .acyclic import Edge, inputs_of, order_of, output_of
 from .identifiers import identifiers
@@ -118,6 +119,7 @@ class StructureGraph(nn.Module):
         torch.Size([5, 1])
     """
 
+    @checked
     def __init__(
         self,
         edges: Mapping[tuple[str, str], Primitives],

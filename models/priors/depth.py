@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, NotNegative, Options, Positive, check
+from ...data.ranges import Between, NotNegative, Options, Positive, check, checked
 
 __all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Powered", "Uniform", "Vector", "parse"]
 
@@ -140,6 +140,7 @@ class Powered(Options):
         return torch.log_softmax(logits, 0).float()
 
 
+@checked
 def parse(text: str) -> DepthPrior:
     """A prior from words: ``geometric:0.85``, ``uniform``, ``poisson:5``, ``cost:100`` or
     ``0.1,0.2,0.7``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...data.errors import PyroccamError
+from ...data.ranges import checked
 from ..checks import kinds, nearest
 from .base import WeightPrior
 
@@ -15,6 +16,7 @@ def words() -> dict[str, type[WeightPrior]]:
     return {words.split(",")[0].split(":")[0]: found[words] for words in sorted(found) if words}
 
 
+@checked
 def parse_weights(text: str) -> WeightPrior:
     """A weight prior from words: a name, or a name and an argument, such as ``ghs:1e-5``.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Options, Positive, check
+from ...data.ranges import Options, Positive, check, checked
 from ..checks import kinds, unknown_name
 from ..distributions.relaxed import (
     ExpDirichlet,
@@ -378,6 +378,7 @@ def words() -> dict[str, type[StructurePrior]]:
     return {kind.word: kind for kind in kinds(StructurePrior) if "word" in vars(kind)}
 
 
+@checked
 def parse_structure(text: str) -> StructurePrior:
     """A structure prior from words: a kind and, where it is relaxed, a temperature after a colon,
     or two for one that falls: ``gumbel-softmax:1``, ``gumbel-softmax:1:0.2``, ``categorical``.

@@ -93,7 +93,7 @@ def folded(net: nn.Module) -> nn.Module:
             f"Weight normalisation is folded into the weights: {', '.join(names[:4])}"
             + (f" and {len(names) - 4} more" if names[4:] else "")
             + ". They are random as a whole, not by direction and length.",
-            stacklevel=3,
+            stacklevel=4,
         )
     return net
 

@@ -1,12 +1,14 @@
 """What is outside of a declared range is refused, by name; what is inside is taken."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroccam.data.errors import PyroccamError
@@ -22,6 +24,9 @@ from pyroccam.data.ranges import (
     check,
     checked,
 )
+
+if TYPE_CHECKING:
+    from pyroccam.inference import Fit
 
 KINDS = {
     "positive": (Positive, lambda v: _number(v) and 0 < v < math.inf),
@@ -104,3 +109,48 @@ def test_arguments_are_looked_at_before_the_function_runs():
     with pytest.raises(TypeError):
         draw()
     assert len(ran) == 1
+
+
+A_FIT = SimpleNamespace(model=1, guide=2)
+OTHERS = {
+    "class": (torch.nn.Module, [torch.nn.ReLU()], [torch.nn.ReLU, 1, None]),
+    "class or none": (torch.Tensor | None, [None, torch.zeros(2)], [[1.0], np.zeros(2)]),
+    "a class itself": (type[torch.nn.Module], [torch.nn.ReLU], [torch.nn.ReLU()]),
+    "function": (Callable[[int], int], [abs, torch.nn.ReLU], [1, "abs"]),
+    "modules": (
+        Sequence[torch.nn.Module],
+        [[torch.nn.ReLU()], torch.nn.Sequential(torch.nn.ReLU())],
+        [torch.nn.ReLU(), [1], "a", torch.tensor(1.0), {"a": torch.nn.ReLU()}],
+    ),
+    "anything by name": (Mapping[str, Any], [{"a": 1}, torch.nn.ModuleDict()], [["a"], "a", 1]),
+    "pairs": (Sequence[tuple[int, str]], [[(1, "a")], [[1, "a"]]], [[(1,)], [("a", 1)], [1]]),
+    "pair of ranges": (tuple[Share, Count], [(0.5, 1)], [(0.5, 0), (0.5,), 1]),
+    "several": (tuple[int, ...], [(), (1, 2, 3)], [("a",), 1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_classes_and_what_holds_several_are_told_apart(name):
+    kind, taken, refused = OTHERS[name]
+    for value in taken:
+        check("x", value, kind)
+    for value in refused:
+        with pytest.raises(PyroccamError):
+            check("x", value, kind)
+
+
+def test_what_can_be_read_once_is_not_used_up():
+    given = iter(["a", "b"])
+    check("x", given, Iterable[str])
+    assert [*given] == ["a", "b"]
+
+
+def test_a_fit_is_known_by_what_it_has_where_its_class_is_not():
+    @checked
+    def read(fit: "Fit", other: "Mapping[str, Fit] | None" = None) -> bool:
+        return True
+
+    assert read(A_FIT, {"a": A_FIT})
+    for wrong in ((1,), (A_FIT, A_FIT), (A_FIT, {"a": 1})):
+        with pytest.raises(PyroccamError):
+            read(*wrong)

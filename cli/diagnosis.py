@@ -10,7 +10,8 @@ from rich.table import Table
 
 from ..inference import figures
 from ..inference.arviz import adapter as arviz_adapter
-from ..inference.diagnostics import Finding, diagnose
+from ..inference.diagnostics import diagnose
+from ..inference.diagnostics.finding import Finding
 from ..inference.fits.fitting import Fit
 from ..inference.storage.checkpoint import versions, write_json
 from ..inference.storage.lock import refuse_links

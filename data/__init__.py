@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .dataset import Dataset
-    from .errors import DataError, DataWarning
+    from .errors import DataError, DataWarning, PyroccamError
     from .registry import available, load
     from .rows import far_off, new_rows
     from .sets.toys import spirals
     from .streaming.making import stream
-    from .streaming.streamed import Streamed
     from .streaming.writing import write_rows
 
 __all__ = [
     "DataError",
     "DataWarning",
     "Dataset",
-    "Streamed",
+    "PyroccamError",
     "available",
     "far_off",
     "load",
@@ -33,7 +32,7 @@ _PLACES = {
     "DataError": "errors",
     "DataWarning": "errors",
     "Dataset": "dataset",
-    "Streamed": "streaming.streamed",
+    "PyroccamError": "errors",
     "available": "registry",
     "far_off": "rows",
     "load": "registry",

@@ -1,6 +1,5 @@
 """The way from a model and a guide to a posterior, a structure and a smaller network."""
 
-from ..models.threads import Busy
 from . import (
     arviz,
     cutting,
@@ -19,9 +18,10 @@ from .draw_coding.options import Draw
 from .elbo.estimator import EnumMeanFieldELBO
 from .fits.fitting import fit, fit_repeats
 from .fits.result import Fit, Repeats
-from .marginal_likelihood import description_length, evidence
+from .marginal_likelihood.estimators import evidence
+from .marginal_likelihood.message import description_length
 from .packing.small import Small
-from .pruning import narrow
+from .pruning.narrowing import narrow
 from .pruning.options import (
     ByValidation,
     Codebook,
@@ -32,8 +32,8 @@ from .pruning.options import (
     Thresholds,
     Valley,
 )
-from .selection import path, select
-from .selection.weight_path import Bytes, Milliseconds
+from .selection.bilevel import select
+from .selection.weight_path import Bytes, Milliseconds, path
 from .shrinking import load, shrink
 from .storage.checkpoint import CheckpointError
 from .training.settings import Settings
@@ -41,7 +41,6 @@ from .training.step import CompileFallback, TrainingStep
 from .training.trainer import Interrupted, NonFiniteLoss
 
 __all__ = [
-    "Busy",
     "ByValidation",
     "Bytes",
     "CheckpointError",

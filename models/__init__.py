@@ -4,9 +4,8 @@ from . import networks, priors
 from .bayesian import BayesianNetwork
 from .bayesian_stack import BayesianStack
 from .distributions.temperature import Annealed
-from .layers.bayesian_layer import BayesianLayer
 from .layers.local_reparameterisation import LocalReparameterization
-from .learnt_depth import FixedDepth, LearntDepth
+from .learnt_depth import LearntDepth
 from .likelihoods import (
     Classification,
     Heteroscedastic,
@@ -18,22 +17,17 @@ from .likelihoods import (
     Regression,
     StudentT,
 )
-from .networks import primitives
-from .networks.stack import DepthStack, match_adapters
+from .networks.stack import DepthStack
 from .networks.structure_graph import StructureGraph
-from .plain import pruned
-from .plain.pruned import PrunedNetwork
 from .priors.scaling import Floored, NonCentred
 from .structured import StructuredNetwork
 
 __all__ = [
     "Annealed",
-    "BayesianLayer",
     "BayesianNetwork",
     "BayesianStack",
     "Classification",
     "DepthStack",
-    "FixedDepth",
     "Floored",
     "Heteroscedastic",
     "LearntDepth",
@@ -44,14 +38,10 @@ __all__ = [
     "NonCentred",
     "Ordinal",
     "Poisson",
-    "PrunedNetwork",
     "Regression",
     "StructureGraph",
     "StructuredNetwork",
     "StudentT",
-    "match_adapters",
     "networks",
-    "primitives",
     "priors",
-    "pruned",
 ]

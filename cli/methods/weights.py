@@ -21,7 +21,7 @@ from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.draw_coding.options import Draw
 from ...inference.fits.fitting import Fit
 from ...inference.fits.numbers import Numbers
-from ...inference.marginal_likelihood import description_length
+from ...inference.marginal_likelihood.message import description_length
 from ...inference.packing.packed import is_described
 from ...inference.packing.small import Small
 from ...inference.posterior.draws import Noise

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from ...inference.diagnostics import Verdict
+from ...inference.diagnostics.finding import Verdict
 from ..methods.table import METHODS
 from ..runs.config import RunConfig
 from ..runs.opening import RunError, check_files, read_json

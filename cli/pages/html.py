@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from ...inference.diagnostics import Verdict
+from ...inference.diagnostics.finding import Verdict
 from .inlined import inline
 
 __all__ = ["Cell", "Page", "Picture", "Remark", "Section", "Table", "render"]
@@ -69,7 +69,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Remark:
-    """One line of a diagnosis, see :class:`~pyroccam.inference.diagnostics.Finding`.
+    """One line of a diagnosis, see :class:`~pyroccam.inference.diagnostics.finding.Finding`.
 
     Attributes:
         name, verdict, text, numbers: of the finding.

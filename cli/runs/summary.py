@@ -201,8 +201,7 @@ def said_of_message(messages: Sequence[Mapping[str, Any]]) -> str:
     """A sentence on the bits of a message, the mean of several.
 
     Arguments:
-        messages: of :meth:`~pyroccam.inference.marginal_likelihood.DescriptionLength.to_json`, with
-            a total.
+        messages: of ``DescriptionLength.to_json``, with a total.
     """
     names = ("total", "weights", "per_row", "rows")
     total, weights, each, rows = (sum(m[n] for m in messages) / len(messages) for n in names)

@@ -2,6 +2,5 @@
 
 from .joining import apart, joined
 from .launching import launch
-from .ranks import Ranks, RanksError
 
-__all__ = ["Ranks", "RanksError", "apart", "joined", "launch"]
+__all__ = ["apart", "joined", "launch"]

@@ -1,6 +1,6 @@
 """The bound: from a pair and rows to one number that can be differentiated."""
 
-from .estimator import Bound, Terms, bound
-from .full_data import Evidence, evidence
+from .estimator import bound
+from .full_data import evidence
 
-__all__ = ["Bound", "Evidence", "Terms", "bound", "evidence"]
+__all__ = ["bound", "evidence"]

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..packing import LayerBits
+from ..packing.bits import LayerBits
 from .canvas import legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 

@@ -2,12 +2,11 @@
 
 from .annealing import Annealed
 from .closed_form import Exact
-from .codes import ChainRule, Prequential, blocks_of, switching
-from .estimator import Estimator, LogEvidence
-from .estimators import Bound, evidence
+from .codes import ChainRule, Prequential
+from .estimator import Estimator
+from .estimators import Bound
 from .importance_weights import Importance
 from .laplace_method import Laplace
-from .message import DescriptionLength, description_length
 from .optimisers import Descent, Langevin
 
 __all__ = [
@@ -15,16 +14,10 @@ __all__ = [
     "Bound",
     "ChainRule",
     "Descent",
-    "DescriptionLength",
     "Estimator",
     "Exact",
     "Importance",
     "Langevin",
     "Laplace",
-    "LogEvidence",
     "Prequential",
-    "blocks_of",
-    "description_length",
-    "evidence",
-    "switching",
 ]

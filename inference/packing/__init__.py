@@ -1,24 +1,13 @@
 """Bits, rates, and plain networks in small files, or in files for other programs."""
 
-from .bits import LayerBits, bit_precision
-from .exporting import ExportError
 from .fusing import fused
-from .packed import PackedFileError, PackedSize
 from .quantise import Codebook, FixedPoint, Multiples, Significand, quantised
-from .rates import Rates, group_rates
 
 __all__ = [
     "Codebook",
-    "ExportError",
     "FixedPoint",
-    "LayerBits",
     "Multiples",
-    "PackedFileError",
-    "PackedSize",
-    "Rates",
     "Significand",
-    "bit_precision",
     "fused",
-    "group_rates",
     "quantised",
 ]

@@ -32,10 +32,10 @@ class Small:
     Attributes:
         net: plain, in evaluation mode; it takes the arguments that the network takes.
         report: of weights that were cut and rounded a
-            :class:`~pyroccam.inference.pruning.Report`, of a draw a
+            :class:`~pyroccam.inference.pruning.compression.Report`, of a draw a
             :class:`~pyroccam.inference.draw_coding.DrawReport`, of operations a
-            :class:`~pyroccam.inference.pruning.StructureChoice`, of depth a
-            :class:`~pyroccam.inference.posterior.DepthStructure`.
+            :class:`~pyroccam.inference.posterior.structures.EdgeStructure`, of depth a
+            :class:`~pyroccam.inference.posterior.depth.DepthStructure`.
         warnings: that a cut had to be weakened to leave a network, or costs much.
         data: that it was trained on, for files of other programs.
         likelihood: that takes its outputs; none where it predicts by itself.

@@ -229,8 +229,7 @@ def draw_outputs(
         noise: see :class:`DrawnNetwork`. With drawn weights each draw is one network for all
             inputs.
         only: weights that are drawn, by layer, booleans in their shape; those of other layers are
-            drawn, and the rest are means
-            (:meth:`~pyroccam.inference.posterior.Curvatures.to_sample`). For drawn weights.
+            drawn, and the rest are means (``Curvatures.to_sample``). For drawn weights.
         seed: of the draws; the state of the generator is left as it was.
         batch_size: rows in a pass, by default 1024, or fewer large images. Several networks pass at
             once where their weights fit into 64 MiB.

@@ -52,9 +52,8 @@ class Curvatures(dict[str, Curvature]):
     def to_sample(
         self, *, threshold: NotNegative | None = None, share: Fraction | None = None
     ) -> dict[str, Tensor]:
-        """The weights that have to be drawn, by layer, as ``only=`` of
-        :meth:`Posterior.outputs <pyroccam.inference.posterior.Posterior.outputs>` takes them; the
-        others are set to their means.
+        """The weights that have to be drawn, by layer, as ``only=`` of ``Posterior.outputs`` takes
+        them; the others are set to their means.
 
         Arguments:
             threshold: draw those of ``|κ|`` at or above it, in nats.

@@ -1,25 +1,20 @@
 """A smaller network: a fit and where to cut in, a plain network and what it lacks out."""
 
-from .compression import Report
-from .depth import at_depth, full_network, kept_depth_probs, settled, worthwhile
+from .depth import at_depth, full_network, settled, worthwhile
 from .graph import choose_structure, discretise, random_structures
 from .intervals import scale_intervals
 from .inventory import bytes_by_part, input_use, remains
 from .magnitude import prune_weights, share_weights, splice_weights
-from .narrowing import narrow
 from .variance_network import mean_costs, without_means
 
 __all__ = [
-    "Report",
     "at_depth",
     "bytes_by_part",
     "choose_structure",
     "discretise",
     "full_network",
     "input_use",
-    "kept_depth_probs",
     "mean_costs",
-    "narrow",
     "prune_weights",
     "random_structures",
     "remains",

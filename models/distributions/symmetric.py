@@ -55,8 +55,9 @@ class Rademacher(TorchDistribution):
 
     Two points have no density on the line. Its ``log_prob`` is that of a narrow band around both,
     of fixed width *in proportion to the scale*, up to a constant: :math:`-\log|w|` less 2.054, as
-    of :class:`~pyroccam.models.priors.ImproperLogUniform`. So a KL to a prior is right in all that
-    depends on the scale, and known up to a constant, as against an improper prior.
+    of :class:`~pyroccam.models.distributions.log_uniform.ImproperLogUniform`. So a KL to a prior is
+    right in all that depends on the scale, and known up to a constant, as against an improper
+    prior.
 
     Arguments:
         scale: ``(*batch)``, positive.

@@ -59,7 +59,7 @@ class PrunedNetwork(nn.Module):
         elif weights.shape != (depth + 1,):
             raise PyroccamError(
                 f"{tuple(weights.shape)} weights for the depths 0 ... {depth}: expected "
-                f"({depth + 1},). See inference.pruning.kept_depth_probs."
+                f"({depth + 1},)"
             )
         like = next(stack.parameters())
         log_weights = weights.double().log().clamp_min(-1e4)  # finite: a depth of weight 0 is legal

@@ -2,9 +2,6 @@
 
 from types import ModuleType as _ModuleType
 
-from ..distributions.log_uniform import ImproperLogUniform
-from ..distributions.mixture import NormalMixture
-from ..distributions.multi_spike import MultiSpikeLogUniform
 from .ard import *
 from .base import *
 from .depth import *

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...data.errors import PyroccamError
 from ...data.ranges import Between, NotNegative, Options, Positive, check, checked
 
-__all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Powered", "Uniform", "Vector", "parse"]
+__all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Uniform", "Vector", "parse"]
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from ..distributions.spike_table import SpikeTable, spike_table
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import LogUniform
 
-__all__ = ["MultiSpike", "best_level"]
+__all__ = ["MultiSpike"]
 
 # Levels, of which the best is the start, and weights, as many quantiles of all, that tell it.
 _TRIED, _ENOUGH = 100, 10_000

@@ -14,7 +14,7 @@ from ...data.errors import PyroccamError
 from ...data.ranges import Finite, Positive
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
-__all__ = ["Normal", "normal_optimum"]
+__all__ = ["Normal"]
 
 
 @dataclass(frozen=True)

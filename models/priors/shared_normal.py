@@ -22,11 +22,12 @@ class SharedNormal(WeightPrior):
         KL = ½ Σ_i \log \frac{s²}{σ_i²}
 
     for a posterior :math:`N(μ_i, σ_i²)` of each. m and s² are put into the KL
-    (:class:`~pyroccam.models.priors.EmpiricalNormal`) and are no state: setting them before every
-    step has the same gradients, since the KL does not change with m and s² at its minimum. So they
-    are at their best in every step, however it runs, and belong to the posterior that is saved:
-    :func:`~pyroccam.models.priors.normal_optimum` gives them. ``Normal(learn="layer")`` learns them
-    by gradient, and has a density.
+    (:class:`~pyroccam.models.priors.ard.EmpiricalNormal`) and are no state: setting them before
+    every step has the same gradients, since the KL does not change with m and s² at its minimum.
+    So they are at their best in every step, however it runs, and belong to the posterior that is
+    saved:
+    :func:`~pyroccam.models.priors.normal.normal_optimum` gives them. ``Normal(learn="layer")``
+    learns them by gradient, and has a density.
 
     The source shares one normal in the whole network. Here it is one for a layer, as layers of
     different size have weights of different size: the KL is never larger, for two more numbers to

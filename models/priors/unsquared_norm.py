@@ -15,7 +15,7 @@ from torch.distributions import Gamma, constraints
 from ...data.ranges import Positive
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
-__all__ = ["SphericalLaplace", "UnsquaredNorm"]
+__all__ = ["UnsquaredNorm"]
 
 
 class SphericalLaplace(TorchDistribution):

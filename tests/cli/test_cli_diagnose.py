@@ -17,7 +17,7 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference import diagnostics
 from pyroccam.inference.arviz import adapter as arviz_adapter
-from pyroccam.inference.diagnostics import Finding
+from pyroccam.inference.diagnostics.finding import Finding
 
 SMALL = ["--data", "digits", "--epochs", "3", "--set", "hidden=[6]", "--set", "start=0",
          "--set", "finish=0"]  # fmt: skip

@@ -2,8 +2,7 @@
 
 import pytest
 from command_line import SMALL, call, metrics_of
-from pyroccam.inference import packing
-from pyroccam.inference.packing.packed import read
+from pyroccam.inference.packing.packed import PackedFileError, read
 
 OWN = """
 from torch import nn
@@ -109,5 +108,5 @@ def test_a_network_without_words_for_it_is_compressed_all_the_same(tmp_path, mon
         assert "--trust to import" in call(command, "run", code=2)
         for way in (["--network", "recurrent_networks:recurrent"], ["--trust"]):
             assert f"{after['nll']:.4f}" in call(command, "run", *way)
-    with pytest.raises(packing.PackedFileError, match="without a description"):
+    with pytest.raises(PackedFileError, match="without a description"):
         read(tmp_path / "run" / "compressed.pocc")

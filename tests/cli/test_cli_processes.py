@@ -17,8 +17,8 @@ from pyroccam.cli import commands as cli
 from pyroccam.cli.runs import run as _runs  # noqa: F401  before it is forked
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import distributed
-from pyroccam.inference.distributed import RanksError
 from pyroccam.inference.distributed.launching import Ended, _quiet, refuse_device
+from pyroccam.inference.distributed.ranks import RanksError
 from typer.testing import CliRunner
 
 LDN = ["fit", "ldn", "--data", "spirals", "--epochs", "3", "--set", "max_depth=2", "--set",

@@ -12,7 +12,7 @@ from pyroccam.cli.pages import read_run, report
 from pyroccam.cli.pages.catalogue import slug
 from pyroccam.cli.pages.numbers import METRICS, best_of, cell, networks
 from pyroccam.cli.pages.words import summary
-from pyroccam.inference.posterior import EdgeStructure
+from pyroccam.inference.posterior.structures import EdgeStructure
 from pyroccam.inference.storage.checkpoint import seal
 from scipy.stats import ttest_ind
 

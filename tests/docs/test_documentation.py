@@ -71,6 +71,24 @@ def test_the_page_of_a_module_has_all_that_it_offers(module):
     assert below == [child.__name__ for child in reference.children(module)]
 
 
+def test_what_calls_give_back_is_on_the_page_of_its_room_once():
+    shown = []
+    for module in MODULES:
+        classes = reference.given_back().get(module.__name__, [])
+        listed = re.findall(
+            r"^\.\. autoclass:: (pyroccam\S+)$", reference.page(module), re.MULTILINE
+        )
+        assert listed == [f"{cls.__module__}.{cls.__name__}" for cls in classes]
+        assert all(name.startswith(f"{module.__name__}.") for name in listed)
+        assert all(inspect.getdoc(cls) for cls in classes)
+        shown += classes
+    assert len({*map(id, shown)}) == len(shown)
+    assert not {*map(id, shown)} & {id(getattr(module, name)) for module, name in PUBLIC}
+    # of a call, a property, a field, a base, a docstring, and by a type checker's import
+    expected = {"Khat", "Posterior", "PathPoint", "Curvature", "Report", "Streamed"}
+    assert expected <= {cls.__name__ for cls in shown}
+
+
 def installed_packages():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")

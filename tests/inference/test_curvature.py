@@ -7,8 +7,9 @@ import pytest
 import torch
 from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior import Curvature, Curvatures, posterior_of
+from pyroccam.inference.posterior import posterior_of
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights
+from pyroccam.inference.posterior.mean_propagation import Curvature, Curvatures
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import limit, table

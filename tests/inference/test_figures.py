@@ -13,7 +13,8 @@ from matplotlib.patches import StepPatch
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import figures
 from pyroccam.inference.figures import style
-from pyroccam.inference.posterior import DepthStructure, metrics
+from pyroccam.inference.posterior import metrics
+from pyroccam.inference.posterior.depth import DepthStructure
 
 
 def posterior(n, peak, decay):

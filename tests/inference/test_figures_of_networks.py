@@ -11,7 +11,7 @@ from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
 from matplotlib.collections import LineCollection
 from pyroccam.inference import figures
 from pyroccam.inference.figures import style
-from pyroccam.inference.packing import LayerBits
+from pyroccam.inference.packing.bits import LayerBits
 from pyroccam.inference.posterior.bands import Bands
 from pyroccam.inference.pruning.intervals import ScaleIntervals
 from pyroccam.inference.pruning.inventory import Remains

@@ -11,6 +11,7 @@ from fitting import QUICK, assert_same, blobs, pair, run
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import exact_depth_posterior, total_variation
+from pyroccam.inference.posterior.depth import choose_depth
 from pyroccam.inference.storage.checkpoint import load_checkpoint
 from pyroccam.inference.storage.digests import DamagedFile
 from pyroccam.inference.training import trainer as trainer_module
@@ -76,7 +77,7 @@ def test_q_arrives_at_the_exact_posterior_of_an_easy_problem(update):
     exact = exact_depth_posterior(found.model, rows)
     torch.testing.assert_close(s.exact_depth_probs, exact)
     torch.testing.assert_close(s.depth_probs.float(), found.guide.probs)
-    assert s.depth_chosen == inference.posterior.choose_depth(found.guide.probs)
+    assert s.depth_chosen == choose_depth(found.guide.probs)
 
 
 def test_marginal_likelihood_runs_on_the_full_batch():

@@ -12,7 +12,6 @@ from pyroccam.inference.selection import (
     Greedy,
     Implicit,
     Level,
-    NonFiniteGradient,
     OneLevel,
     Random,
     SelfTuning,
@@ -21,6 +20,7 @@ from pyroccam.inference.selection import (
     folds,
     search,
 )
+from pyroccam.inference.selection.hypergradient import NonFiniteGradient
 from pyroccam.inference.selection.levels import Objectives
 from pyroccam.models import priors
 from selecting import F64, POLYNOMIAL, QUIET, polynomial, run

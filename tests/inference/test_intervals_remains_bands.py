@@ -8,15 +8,11 @@ import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.base import key
-from pyroccam.inference.packing import LayerBits, Rates
+from pyroccam.inference.packing.bits import LayerBits
+from pyroccam.inference.packing.rates import Rates
 from pyroccam.inference.posterior.bands import mixture_bands
-from pyroccam.inference.pruning import (
-    Report,
-    bytes_by_part,
-    input_use,
-    remains,
-    scale_intervals,
-)
+from pyroccam.inference.pruning import bytes_by_part, input_use, remains, scale_intervals
+from pyroccam.inference.pruning.compression import Report
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models import priors
 from pyroccam.models.networks import plain as plain_networks

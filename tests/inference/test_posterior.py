@@ -5,7 +5,7 @@ import pytest
 import torch
 from bayesian import bayesian
 from plain import network
-from pyroccam import guides, inference, models
+from pyroccam import guides, inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.guides.points import DeltaFactor
@@ -14,6 +14,7 @@ from pyroccam.inference.posterior import posterior_of
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
 from pyroccam.inference.posterior.layers import layer_moments, mean_network
 from pyroccam.models import priors
+from pyroccam.models.layers.bayesian_layer import BayesianLayer
 from random_weights import FourScales, assert_same_means, pair, small_net, table
 from torch import nn
 from torch.func import functional_call
@@ -155,7 +156,7 @@ def test_the_mean_network():
     x = torch.randn(5, 3)
     torch.testing.assert_close(plain(x), functional_call(net.eval(), weights, (x,)))
     assert not plain.training
-    assert not any(isinstance(m, models.BayesianLayer) for m in plain.modules())
+    assert not any(isinstance(m, BayesianLayer) for m in plain.modules())
 
 
 def test_drawn_networks():

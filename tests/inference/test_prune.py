@@ -2,8 +2,8 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.cutting import compare_speed, cost, seconds_per_batch
-from pyroccam.inference.cutting.cost import count_parameters
+from pyroccam.inference.cutting import cost, seconds_per_batch
+from pyroccam.inference.cutting.cost import compare_speed, count_parameters
 from pyroccam.inference.pruning.depth import full_network
 
 

@@ -6,6 +6,7 @@ from bayesian import QUICK, bayesian
 from pyroccam import guides, inference
 from pyroccam.models import priors
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
+from pyroccam.models.priors.normal import normal_optimum
 from random_weights import small_net, table
 from stepping import assert_close, stacked, step_of, walk
 from torch import nn
@@ -101,7 +102,7 @@ def test_a_fit_ends_at_the_moments_of_its_posterior():
         draws = q.sample((200_000,)).double()
         moments = (float(draws.mean()), float(draws.std()))
         assert kl == pytest.approx(kl_to(q, *moments), rel=1e-2, abs=1e-2)
-        loc, scale = (float(one.detach()) for one in priors.normal_optimum(q.loc, q.scale))
+        loc, scale = (float(one.detach()) for one in normal_optimum(q.loc, q.scale))
         assert kl == pytest.approx(kl_to(q, loc, scale), rel=1e-5, abs=1e-5)
         for shift, factor in ((0.3, 1.0), (-0.3, 1.0), (0.0, 0.8), (0.0, 1.25)):
             assert kl_to(q, loc + shift * scale, factor * scale) > kl

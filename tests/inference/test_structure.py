@@ -6,8 +6,8 @@ import torch
 from pyroccam import inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import total_variation
-from pyroccam.inference.posterior.depth import DepthStructure
-from pyroccam.inference.pruning import kept_depth_probs
+from pyroccam.inference.posterior.depth import DepthStructure, choose_depth, rounded_mean
+from pyroccam.inference.pruning.depth import kept_depth_probs
 from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from torch import nn
 
@@ -110,13 +110,13 @@ def test_no_rows_is_an_error():
     ],
 )
 def test_choose_depth(probs, threshold, depth):
-    assert inference.posterior.choose_depth(torch.tensor(probs), threshold) == depth
+    assert choose_depth(torch.tensor(probs), threshold) == depth
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1.01, math.nan])
 def test_choose_depth_refuses_a_threshold(threshold):
     with pytest.raises(PyroccamError):
-        inference.posterior.choose_depth(torch.tensor([1.0]), threshold)
+        choose_depth(torch.tensor([1.0]), threshold)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_choose_depth_refuses_a_threshold(threshold):
     [([1.0, 0.0], 0), ([0.4, 0.6], 1), ([0.2, 0.2, 0.6], 1), ([0.5, 0.0, 0.0, 0.5], 2)],
 )
 def test_rounded_mean(probs, depth):
-    assert inference.posterior.rounded_mean(torch.tensor(probs)) == depth
+    assert rounded_mean(torch.tensor(probs)) == depth
 
 
 def test_total_variation():

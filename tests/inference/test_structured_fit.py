@@ -11,7 +11,7 @@ from plain import network
 from pyroccam import guides, inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides import StructureFamily
-from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
+from pyroccam.inference.posterior.draws import DrawnNetwork, draw_outputs, draw_weights, outputs_of
 from pyroccam.inference.posterior.layers import layer_moments, mean_network
 from pyroccam.models import Annealed, Floored, NonCentred, StructuredNetwork, priors
 from random_weights import assert_same_means, limit, table
@@ -118,7 +118,7 @@ def test_a_draw_is_the_network_of_the_model(scaling, shared):
         scaling=scaling,
     )
     x = batch(5)[0]
-    expected = inference.posterior.DrawnNetwork(model, guide)(x)
+    expected = DrawnNetwork(model, guide)(x)
     plain = model.plain({n: (m.mean, m.bias) for n, m in layer_moments(model, guide).items()})
     weights = draw_weights(model, guide, 2)
     torch.testing.assert_close(outputs_of(plain, weights, x)[0], expected)

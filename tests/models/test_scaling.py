@@ -24,8 +24,7 @@ from pyro import poutine
 from pyroccam import guides
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.posterior import DrawnNetwork
-from pyroccam.inference.posterior.draws import draw_outputs
+from pyroccam.inference.posterior.draws import DrawnNetwork, draw_outputs
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.models import Floored, NonCentred, StructureGraph, priors
 from pyroccam.models.layers import local_reparameterisation

@@ -207,7 +207,7 @@ def test_match_adapters_share_one_for_each_stage_and_leave_the_modules_alone():
     stem, blocks = stages()
     blocks[1].eval()
     before = copy.deepcopy(blocks[0].state_dict())
-    adapters = models.match_adapters(stem, blocks, torch.randn(2, 1, 8, 8))
+    adapters = models.networks.match_adapters(stem, blocks, torch.randn(2, 1, 8, 8))
     assert adapters[0] is adapters[1] is not None
     assert adapters[2] is adapters[3] is None
     assert stem.training
@@ -226,16 +226,16 @@ def test_match_adapters_share_one_for_each_stage_and_leave_the_modules_alone():
 
 def test_match_adapters_refuse_what_they_cannot_match():
     with pytest.raises(PyroccamError):
-        models.match_adapters(nn.Linear(2, 3), [nn.Linear(3, 4)], torch.randn(2, 2))
+        models.networks.match_adapters(nn.Linear(2, 3), [nn.Linear(3, 4)], torch.randn(2, 2))
     halve = [nn.Conv2d(1, 2, 3, stride=2)]
     with pytest.raises(PyroccamError):
-        models.match_adapters(nn.Identity(), halve, torch.randn(2, 1, 9, 9))
+        models.networks.match_adapters(nn.Identity(), halve, torch.randn(2, 1, 9, 9))
 
 
 @pytest.mark.parametrize("side", [7, 14, 28, 30, 32])
 def test_match_adapters_reach_resolutions_that_do_not_divide(side):
     halve = [nn.Conv2d(1, 1, 3, stride=2, padding=1) for _ in range(3)]  # 28 -> 14 -> 7 -> 4
-    adapters = models.match_adapters(nn.Identity(), halve, torch.randn(2, 1, side, side))
+    adapters = models.networks.match_adapters(nn.Identity(), halve, torch.randn(2, 1, side, side))
     stack = models.DepthStack(nn.Identity(), halve, nn.Flatten(), adapters)
     last = -(-side // 8)
     assert stack.outputs(torch.randn(2, 1, side, side)).shape == (4, 2, last * last)

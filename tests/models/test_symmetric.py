@@ -5,9 +5,12 @@ import math
 
 import pytest
 import torch
-from pyroccam.models.distributions.log_uniform import LOG_DENSITY_AT_ONE, log_uniform_kl
+from pyroccam.models.distributions.log_uniform import (
+    LOG_DENSITY_AT_ONE,
+    ImproperLogUniform,
+    log_uniform_kl,
+)
 from pyroccam.models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
-from pyroccam.models.priors import ImproperLogUniform
 from pyroccam.models.priors.student_t import student_t_kl
 from random_weights import limit
 from scipy.integrate import quad

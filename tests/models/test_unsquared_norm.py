@@ -8,7 +8,7 @@ import torch
 from conjugate import NOISE, model_of, rows
 from pyroccam import guides, inference
 from pyroccam.models import priors
-from pyroccam.models.priors import SphericalLaplace
+from pyroccam.models.priors.unsquared_norm import SphericalLaplace
 from scipy import stats
 from scipy.integrate import dblquad
 

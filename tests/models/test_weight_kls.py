@@ -9,12 +9,14 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam.models.distributions.log_uniform import (
+    ImproperLogUniform,
     log_uniform_kl,
     log_uniform_kl_once,
     molchanov_kl,
     refit_kl,
 )
-from pyroccam.models.priors import EmpiricalNormal, ImproperLogUniform, normal_optimum
+from pyroccam.models.priors.ard import EmpiricalNormal
+from pyroccam.models.priors.normal import normal_optimum
 from pyroccam.models.priors.student_t import mean_log_distance, student_t_kl
 from scipy.integrate import quad
 from torch.distributions import kl_divergence

@@ -11,8 +11,12 @@ from pyroccam import models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.models import priors
+from pyroccam.models.distributions.log_uniform import ImproperLogUniform
+from pyroccam.models.distributions.multi_spike import MultiSpikeLogUniform
 from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.priors import LayerShape
+from pyroccam.models.priors.ard import EmpiricalNormal
+from pyroccam.models.priors.normal import normal_optimum
 from random_weights import PRIORS, Rows
 from scipy import stats
 from torch import nn
@@ -277,8 +281,8 @@ def test_log_density_of_ard_is_the_best_one():
     w = torch.tensor([[0.3, -1.0], [2.0, 0.1]], dtype=torch.float64)
     for shared, s2 in (((), w**2), ((0,), (w**2).mean(0, True)), ((0, 1), (w**2).mean())):
         best = dist.Normal(torch.zeros_like(w), s2.sqrt().expand(2, 2)).log_prob(w).sum()
-        torch.testing.assert_close(priors.EmpiricalNormal((2, 2), shared).log_prob(w), best)
-    expanded = priors.EmpiricalNormal((2, 2), (1,)).expand((7,))
+        torch.testing.assert_close(EmpiricalNormal((2, 2), shared).log_prob(w), best)
+    expanded = EmpiricalNormal((2, 2), (1,)).expand((7,))
     assert expanded.log_prob(w).shape == (7,)
     assert expanded.shared == (-1,)
 
@@ -307,7 +311,7 @@ def test_all_weights_of_a_layer_share_a_normal_and_its_biases_another():
 
 def test_a_mean_of_each_weight_is_refused():
     with pytest.raises(PyroccamError) as found:
-        priors.EmpiricalNormal((3,), moves=True)
+        EmpiricalNormal((3,), moves=True)
     assert str(found.value).count("\n") == 1
 
 
@@ -337,7 +341,7 @@ def test_normal_optimum_is_where_learning_ends():
         return loss
 
     optimiser.step(closure)
-    best_loc, best_scale = priors.normal_optimum(loc, scale)
+    best_loc, best_scale = normal_optimum(loc, scale)
     torch.testing.assert_close(module.loc.detach(), best_loc, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(module.log_scale.detach().exp(), best_scale, rtol=1e-5, atol=1e-6)
     assert best_scale > loc.std(correction=0) + 0.05  # Graves's form leaves out the scales
@@ -394,7 +398,7 @@ def test_parse_weights_errors(text):
 
 @pytest.mark.parametrize(("shared", "moves"), [((), 0), ((1,), 0), ((0, 1), 0), ((0, 1), 1)])
 def test_each_of_a_batch_has_its_own_best_variances(shared, moves):
-    p = priors.EmpiricalNormal((2, 3), shared, moves=bool(moves))
+    p = EmpiricalNormal((2, 3), shared, moves=bool(moves))
     values = torch.randn(4, 2, 3, dtype=torch.float64)
     log_probs = torch.stack([p.log_prob(value) for value in values])
     torch.testing.assert_close(p.expand((4,)).log_prob(values), log_probs)
@@ -460,7 +464,7 @@ def test_the_first_layer_may_be_free_in_every_network():
         net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
         model = models.BayesianNetwork(net, Rows(3), prior=prior)
         kinds = [type(base(one.latents()["weight"].prior)) for one in model.layers.values()]
-        assert kinds == [priors.ImproperLogUniform, priors.MultiSpikeLogUniform]
+        assert kinds == [ImproperLogUniform, MultiSpikeLogUniform]
         # As when it is narrowed: each layer has the prior of the one before.
         again = {name: one.weight_prior for name, one in model.layers.items()}
         narrow = models.BayesianNetwork(net, Rows(3), prior=again)

@@ -19,7 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from pyroccam.inference import fit
 from pyroccam.inference.fits.fitting import Fit
-from pyroccam.inference.posterior import Curvature, Curvatures
+from pyroccam.inference.posterior.mean_propagation import Curvature, Curvatures
 from pyroccam.inference.posterior.predict import mixture_log_probs
 from pyroccam.models.contexts import seeded
 from torch import Tensor

@@ -11,9 +11,10 @@ from conjugate import NOISE, as_fit, mean_field, model_of, posterior, rows
 from pyro.infer.importance import psis_diagnostic
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.diagnostics import Khat, KhatBlock, khat, log_joint
+from pyroccam.inference.diagnostics import khat, log_joint
 from pyroccam.inference.diagnostics.log_joint import LogJoint, centres
 from pyroccam.inference.diagnostics.pareto import khat_of, share_of_draws
+from pyroccam.inference.diagnostics.pareto_result import Khat, KhatBlock
 from pyroccam.inference.posterior import total_variation
 from pyroccam.inference.posterior.draws import draw_sites
 from pyroccam.models import priors

@@ -9,7 +9,7 @@ from known_regression import exact_loo, regression
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics
-from pyroccam.inference.diagnostics.leave_one_out import Correction
+from pyroccam.inference.diagnostics.leave_one_out import Comparison, Correction
 from pyroccam.inference.fits.fitting import Fit
 from torch import Tensor, nn
 
@@ -158,7 +158,7 @@ def test_comparison_is_paired_over_rows(depth: Fit, network: Fit) -> None:
 def test_the_table_in_words_is_as_wide_as_its_longest_name() -> None:
     row = {"elpd": -27.7, "difference": 0.0, "difference_error": 0.0, "weight": 1.0, "bad": 0}
     names = ("point", "variational dropout by weight")
-    found = diagnostics.Comparison([{"name": name, **row} for name in names], held_out=True)
+    found = Comparison([{"name": name, **row} for name in names], held_out=True)
     lines = str(found).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert [line.index("-27.7") for line in lines[1:]] == [lines[0].index("elpd") - 1] * 2

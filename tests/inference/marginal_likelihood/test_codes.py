@@ -11,16 +11,11 @@ from evidences import fitted, hidden, linear
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo import estimator
-from pyroccam.inference.marginal_likelihood import (
-    ChainRule,
-    Descent,
-    Prequential,
-    blocks_of,
-    switching,
-)
-from pyroccam.inference.marginal_likelihood.codes import SHARES, block_ends
+from pyroccam.inference.marginal_likelihood import ChainRule, Descent, Prequential
+from pyroccam.inference.marginal_likelihood.codes import SHARES, block_ends, blocks_of, switching
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.models import priors
+from pyroccam.models.priors.normal import normal_optimum
 from random_weights import FALSE_ALARM, FourScales, normal_kl
 from torch import nn
 
@@ -229,7 +224,7 @@ def test_a_prior_that_depends_on_the_posterior_is_given():
     total = 0.0
     for site in fit.guide.latents():
         q = fit.guide.posterior(site).base_dist
-        held = torch.distributions.Normal(*priors.normal_optimum(q.loc, q.scale))
+        held = torch.distributions.Normal(*normal_optimum(q.loc, q.scale))
         known = torch.distributions.kl_divergence(q, held).sum().detach() / math.log(2)
         assert found.by_site[site] == pytest.approx(float(known), rel=1e-4)
         total += float(known)

@@ -34,7 +34,7 @@ class Small:
         report: of weights that were cut and rounded a
             :class:`~pyroccam.inference.pruning.Report`, of a draw a
             :class:`~pyroccam.inference.draw_coding.DrawReport`, of operations a
-            :class:`~pyroccam.inference.pruning.StructureChoice`, of depth a
+            :class:`~pyroccam.inference.posterior.EdgeStructure`, of depth a
             :class:`~pyroccam.inference.posterior.DepthStructure`.
         warnings: that a cut had to be weakened to leave a network, or costs much.
         data: that it was trained on, for files of other programs.

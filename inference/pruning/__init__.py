@@ -2,7 +2,7 @@
 
 from .compression import Report
 from .depth import at_depth, full_network, kept_depth_probs, settled, worthwhile
-from .graph import choose_structure, discretise, random_structures
+from .graph import discretise, random_structures
 from .intervals import scale_intervals
 from .inventory import bytes_by_part, input_use, remains
 from .magnitude import prune_weights, share_weights, splice_weights
@@ -13,7 +13,6 @@ __all__ = [
     "Report",
     "at_depth",
     "bytes_by_part",
-    "choose_structure",
     "discretise",
     "full_network",
     "input_use",

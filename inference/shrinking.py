@@ -17,10 +17,11 @@ from .draw_coding import read as read_draw
 from .draw_coding.options import Draw
 from .packing.packed import read
 from .packing.small import Small
+from .posterior.posteriors import refuse_undecided
 from .pruning.compression import compressed
 from .pruning.decision import decide
 from .pruning.depth import at_depth, settled
-from .pruning.graph import choose_structure, discretise
+from .pruning.graph import discretise
 from .pruning.options import Code, Cut
 from .pruning.thresholds import refuse_uncut
 from .selection.weight_path import Budget, path
@@ -102,9 +103,10 @@ def shrink(
     _refuse(fit, {"exits": exits})
     if getattr(model, "structure", None) and fit.structure is None:
         _refuse(fit, of_weights)
-        chosen = choose_structure(fit)
+        refuse_undecided(fit)
+        (chosen,) = fit.structures
         return Small(
-            discretise(fit, chosen.chosen), chosen, data=fit.data, likelihood=model.likelihood
+            discretise(fit, chosen.choice), chosen, data=fit.data, likelihood=model.likelihood
         )
     if budget is not None:
         _refuse(fit, {"code": code})

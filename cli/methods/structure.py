@@ -21,11 +21,7 @@ from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.structures import Choice, EdgeStructure
-from ...inference.pruning.graph import (
-    choose_structure,
-    discretise,
-    random_structures,
-)
+from ...inference.pruning.graph import discretise, random_structures
 from ...inference.storage.network_folder import save as save_network
 from ...inference.training.settings import Settings
 from ...models.networks.discrete import discretised, structures
@@ -87,8 +83,8 @@ class RandomStructure(Method):
     def report(self, run: Finished) -> dict[str, Any]:
         """The choice and its network, which is then trained afresh beside random ones."""
         (result,) = run.fits
-        choice = choose_structure(result)
-        small = discretise(result)
+        choice: Any = result.structures[0]
+        small = discretise(result, choice.choice)
         data = result.data
         whole = mean_network(*require(result, models.StructuredNetwork, "discretise"))
         speed = compare_speed({"whole": whole, "chosen": small}, data.x_test, "whole")["chosen"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -65,12 +66,18 @@ def _moments(layer: BayesianLayer, guide: NetworkGuide) -> Layer:
 
 
 @torch.no_grad()
-def mean_network(model: BayesianNetwork, guide: NetworkGuide) -> nn.Module:
+def mean_network(
+    model: BayesianNetwork, guide: NetworkGuide, layers: Mapping[str, Layer] | None = None
+) -> nn.Module:
     """The plain network with the posterior means as weights, in evaluation mode.
 
     Of random structure it has the most probable: its graphs are at a vertex.
+
+    Arguments:
+        layers: the moments, where they are known.
     """
-    weights = {name: (m.mean, m.bias) for name, m in layer_moments(model, guide).items()}
+    layers = layer_moments(model, guide) if layers is None else layers
+    weights = {name: (m.mean, m.bias) for name, m in layers.items()}
     return model.plain(weights, vertices(model, guide))
 
 

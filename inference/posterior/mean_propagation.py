@@ -18,6 +18,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.contexts import evaluating, plain_kernels, seeded
 from ...models.distributions.wrapped import base
 from .draws import draw_weights
+from .layers import mean_network
 
 if TYPE_CHECKING:
     from .posteriors import WeightPosterior
@@ -128,7 +129,8 @@ def curvature(
     model, guide, data = posterior.model, posterior.guide, posterior.data
     assert data is not None
     x, y = (part[:rows] for part in data.split(split))
-    net = posterior.mean_network()
+    layers = posterior.layers
+    net = mean_network(model, guide, layers)
     names = {layer: f"{layer}.weight" if layer else "weight" for layer in model.layers}
     means = {name: p.detach() for name, p in net.named_parameters()}
 
@@ -144,7 +146,7 @@ def curvature(
         found = Curvatures()
         for layer, name in names.items():
             diagonal = _diagonal(_own(log_likelihood, means, name), means[name], probes)
-            variance = posterior.layers[layer].variance
+            variance = layers[layer].variance
             found[layer] = Curvature(variance * diagonal[0], variance * diagonal[1], len(x))
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -59,7 +59,7 @@ class Posterior(ABC):
     @property
     @abstractmethod
     def layers(self) -> dict[str, Layer]:
-        """Means and variances of all random weights, by layer; found once for the present
+        """Means and variances of all random weights, by layer, for the present
         parameters."""
 
     @property
@@ -176,15 +176,10 @@ class WeightPosterior(Posterior):
 
     model: BayesianNetwork
     guide: NetworkGuide
-    _known: tuple[list[tuple[int, int]], dict[str, Layer]] | None = None
 
     @property
     def layers(self) -> dict[str, Layer]:
-        tensors = (t for part in (self.guide, self.model) for t in _tensors(part))
-        state = [(t.data_ptr(), t._version) for t in tensors]
-        if self._known is None or self._known[0] != state:
-            self._known = state, layer_moments(self.model, self.guide)
-        return self._known[1]
+        return layer_moments(self.model, self.guide)
 
     @property
     def shares(self) -> Tensor:
@@ -240,11 +235,6 @@ class WeightPosterior(Posterior):
         ]
         threshold = threshold * slack(data.N, kl_weight)
         return DepthStructure.from_probs(q, torch.stack(each), threshold, running)
-
-
-def _tensors(part: nn.Module) -> Iterator[Tensor]:
-    yield from part.parameters()
-    yield from part.buffers()
 
 
 class DepthPosterior(Posterior):

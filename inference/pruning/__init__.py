@@ -1,7 +1,7 @@
 """A smaller network: a fit and where to cut in, a plain network and what it lacks out."""
 
 from .depth import at_depth, full_network, settled, worthwhile
-from .graph import choose_structure, discretise, random_structures
+from .graph import discretise, random_structures
 from .intervals import scale_intervals
 from .inventory import bytes_by_part, input_use, remains
 from .magnitude import prune_weights, share_weights, splice_weights
@@ -10,7 +10,6 @@ from .variance_network import mean_costs, without_means
 __all__ = [
     "at_depth",
     "bytes_by_part",
-    "choose_structure",
     "discretise",
     "full_network",
     "input_use",

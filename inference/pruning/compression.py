@@ -33,7 +33,6 @@ from ..packing.rates import (
 from ..packing.rest import rest_bits
 from ..packing.small import Small
 from ..posterior.layers import Layer as Moments
-from ..posterior.layers import layer_moments
 from ..posterior.predict import evaluate_net
 from .decision import decide, inside, smallest
 from .depth import settled
@@ -129,7 +128,7 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
         small, temperature = tempered(again.net, fit)
     shared = _shared(model, decision.sizes, books)
     steps = dict(guide.steps)
-    variances = _variances(report, layer_moments(model, guide), model)
+    variances = _variances(report, decision.layers, model)
     digits = rule if isinstance(rule, Digits) else Digits()
     rounded_ones = {
         n: v

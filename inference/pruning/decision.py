@@ -18,11 +18,11 @@ from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut, has_path
 from ..fits.retraining import RATES, PlainTraining, Retrained, retrain, row_losses
 from ..fits.teacher import FEW, Teacher, may_teach, teacher_of
-from ..posterior.layers import mean_network
+from ..posterior.layers import Layer, layer_moments, mean_network
 from ..posterior.posteriors import require
 from .depth import settled
 from .options import Cut, Noise, Search
-from .relevance import Irrelevance, irrelevance
+from .relevance import Irrelevance, irrelevance, weight_irrelevance
 from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 
@@ -59,6 +59,7 @@ class Decision:
     Attributes:
         model, guide: the pair; a point estimate under a mixture prior shares the means of its
             components already.
+        layers: the moments of all weights, by layer.
         whole: the network of the means.
         net: what is left of it, on the CPU.
         report: what the cut left of each layer.
@@ -69,6 +70,7 @@ class Decision:
 
     model: BayesianNetwork
     guide: NetworkGuide
+    layers: Mapping[str, Layer]
     whole: nn.Module
     net: nn.Module
     report: CutReport
@@ -102,7 +104,8 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
     refuse_uncut(guide)
     if guide.free_values and mixtures(model):
         guide = assigned_guide(model, guide)
-    whole = mean_network(model, guide)
+    layers = layer_moments(model, guide)
+    whole = mean_network(model, guide, layers)
     levels = levels_of(model) if to_levels else {}
     if levels:
         whole = on_levels(whole, levels)
@@ -122,7 +125,7 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
         warnings.warn(sentence, stacklevel=3)
     # Zero is none of the values: where weights are says which are zero.
     sizes = {**guide.sizes, **{name: len(own) - 1 for name, own in levels.items()}}
-    return Decision(model, guide, whole, net, report, found, *chosen, sizes)
+    return Decision(model, guide, layers, whole, net, report, found, *chosen, sizes)
 
 
 def trainings(rate_is_known: bool) -> int:
@@ -158,16 +161,15 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
     if fit.guide.traits.point:
         raise PyroccamError(f"cut={how} of a point estimate, which has no spread", "none")
     epochs, allowed, trained = how.epochs, how.nats, how.trained
-    found = irrelevance(fit.model, fit.guide, by="weight")
-    nothing = dict.fromkeys(found, math.inf)
-    means = at_thresholds(fit, nothing, found)
+    nothing = dict.fromkeys(fit.model.layers, math.inf)
+    means = at_thresholds(fit, nothing)
     # With all layers as they are, though weights that are zero already may leave some out.
     whole = means.whole if trained is None else trained.net
     rates: tuple[float, ...] = RATES if trained is None else (trained.lr or RATES[1],)
     teacher, once = _taught(fit, whole, epochs, rates)
 
     def cut_where_zero(kept: Retrained) -> tuple[Decision, Retrained]:
-        decision = at_thresholds(fit, nothing, found, kept.net)
+        decision = at_thresholds(fit, nothing, means, kept.net)
         return decision, replace(kept, net=decision.net)
 
     if len(fit.data.x_val) < FEW and teacher is None:
@@ -176,7 +178,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
     # With time the whole network becomes more like its teacher, which does not make it better.
     rivals = [last] if teacher is None else [once, last]
     rates = _rates_of_smaller(once.lr or rates[len(rates) // 2])
-    search = _Search(fit, found, [means.whole, last.net], rivals, epochs, allowed, teacher, rates)
+    search = _Search(fit, means, [means.whole, last.net], rivals, epochs, allowed, teacher, rates)
     untrained = means, retrain(means.net, fit, 0, (), teacher)
     good = [min(cut_where_zero(last), untrained, key=_loss), *search.run()]
     return min(good, key=lambda one: _nonzero(one[1].net))
@@ -188,7 +190,7 @@ class _Search:
 
     Attributes:
         fit, epochs, teacher: of the trainings.
-        found: the irrelevance of the weights.
+        means: the network of the means, and the irrelevance of its weights.
         sources: whole networks, with the weights of which the smaller ones may begin.
         rivals: to one of which a network has to be as good.
         allowed: nats of a row.
@@ -197,7 +199,7 @@ class _Search:
     """
 
     fit: Fit
-    found: dict[str, Irrelevance]
+    means: Decision
     sources: list[nn.Module]
     rivals: list[Retrained]
     epochs: int
@@ -226,11 +228,11 @@ class _Search:
 
     def _at(self, share: float) -> tuple[Decision, Retrained] | None:
         """A network of that size that is as good; at a rate that suited others first."""
-        at = thresholds_of_share(self.found, share)
-        zeros = with_zeros(self.sources[0], self.found, at, self.fit.model).cpu()
+        at = thresholds_of_share(self.means.irrelevance, share)
+        zeros = with_zeros(self.sources[0], self.means.irrelevance, at, self.fit.model).cpu()
         if not self.left or not has_path(zeros, self.fit.data.head(2)[0].cpu()):
             return None
-        drafts = [at_thresholds(self.fit, at, self.found, source) for source in self.sources]
+        drafts = [at_thresholds(self.fit, at, self.means, source) for source in self.sources]
         losses = [row_losses(one.net, self.fit, self.teacher).mean() for one in drafts]
         best = drafts[losses.index(min(losses))]
         training = PlainTraining(best.net, self.fit, self.teacher)
@@ -306,7 +308,7 @@ def _nonzero(net: nn.Module) -> int:
 def at_thresholds(
     fit: Fit,
     thresholds: Mapping[str, float],
-    found: Mapping[str, Irrelevance] | None = None,
+    means: Decision | None = None,
     whole: nn.Module | None = None,
 ) -> Decision:
     """The network of a size that :func:`smallest` tries.
@@ -314,15 +316,16 @@ def at_thresholds(
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
         thresholds: by layer.
-        found: the irrelevance by weight, if it is known.
+        means: of the same fit, where moments and irrelevance by weight are known.
         whole: what is cut, instead of the network of the means.
     """
     model, guide = fit.model, fit.guide
-    found = irrelevance(model, guide, by="weight") if found is None else found
-    whole = mean_network(model, guide) if whole is None else whole
+    layers = layer_moments(model, guide) if means is None else means.layers
+    found = weight_irrelevance(model, layers) if means is None else means.irrelevance
+    whole = mean_network(model, guide, layers) if whole is None else whole
     zeros = with_zeros(whole, found, thresholds, model)
     net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu())
-    return Decision(model, guide, whole, net, report, dict(found), dict(thresholds), [])
+    return Decision(model, guide, layers, whole, net, report, found, dict(thresholds), [])
 
 
 def is_as_good(worse: Tensor, allowed: float) -> bool:

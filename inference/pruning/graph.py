@@ -17,23 +17,14 @@ from ...models.structured import StructuredNetwork
 from ..cutting.cost import count_parameters
 from ..posterior.layers import mean_network
 from ..posterior.posteriors import require
-from ..posterior.structures import Choice, EdgeStructure, edge_structure
+from ..posterior.structures import Choice, edge_structure
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["choose_structure", "discretise", "random_structures"]
+__all__ = ["discretise", "random_structures"]
 
 TRIES = 1000  # draws of random structures
-
-
-def choose_structure(fit: Fit) -> EdgeStructure:
-    """The most probable primitives of every edge, as ``fit.structures`` has them.
-
-    Raises:
-        PyroccamError: for a fit of another model.
-    """
-    return edge_structure(*require(fit, StructuredNetwork, "choose_structure"))
 
 
 @torch.no_grad()
@@ -43,7 +34,7 @@ def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None
 
     Arguments:
         fit: of a :class:`~pyroccam.models.StructuredNetwork`; it is not changed.
-        choice: primitives by edge; the most probable (:func:`choose_structure`) if left out.
+        choice: primitives by edge; the most probable (``fit.structures``) if left out.
 
     Returns:
         a ``torch.nn.Module`` of no class of this package, which can be unpickled without it, in
@@ -55,7 +46,7 @@ def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None
     """
     model, guide = require(fit, StructuredNetwork, "discretise")
     if choice is None:
-        choice = choose_structure(fit).chosen
+        choice = edge_structure(model, guide).chosen
     return torch_only(discretised(mean_network(model, guide), choice).eval())
 
 

@@ -16,9 +16,12 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.wrapped import base
 from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.layers import Layer, layer_moments
+from ..posterior.layers import Layer
 
-__all__ = ["Irrelevance", "Judged", "irrelevance", "judged", "of_groups", "search", "valley"]
+__all__ = [
+    "Irrelevance", "Judged", "irrelevance", "judged", "of_groups", "search", "valley",
+    "weight_irrelevance",
+]  # fmt: skip
 
 # Part of themselves by which the numbers of kept values fall from one threshold that is tried to
 # the next, so that few of many are told apart as well as most of them.
@@ -90,7 +93,7 @@ def judged(layer: BayesianLayer, guide: NetworkGuide) -> Judged:
 
 @torch.no_grad()
 def irrelevance(
-    model: BayesianNetwork, guide: NetworkGuide, *, by: Literal["mode", "noise", "weight"] = "mode"
+    model: BayesianNetwork, guide: NetworkGuide, *, by: Literal["mode", "noise"] = "mode"
 ) -> dict[str, Irrelevance]:
     r"""The irrelevance of each layer's groups, or of its weights where its prior has no groups.
 
@@ -100,9 +103,7 @@ def irrelevance(
       included. By ``noise``: :math:`\log α = \log(e^{σ_z²} - 1)`, of their variance over their
       squared mean, as for normal ones.
     * Gates: minus the logit.
-    * Without groups: :math:`\log α` of each weight. By ``weight`` this is so with groups, too,
-      :math:`\log V[w] - \log E[w]²` of the product of a weight with its scales: also a group that
-      matters has weights that do not.
+    * Without groups: :math:`\log α` of each weight.
 
     Returns:
         :class:`Irrelevance` by layer, float64 on the CPU.
@@ -113,18 +114,25 @@ def irrelevance(
     References:
         Louizos et al. 2017, arXiv:1705.08665; Molchanov et al. 2017, arXiv:1701.05369.
     """
-    if by == "weight":
-        return {
-            n: _made(model.layers[n], *_of_weights(m))
-            for n, m in layer_moments(model, guide).items()
-        }
     return {name: _of_layer(layer, guide, by) for name, layer in model.layers.items()}
 
 
-def _of_weights(found: Layer) -> tuple[Tensor, str]:
+def weight_irrelevance(
+    model: BayesianNetwork, layers: Mapping[str, Layer]
+) -> dict[str, Irrelevance]:
+    r"""The irrelevance of each weight, :math:`\log V[w] - \log E[w]²` of its product with its
+    scales, by layer: also a group that matters has weights that do not.
+
+    Arguments:
+        layers: the moments.
+    """
     tiny = torch.finfo(torch.float64).tiny  # also of what has no noise, as the row of a padding
-    square = found.mean.double().square().clamp_min(tiny)
-    return found.variance.double().clamp_min(tiny).log() - square.log(), "log alpha"
+    found = {}
+    for name, m in layers.items():
+        square = m.mean.double().square().clamp_min(tiny)
+        values = m.variance.double().clamp_min(tiny).log() - square.log()
+        found[name] = _made(model.layers[name], values, "log alpha")
+    return found
 
 
 def _of_layer(layer: BayesianLayer, guide: NetworkGuide, by: str) -> Irrelevance:

@@ -82,6 +82,21 @@ def test_groups_without_a_say_are_cut_and_the_rest_computes_the_same(name, tmp_p
         assert evaluate_net(small.net, result.model, result.data)["accuracy"] > 0.7
 
 
+@pytest.mark.parametrize(
+    "cut", [inference.Thresholds(5.0), inference.ByValidation(), inference.Noise()]
+)
+def test_moments_of_a_layer_are_made_once(cut, monkeypatch):
+    result = fitted(priors.GroupNormalJeffreys())
+    made = []
+    for factor in {type(one): one for one in result.guide.factors.values()}.values():
+        plain = type(factor).moments
+        monkeypatch.setattr(
+            type(factor), "moments", lambda self, p, of=plain: made.append(id(self)) or of(self, p)
+        )
+    inference.shrink(result, cut=cut)
+    assert sorted(made) == sorted(map(id, result.guide.factors.values()))
+
+
 def test_single_weights_are_zero_and_stored_sparsely():
     result = fitted(priors.LogUniform())
     values = irrelevance(result.model, result.guide)["0"].values

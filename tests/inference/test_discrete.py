@@ -46,7 +46,7 @@ def test_what_is_chosen(rows):
     fit = fitted(rows)
     put(fit, FIRST, 0.1, 0.7, 0.2)
     put(fit, SECOND, 0.6, 0.4)
-    found = inference.pruning.choose_structure(fit)
+    found = fit.structures[0]
     assert found.chosen == {FIRST: ["relu"], SECOND: ["straight"]}
     assert found.probs[FIRST] == pytest.approx({"tanh": 0.1, "relu": 0.7, "deep": 0.2}, abs=1e-6)
     assert found.log_prob == pytest.approx(math.log(0.7 * 0.6), abs=1e-6)
@@ -69,7 +69,7 @@ def test_entropy_over_all_vertices_of_the_cube(rows):
         first = fit.guide.edge(f"{FIRST}.structure")
         first.logits.fill_(-50.0)
         first.logits[5] = 50.0  # the subset 101
-    found = inference.pruning.choose_structure(fit)
+    found = fit.structures[0]
     assert found.chosen == {FIRST: ["tanh", "deep"], SECOND: ["straight"]}
     entropy = -sum(q * math.log(q) for q in table[0])
     assert found.entropy == pytest.approx(entropy, abs=1e-4)
@@ -90,7 +90,7 @@ def test_a_choice_leaves_no_vertex_empty(rows, seed, together):
     with torch.no_grad():
         for site in fit.model.structure:
             fit.guide.edge(site).logits.copy_(torch.randn(2) - 1.5)
-    found = inference.pruning.choose_structure(fit)
+    found = fit.structures[0]
     best = -math.inf
     for chosen in itertools.product(*[[[], ["0"], ["1"], ["0", "1"]]] * len(pairs)):
         choice = dict(zip(fit.model.primitives, chosen, strict=True))

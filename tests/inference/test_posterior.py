@@ -112,15 +112,13 @@ def test_moments_of_points():
             torch.testing.assert_close(found.bias, bias[0])
 
 
-def test_moments_are_found_once_for_the_present_parameters():
+def test_moments_are_those_of_the_present_parameters():
     model, guide = pair(small_net(), (3,), priors.Normal())
     posterior = posterior_of(model, guide)
     first = posterior.layers
-    assert posterior.layers is first
     with torch.no_grad():
         for p in guide.parameters():
             p.add_(0.5)
-    assert posterior.layers is not first
     for name, found in layer_moments(model, guide).items():
         assert torch.equal(posterior.layers[name].mean, found.mean)
         assert not torch.equal(first[name].variance, found.variance)

@@ -10,7 +10,14 @@ from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import figures
 from pyroccam.inference.posterior.draws import draw_weights
-from pyroccam.inference.pruning.relevance import irrelevance, of_groups, search, valley
+from pyroccam.inference.posterior.layers import layer_moments
+from pyroccam.inference.pruning.relevance import (
+    irrelevance,
+    of_groups,
+    search,
+    valley,
+    weight_irrelevance,
+)
 from pyroccam.models import priors
 from torch import nn
 
@@ -57,7 +64,7 @@ def test_weights_are_judged_by_the_noise_of_what_a_network_computes_with(prior):
             factor.log_scale.fill_(math.log(0.2))
     torch.manual_seed(1)
     draws = draw_weights(model, guide, 20_000)
-    for name, one in irrelevance(model, guide, by="weight").items():
+    for name, one in weight_irrelevance(model, layer_moments(model, guide)).items():
         drawn = draws[f"{name}.weight"]
         known = drawn.mean(0).abs() > 20 * drawn.std(0) / len(drawn) ** 0.5
         alpha = (drawn.var(0) / drawn.mean(0) ** 2).log()
@@ -73,7 +80,7 @@ def test_a_row_that_is_a_number_has_finite_irrelevance():
     rows = Dataset.from_tensors(ids, ids[:, 0] % 2, ids, ids[:, 0] % 2, ids=True)
     net = nn.Sequential(nn.Embedding(5, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 2))
     model = models.BayesianNetwork(net, rows, prior=priors.GroupNormalJeffreys())
-    found = irrelevance(model, guides.MeanField(model), by="weight")
+    found = weight_irrelevance(model, layer_moments(model, guides.MeanField(model)))
     assert all(one.values.isfinite().all() for one in found.values())
 
 
@@ -85,14 +92,14 @@ def test_without_groups_both_noises_are_one():
 
 def test_a_group_goes_with_the_last_of_its_weights():
     model, guide = pair(priors.GroupNormalJeffreys())
-    one = irrelevance(model, guide, by="weight")["2"]
+    one = weight_irrelevance(model, layer_moments(model, guide))["2"]
     groups = of_groups(one, model.layers["2"])
     for threshold in one.values.quantile(torch.tensor([0.1, 0.5, 0.9]).double()):
         left = (one.values <= threshold).any(0)  # groups are of inputs
         assert torch.equal(groups.values <= threshold, left)
     assert of_groups(groups, model.layers["2"]) is groups
     free = pair(priors.LogUniform())
-    alone = irrelevance(*free, by="weight")["2"]
+    alone = weight_irrelevance(free[0], layer_moments(*free))["2"]
     assert of_groups(alone, free[0].layers["2"]) is alone
 
 

@@ -360,7 +360,7 @@ def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, me
 
 
 def a_search(fit):
-    found = inference.pruning.relevance.irrelevance(fit.model, fit.guide, by="weight")
+    found = inference.pruning.relevance.weight_irrelevance(fit.model, fit.posterior.layers)
     means = fit.posterior.mean_network()
     whole = Retrained(means, 0.1, torch.full((len(fit.data.x_val),), 0.1), 1e-2)
     return decision._Search(fit, found, [means], [whole], 1, 0.02, None, (3e-3, 1e-2))

@@ -6,7 +6,7 @@ from .bayesian_stack import BayesianStack
 from .distributions.temperature import Annealed
 from .layers.bayesian_layer import BayesianLayer
 from .layers.local_reparameterisation import LocalReparameterization
-from .learnt_depth import FixedDepth, LearntDepth
+from .learnt_depth import LearntDepth
 from .likelihoods import (
     Classification,
     Heteroscedastic,
@@ -23,6 +23,7 @@ from .networks.stack import DepthStack, match_adapters
 from .networks.structure_graph import StructureGraph
 from .plain import pruned
 from .plain.pruned import PrunedNetwork
+from .plain_network import PlainNetwork
 from .priors.scaling import Floored, NonCentred
 from .structured import StructuredNetwork
 
@@ -33,7 +34,6 @@ __all__ = [
     "BayesianStack",
     "Classification",
     "DepthStack",
-    "FixedDepth",
     "Floored",
     "Heteroscedastic",
     "LearntDepth",
@@ -43,6 +43,7 @@ __all__ = [
     "NegativeBinomial",
     "NonCentred",
     "Ordinal",
+    "PlainNetwork",
     "Poisson",
     "PrunedNetwork",
     "Regression",

@@ -150,7 +150,7 @@ def small_of(fit):
         return inference.shrink(fit).net
     if isinstance(fit.model, models.StructuredNetwork):
         return inference.shrink(fit).net
-    if isinstance(fit.model, models.FixedDepth) or isinstance(fit.guide, guides.ZeroMean):
+    if isinstance(fit.model, models.PlainNetwork) or isinstance(fit.guide, guides.ZeroMean):
         return None
     return inference.shrink(fit).net
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..data.errors import PyroccamError
 from ..data.ranges import Between, checked
 from ..models.base import Model
-from ..models.learnt_depth import FixedDepth, LearntDepth
+from ..models.learnt_depth import LearntDepth
+from ..models.plain_network import PlainNetwork
 from .base import Guide, KLSettings, Schedule, Traits, remember
 from .edges import Start
 
@@ -122,9 +123,9 @@ class CategoricalDepth(DepthGuide):
 
 
 class Deterministic(Guide):
-    """The empty guide of a model without latents: its weights are point estimates."""
+    """The empty guide of a model without latents, whose weights are numbers."""
 
-    covers = FixedDepth
+    covers = PlainNetwork
     traits = Traits(point=True)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:

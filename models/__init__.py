@@ -19,6 +19,7 @@ from .likelihoods import (
 )
 from .networks.stack import DepthStack
 from .networks.structure_graph import StructureGraph
+from .plain_network import PlainNetwork
 from .priors.scaling import Floored, NonCentred
 from .structured import StructuredNetwork
 
@@ -37,6 +38,7 @@ __all__ = [
     "NegativeBinomial",
     "NonCentred",
     "Ordinal",
+    "PlainNetwork",
     "Poisson",
     "Regression",
     "StructureGraph",

@@ -34,6 +34,7 @@ class Model(LocalModule):
         counting: sites that count only at some values of another one.
         weighted: the rows of its data have weights, which stand behind the targets in ``y``, as a
             last column (``data.targets``); ``y`` without them is not weighted.
+        keeps_zeros: weights that are zero when a training begins stay zero.
     """
 
     random_weights: ClassVar[bool] = False
@@ -42,6 +43,7 @@ class Model(LocalModule):
     size: int
     likelihood: Likelihood
     weighted: bool = False
+    keeps_zeros: bool = False
     counting: Counting | None = None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyro
@@ -19,10 +20,11 @@ from .networks import ready as networks
 from .networks.normalisation import hold_statistics
 from .networks.stack import DepthStack, at_depth
 from .parameters import as_it_began, numbers_of, refuse_without_values
+from .plain_network import PlainNetwork
 from .priors.depth import DepthPrior, Geometric
 from .unpacked.unpacking import copied, unwrapped
 
-__all__ = ["FixedDepth", "LearntDepth", "log_likelihood_by_depth"]
+__all__ = ["LearntDepth", "log_likelihood_by_depth"]
 
 
 class LearntDepth(Model):
@@ -186,11 +188,12 @@ class LearntDepth(Model):
         """``log p(y_n | x_n, d)`` for every depth and observation, ``(D + 1, B)``, in nats."""
         return self.log_prob(self.stack.outputs(x), y)
 
-    def at_depth(self, depth: int) -> FixedDepth:
-        """The deterministic network of one depth (DDN), with a copy of the present weights."""
-        made = FixedDepth(self.stack, depth, size=self.size, likelihood=self.likelihood)
-        made.weighted = self.weighted
-        return made
+    def at_depth(self, depth: int) -> PlainNetwork:
+        """The deterministic network of one depth (DDN), with a copy of the present weights: it
+        computes no other exit."""
+        likelihood = copy.deepcopy(self.likelihood)
+        rows: Any = SimpleNamespace(N=self.size, task=likelihood.task, weighted=self.weighted)
+        return PlainNetwork(self.stack.at(depth), rows, likelihood=likelihood)
 
     def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> LearntDepth:
         return LearntDepth(
@@ -199,43 +202,6 @@ class LearntDepth(Model):
             prior=self.prior if prior is None else prior,
             likelihood=as_it_began(self.likelihood, self.began["likelihood"]),
         )
-
-
-class FixedDepth(Model):
-    """The same network at one fixed depth, without the latent: it computes no other exit.
-
-    Site: ``y`` in the plate ``data``. Train it with the guide ``guides.Deterministic``: the
-    weights are point estimates, as they are under :class:`LearntDepth`.
-
-    Arguments:
-        stack: of which depth ``depth`` is copied.
-        depth: 0 ... D.
-        size: N.
-        likelihood: copied.
-    """
-
-    def __init__(self, stack: DepthStack, depth: int, *, size: int, likelihood: Likelihood) -> None:
-        super().__init__()
-        self.net = stack.at(depth)
-        self.depth = depth
-        self.size = size
-        self.likelihood = copy.deepcopy(likelihood)
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
-        outputs = self.part("net")(x)
-        with pyro.plate("data", self.size, subsample=x):
-            likelihood, y = self.observed(outputs, y)
-            return pyro.sample("y", likelihood, obs=y)
-
-    def components(self, x: Tensor) -> Tensor:
-        """Outputs at the one depth, ``(1, B, outputs)``."""
-        found: Tensor = self.net(x)
-        return found[None]
-
-    def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
-        """``(1, B)``: the one depth."""
-        return self.log_prob(self.net(x), y)[None]
 
 
 @torch.no_grad()

@@ -16,7 +16,8 @@ from ...guides.depth import DepthGuide
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.bayesian_stack import BayesianStack
-from ...models.learnt_depth import FixedDepth, LearntDepth
+from ...models.learnt_depth import LearntDepth
+from ...models.plain_network import PlainNetwork
 from ..distributed.ranks import ALONE, Ranks
 from .depth import OTHERS, DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
 from .draws import Noise, draw_outputs, draw_sites
@@ -240,7 +241,7 @@ class WeightPosterior(Posterior):
 class DepthPosterior(Posterior):
     """Weights that are numbers: a prediction mixes depths, of which there may be one."""
 
-    model: LearntDepth | FixedDepth
+    model: LearntDepth | PlainNetwork
     guide: Guide
 
     @property
@@ -249,7 +250,7 @@ class DepthPosterior(Posterior):
 
     @property
     def shares(self) -> Tensor:
-        if isinstance(self.model, FixedDepth):
+        if isinstance(self.model, PlainNetwork):
             return next(self.model.parameters()).new_ones(1)
         if isinstance(self.guide, DepthGuide):
             return self.guide.probs
@@ -284,7 +285,7 @@ class DepthPosterior(Posterior):
     def depth_posterior(
         self, data: Dataset, kl_weight: float = 1.0, ranks: Ranks = ALONE
     ) -> Tensor | None:
-        if isinstance(self.model, FixedDepth):
+        if isinstance(self.model, PlainNetwork):
             return None
         return exact_depth_posterior(self.model, data, ranks=ranks)
 
@@ -309,10 +310,10 @@ def posterior_of(
     Raises:
         PyroccamError: for anything but a model and a guide of it.
     """
-    if not isinstance(model, BayesianNetwork | LearntDepth | FixedDepth):
+    if not isinstance(model, BayesianNetwork | LearntDepth | PlainNetwork):
         raise PyroccamError(
             f"The model is {named(model)}",
-            "models.BayesianNetwork, StructuredNetwork, LearntDepth or FixedDepth",
+            "models.BayesianNetwork, StructuredNetwork, LearntDepth or PlainNetwork",
         )
     if not isinstance(guide, Guide):
         raise PyroccamError(f"The guide is {named(guide)}", f"guides.{model.usual_guide}(model)")

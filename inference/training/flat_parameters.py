@@ -106,6 +106,11 @@ class FlatParameters:
         """Values for each parameter, ``(*shape)``, as one row ``(P,)`` (traceable)."""
         return torch.cat([s.flatten(v) for s, v in zip(self.slots, values, strict=True)])
 
+    def nonzero(self) -> Tensor:
+        """Which numbers are not zero, or of parameters of one dimension at most, ``(K, P)``."""
+        each = [[(p != 0) | (p.dim() < 2) for p in one] for one in self.members]
+        return torch.stack([self.flat(one) for one in each])
+
     def release(self) -> None:
         """Give every parameter storage of its own again, and no gradient."""
         for p in self:

@@ -121,6 +121,7 @@ class TrainingStep:
         self._state: list[Tensor] = []
         self._views: list[Tensor] = []
         self._idle: list[list[nn.Parameter]] = [[] for _ in pairs]
+        self._left: list[tuple[Tensor, Tensor]] = []
         # What a graph has baked in, and a person may change: modes, rates of dropout and so on.
         self._baked = [
             (vars(m), name)
@@ -157,6 +158,9 @@ class TrainingStep:
             self.settings, self.optimizer, self.flats, self._idle, self.recorder, self._no_recording
         )
         self._stack_state()
+        if getattr(self.pairs[0][0], "keeps_zeros", False):
+            rows = [flat for name, flat in self.flats.items() if name.startswith("weights")]
+            self._left = [(flat.parameter.detach(), flat.nonzero()) for flat in rows]
 
     def _groups(self, used: set[int]) -> list[dict[str, Any]]:
         """Make the rows; what the optimiser moves, and how."""
@@ -241,7 +245,7 @@ class TrainingStep:
                         t.data = t.data.clone(memory_format=torch.preserve_format)
         for p in itertools.chain(*self._idle):
             p.grad = None
-        self.flats, self._state, self._views = {}, [], []
+        self.flats, self._state, self._views, self._left = {}, [], [], []
         self._idle = [[] for _ in self.pairs]
         self._graphs.clear()
 
@@ -349,6 +353,8 @@ class TrainingStep:
     def update(self, progress: float = 0.0, hold: float = 0.0) -> None:
         """Move the parameters along the gradients that ``evaluate`` left."""
         self._update(progress, hold)
+        for rows, left in self._left:
+            rows.mul_(left)
 
     # -- graphs -----------------------------------------------------------------------------------
 

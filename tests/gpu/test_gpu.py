@@ -13,7 +13,6 @@ from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
 from pyroccam.models.contexts import seeded
-from pyroccam.models.learnt_depth import FixedDepth
 from same_noise import SameNoise
 from stepping import tensors
 from torch import nn
@@ -151,7 +150,7 @@ def small_of(fit):
         return inference.shrink(fit).net
     if isinstance(fit.model, models.StructuredNetwork):
         return inference.shrink(fit).net
-    if isinstance(fit.model, FixedDepth) or isinstance(fit.guide, guides.ZeroMean):
+    if isinstance(fit.model, models.PlainNetwork) or isinstance(fit.guide, guides.ZeroMean):
         return None
     return inference.shrink(fit).net
 

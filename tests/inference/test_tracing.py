@@ -177,7 +177,7 @@ def test_what_cannot_be_traced_runs_eagerly_and_says_why(block):
     with pytest.warns(CompileFallback, match=message) as warned:
         losses = [step(x, y) for x, y in batches(count=3)]
     assert len(warned) == 1
-    assert "FixedDepth cannot be traced: " in str(warned[0].message)
+    assert "PlainNetwork cannot be traced: " in str(warned[0].message)
     assert step.describe()["kind"] == "eager"
     step.release()
     if same:

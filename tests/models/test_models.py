@@ -20,7 +20,7 @@ class TestLearntDepth(ModelCase):
         return model, X, torch.arange(5) % 2
 
 
-class TestFixedDepth(ModelCase):
+class TestPlainNetwork(ModelCase):
     def made(self):
         rows = Rows(3, outputs=1)
         return models.LearntDepth.mlp(rows, width=4, max_depth=2).at_depth(1), X, X[:, :1]

@@ -19,8 +19,8 @@ import torch
 
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...inference.fits.fitting import Fit, pick_device
-from ...inference.fits.retraining import RATES, PlainTraining
+from ...inference.fits.fitting import pick_device
+from ...inference.fits.retraining import EVALUATIONS, RATES, trainer_of
 from ...inference.posterior.layers import mean_network
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import MOST_STEPS, Settings
@@ -56,9 +56,6 @@ LONG = 1000
 
 COMPILES = 180.0
 """Seconds of training from which on steps may be compiled, which takes a minute or so."""
-
-RETRAINED = 500
-"""Steps of a training as numbers that are timed, of a network that was not cut."""
 
 FIGURES = 5.0
 """Seconds of figures, files and the speed of small networks, beside what predictions take."""
@@ -122,8 +119,9 @@ class Paces:
         """Of a whole run."""
         most, total = Settings.of(config.settings).evaluations, self.end
         for part in parts_of(config, data, compare):
-            pace = self.plain if part.name in ("numbers", "search") else self.fit
-            looks = math.ceil(part.epochs / math.ceil(part.epochs / most))
+            plain = part.name in ("numbers", "search")
+            pace, at_most = (self.plain, EVALUATIONS) if plain else (self.fit, most)
+            looks = math.ceil(part.epochs / math.ceil(part.epochs / at_most))
             each = pace.begin + part.epochs * pace.epoch + looks * pace.evaluation
             total += part.number * each
         return total
@@ -250,7 +248,8 @@ def measure(
         result = untrained(first, data, Settings.of(config.settings))
         plain = paces[0]
         if {"numbers", "search"} & {part.name for part in parts_of(config, data, False)}:
-            plain = _plain(result, clock)
+            net = mean_network(result.model, result.guide)
+            plain = trainer_of(net, result, LONG, RATES[0]).rehearse(clock)
         start = clock()
         chosen.on_test(result)
         end = FIGURES + chosen.passes * (clock() - start)
@@ -263,18 +262,6 @@ def _trainer(config: RunConfig, pair: Pair, data: Dataset) -> Trainer:
         part.to(data.device)
     settings = Settings.of(config.settings_of(0))
     return Trainer([Replicate(model, guide, data, settings.seed)], settings)
-
-
-def _plain(result: Fit, clock: Callable[[], float]) -> Pace:
-    """The pace of a training as numbers, of an epoch with a look at the validation rows."""
-    training = PlainTraining(mean_network(result.model, result.guide), result)
-    some = math.ceil(RETRAINED / result.settings.steps_per_epoch(result.data.N))
-    times = []
-    for epochs in (1, some):  # both trace their steps, the first with a cold cache
-        start = clock()
-        training(epochs, RATES[0])
-        times.append(clock() - start)
-    return Pace(times[0], times[1] / some)
 
 
 def choose(

@@ -18,7 +18,7 @@ from ..posterior.predict import validated
 from ..storage.checkpoint import CheckpointError
 from ..storage.whole import write_whole
 from ..training.terminal import FitProgress
-from .retraining import RATES, PlainTraining, row_losses
+from .retraining import RATES, row_losses, trained
 
 if TYPE_CHECKING:
     from .fitting import Fit
@@ -80,15 +80,14 @@ def as_numbers(
     tried, lr, seconds, kept = ranks.from_first(lambda: (*_read(path, net), _on_host(net)))
     if not ranks.first:
         net.load_state_dict(kept)
-    training = PlainTraining(fit.model.start_network(), fit)
-    least = float((training.before if lr is None else row_losses(net, fit)).mean())
+    least = float(row_losses(net, fit).mean())
     with FitProgress("numbers", len(rates), progress) as bar:
         for rate in rates:
             bar.next(f"learning rate {rate:g}")
             if rate in tried:
                 continue
             start = time.perf_counter()
-            found, losses = training(epochs, rate)
+            found, losses = trained(fit.model.start_network(), fit, epochs, rate)
             loss = float(losses.mean()) if validation else None
             seconds += time.perf_counter() - start
             if loss is None or loss < least:

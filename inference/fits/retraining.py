@@ -5,47 +5,55 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyro
 import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from ...data.errors import PyroccamError
-from ...models.base import Model
+from ...guides.depth import Deterministic
 from ...models.contexts import evaluating, seeded
 from ...models.layers.affine import AFFINE
 from ...models.layers.choice import order_of_use
 from ...models.likelihoods import Likelihood
 from ...models.likelihoods.noise import LEAST_ROWS
-from ..posterior.predict import streamed, validated
+from ...models.plain_network import PlainNetwork
+from ..distributed.joining import apart
+from ..posterior.predict import streamed, suited, validated
+from ..training.replicate import Replicate
 from ..training.settings import Settings
-from ..training.step import CompileFallback, TrainingStep
-from ..training.trainer import TRACE_FROM
-from .teacher import Teacher
+from ..training.step import CompileFallback
+from ..training.terminal import FitProgress, StopSignal
+from ..training.trainer import NonFiniteLoss, Trainer
+from .teacher import Taught, Teacher, parted
 
 if TYPE_CHECKING:
     from .fitting import Fit
 
 __all__ = [
+    "EVALUATIONS",
     "RATES",
-    "PlainTraining",
     "Retrained",
+    "RowLosses",
     "retrain",
     "row_changes",
     "row_losses",
     "temperature_of_rows",
     "tempered",
+    "trained",
+    "trainer_of",
 ]
 
 
 RATES = (1e-3, 3e-3, 1e-2)
 """Learning rates that are tried, of which the validation rows take one."""
 
-_EVALUATIONS = 20  # at most, of a training
+EVALUATIONS = 20
+"""Looks at the validation rows in a training, at most."""
 
 
 @dataclass(frozen=True)
@@ -99,177 +107,108 @@ def retrain(
     data = fit.data
     if not len(data.x_val):
         raise PyroccamError("a retraining without validation rows", "some of them", "val_fraction=")
-    return PlainTraining(net, fit, teacher).best(epochs, rates)
+    before = row_losses(net, fit, teacher)
+    best = Retrained(net, float(before.mean()), before, None)
+    for lr in rates:
+        found, losses = trained(net, fit, epochs, lr, teacher)
+        if losses.mean() < best.losses.mean():
+            best = Retrained(found, best.before, losses, lr)
+    return best
 
 
-class PlainTraining:
-    """Training of a network without a prior, by AdamW along a cosine, with a gradient of norm 1 at
+def trained(
+    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
+) -> tuple[nn.Module, Tensor]:
+    """A network at the best of the epochs that are looked at, and its validation losses
+    (:func:`row_losses`); without validation rows that of the last epoch, and none.
+
+    The network that is given stays as it is; for the others see :func:`retrain`.
+    """
+    trainer = trainer_of(net, fit, epochs, lr, teacher)
+    (one,) = trainer.replicates
+    if any(p.requires_grad for p in one.model.parameters()):
+        with apart(), seeded(one.seed, one.data.device), warnings.catch_warnings():
+            warnings.simplefilter("ignore", CompileFallback)  # it was not asked for
+            with suppress(NonFiniteLoss):  # what is judged is the state of its last evaluation
+                trainer.run(FitProgress("numbers", trainer.total_steps, False), StopSignal())
+    found = one.model.part("net").to(memory_format=torch.contiguous_format).cpu().eval()
+    return found, row_losses(found, fit, teacher)
+
+
+def trainer_of(
+    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
+) -> Trainer:
+    """The trainer of a network without a prior: AdamW along a cosine, with a gradient of norm 1 at
     most; the noise of its likelihood is learnt, too. Weights that are zero stay zero.
-
-    Arguments:
-        net: with which every training begins; it stays as it is.
-        fit: whose data, likelihood, batch size and seed are taken.
-        teacher: see :func:`retrain`.
-
-    Attributes:
-        before: losses of the validation rows of ``net``.
 
     References:
         Loshchilov, Hutter 2019, arXiv:1711.05101, for AdamW; Pascanu, Mikolov, Bengio 2013,
         arXiv:1211.5063, for the clipped norm.
     """
-
-    def __init__(self, net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> None:
-        self._net, self._fit, self._teacher = net, fit, teacher
-        self.before = row_losses(net, fit, teacher)
-        self._model = NetworkOfNumbers(net, fit, teacher).train()
-        self._start = values_of(self._model)
-        settings = Settings(weight_decay=0.01, clip_norm=1.0)
-        self._step = TrainingStep([(self._model, Nothing())], settings, compile="graph")
-        self._kept: list[tuple[Tensor, Tensor]] = []
-
-    def __call__(self, epochs: int, lr: float) -> tuple[nn.Module, Tensor]:
-        """The network at the best of the epochs that are looked at, and its validation losses;
-        without validation rows that of the last epoch, and none."""
-        settings, data = self._fit.settings, self._fit.data
-        size = min(settings.batch_size, data.N)
-        counts = {size: data.N // size * epochs, data.N % size: epochs}
-        self._step.steps = {n: steps for n, steps in counts.items() if steps >= TRACE_FROM}
-        with pyro.validation_enabled(False), warnings.catch_warnings():
-            warnings.simplefilter("ignore", CompileFallback)  # it was not asked for
-            if any(p.requires_grad for p in self._model.parameters()):
-                self._prepare(size, lr)
-            with seeded(settings.seed, data.device):
-                kept, losses = self._train(epochs)
-        found = copy.deepcopy(self._net)
-        set_values(found, kept)
-        return found.cpu().eval(), losses
-
-    def best(self, epochs: int, rates: Sequence[float]) -> Retrained:
-        """The best of the trainings at several rates, and of the network as it was."""
-        best = Retrained(self._net, float(self.before.mean()), self.before, None)
-        for lr in rates:
-            found, losses = self(epochs, lr)
-            if losses.mean() < best.losses.mean():
-                best = Retrained(found, best.before, losses, lr)
-        return best
-
-    def _prepare(self, size: int, lr: float) -> None:
-        """Put everything where a training begins."""
-        set_values(self._model, self._start)
-        if not self._step.flats:
-            x, y = self._fit.data.head(size)
-            self._step.prepare(x, self._taught(y, slice(size)))
-            flats = [f for name, f in self._step.flats.items() if name.startswith("weights")]
-            kept = [f.flat([(p != 0) | (p.dim() < 2) for p in f.members[0]]) for f in flats]
-            self._kept = [(f.parameter, row[None]) for f, row in zip(flats, kept, strict=True)]
-        self._step.restart(lr)
-
-    def _train(self, epochs: int) -> tuple[dict[str, Tensor], Tensor]:
-        fit, teacher, net = self._fit, self._teacher, self._model.part("net")
-        steps, done = epochs * -(-fit.data.N // fit.settings.batch_size), 0
-        every = max(1, epochs // _EVALUATIONS)
-        best, kept = self.before, values_of(net)
-        for epoch in range(1, epochs + 1):
-            for x, y in self._batches(epoch):
-                if len(x) > 1 and self._step.flats:  # batch normalisation needs two
-                    self._step.evaluate(x, y)
-                    self._step.update(done / steps)
-                    for weights, own in self._kept:
-                        weights.data.mul_(own)
-                done += 1
-            if epoch % every == 0 or epoch == epochs:
-                losses = row_losses(net, fit, teacher)
-                if not len(losses) or losses.mean() < best.mean():
-                    best, kept = losses, values_of(net)
-        return kept, best
-
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs of all rows once, and targets with what a teacher predicts behind them."""
-        data, size = self._fit.data, self._fit.settings.batch_size
-        if data.streamed:  # which have no teacher
-            bounds = [(i, min(i + size, data.N)) for i in range(0, data.N, size)]
-            for _, x, y in data.batches(self._fit.settings.seed, epoch, bounds):
-                yield x, y
-            return
-        targets = data.targets
-        for rows in torch.randperm(data.N).to(data.device).split(size):
-            yield data.x_train[rows], self._taught(targets[rows], rows)
-
-    def _taught(self, y: Tensor, rows: Tensor | slice) -> Tensor:
-        if self._teacher is None:
-            return y
-        said = self._teacher.train[rows]
-        return torch.cat([y.to(said).reshape(len(y), -1), said], 1)
+    data = fit.data if teacher is None else teacher.behind(fit.data)
+    likelihood = RowLosses(fit.model.likelihood, 0 if teacher is None else teacher.train.shape[1])
+    model = PlainNetwork(net, data, likelihood=likelihood, keeps_zeros=True).to(data.device)
+    settings = Settings(
+        epochs=epochs,
+        batch_size=fit.settings.batch_size,
+        lr=lr,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        checkpoint="best" if len(data.x_val) else "last",
+        evaluations=EVALUATIONS,
+        seed=fit.settings.seed,
+        compile="graph",
+    )
+    with apart():
+        return Trainer([Replicate(model, Deterministic(model), data, settings.seed)], settings)
 
 
-class NetworkOfNumbers(Model):
-    """A network without a prior, whose bound is minus the loss of its rows.
+class RowLosses(Likelihood):
+    """The likelihood of a network that is trained as numbers: of labels, and for the other half of
+    what a teacher predicts.
+
+    Rows are judged at the noise or temperature that suits them, with which a network is handed
+    back: one that is right and too sure is not worse than one that is wrong.
 
     Arguments:
-        net: copied, as the likelihood is.
-        fit: of the data.
-        teacher: what it predicts stands behind the targets, and behind the weights of rows.
+        likelihood: of labels; copied.
+        said: numbers that a teacher predicts of a row, which stand behind its label.
     """
 
-    def __init__(self, net: nn.Module, fit: Fit, teacher: Teacher | None) -> None:
+    def __init__(self, likelihood: Likelihood, said: int = 0) -> None:
         super().__init__()
-        self.net = copy.deepcopy(net).to(fit.data.device)
-        self.likelihood = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
-        self.size = fit.data.N
-        self._parted, self._classes = fit.data.parted, fit.data.classes is not None
-        self._said = 0 if teacher is None else teacher.train.shape[1]
+        self.task, self.outputs, self.said = likelihood.task, likelihood.outputs, said
+        self.own = copy.deepcopy(likelihood).requires_grad_(True)
+        self._given = [likelihood]  # no part of this one: nothing of it is trained, or saved
 
-    def forward(self, x: Tensor, y: Tensor) -> None:
-        outputs, taught = self.part("net")(x), None
-        if self._said:
-            y, taught = y[:, : -self._said], y[:, -self._said :]
-        y, weights = self._parted(y)
-        if self._classes and y.dim() == 2:
-            y = y[:, 0].long()
-        losses = _losses(self.part("likelihood"), outputs, y, taught)
-        with pyro.plate("data", self.size, subsample=x):
-            pyro.factor("y", -losses if weights is None else -weights * losses)
+    def forward(self, outputs: Tensor) -> Any:
+        return Taught(self.own, outputs, self.said) if self.said else self.own(outputs)
 
-
-class Nothing(nn.Module):
-    """The guide of a model without latents."""
-
-    def forward(self, x: Tensor, y: Tensor) -> None:
-        """Nothing to sample."""
-
-
-def values_of(net: nn.Module) -> dict[str, Tensor]:
-    """Copies of parameters and buffers, those that no ``state_dict`` has among them."""
-    tensors = [*net.named_parameters(), *net.named_buffers()]
-    return {name: t.detach().clone() for name, t in tensors}
-
-
-@torch.no_grad()
-def set_values(net: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Give parameters and buffers these values, in place."""
-    own = dict([*net.named_parameters(), *net.named_buffers()])
-    for name, value in values.items():
-        own[name].copy_(value)
+    @torch.no_grad()
+    def log_predictive(self, outputs: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
+        """``(B,)``, of the outputs ``(1, B, outputs)`` of one network, all rows at once."""
+        (out,), (like,) = outputs, self._given
+        labels = parted(y, like, self.said)[0]
+        like = suited(like, out, labels)
+        if like.takes_logits and len(out) >= LEAST_ROWS:
+            out = out / max(1.0, temperature_of_rows(out, labels))
+        made = Taught(like, out, self.said) if self.said else like(out)
+        found: Tensor = made.log_prob(y)
+        return found
 
 
 @torch.no_grad()
 def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tensor:
-    """Negative log-likelihood of each validation row, ``(N,)``, at the noise or temperature that
-    suits them, with which a network is handed back: one that is right and too sure is not worse
-    than one that is wrong. With a teacher it is the mean with the cross-entropy of what the teacher
-    predicts."""
-    data = fit.data
+    """Negative log-likelihood of each validation row, ``(N,)``, as :class:`RowLosses` has it; with
+    a teacher it is the mean with the cross-entropy of what the teacher predicts."""
+    data = fit.data if teacher is None else teacher.behind(fit.data)
     if not len(data.x_val):
         return torch.zeros(0, dtype=torch.double)
     net = copy.deepcopy(net).to(data.x_val.device)
-    like = validated(fit.model.likelihood, net, data)
     with evaluating(net):
-        (outputs,) = streamed(lambda part: net(part)[None], data.x_val)
-    if like.takes_logits and len(outputs) >= LEAST_ROWS:
-        outputs = outputs / max(1.0, temperature_of_rows(outputs, data.y_val))
-    taught = None if teacher is None else teacher.val
-    return _losses(like, outputs, data.y_val, taught).double().cpu()
+        outputs = streamed(lambda part: net(part)[None], data.x_val)
+    like = RowLosses(fit.model.likelihood, 0 if teacher is None else teacher.val.shape[1])
+    return -like.log_predictive(outputs, torch.zeros(1), data.y_val).double().cpu()
 
 
 @torch.no_grad()
@@ -308,12 +247,6 @@ def row_changes(net: nn.Module, other: nn.Module, fit: Fit) -> Tensor:
     except NotImplementedError:
         found = (p.log_prob(y) - q.log_prob(y)).abs()
     return found.double().cpu()
-
-
-def _losses(like: Likelihood, outputs: Tensor, y: Tensor, taught: Tensor | None) -> Tensor:
-    """Losses of rows ``(B,)``; ``taught`` are probabilities of classes ``(B, C)``, or targets."""
-    losses: Tensor = -like(outputs).log_prob(y)
-    return losses if taught is None else (losses + like.losses_of(outputs, taught)) / 2
 
 
 @torch.no_grad()

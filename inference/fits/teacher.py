@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor, nn
 
 from ...models.contexts import evaluating
+from ...models.likelihoods import Likelihood
 from ..posterior.predict import DRAWS, streamed
 
 if TYPE_CHECKING:
+    from ...data import Dataset
     from .fitting import Fit
 
-__all__ = ["FEW", "Teacher", "may_teach", "teacher_of"]
+__all__ = ["FEW", "Taught", "Teacher", "may_teach", "parted", "teacher_of"]
 
 FEW = 50
 """Fewer validation rows do not tell how sure a network may be, nor how small."""
@@ -36,6 +39,49 @@ class Teacher(NamedTuple):
 
     train: Tensor
     val: Tensor
+
+    def behind(self, data: Dataset) -> Dataset:
+        """The same data, with what is said of a row behind its label or targets,
+        ``(N, 1 + C)`` or ``(N, 2 T)``."""
+        splits = (("y_train", data.y_train, self.train), ("y_val", data.y_val, self.val))
+        joined = {n: torch.cat([y.to(t).reshape(len(y), -1), t], 1) for n, y, t in splits}
+        return data.but(**joined)
+
+
+class Taught(TorchDistribution):
+    """Labels, and what a teacher says of them: each has half of the density, as a logarithm.
+
+    It is the loss of a network that learns from both, and is not drawn from.
+
+    Arguments:
+        likelihood: of labels.
+        outputs: of the network, ``(B, outputs)``.
+        said: numbers that the teacher says of a row, which stand behind its label or targets.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
+    support = constraints.real_vector
+
+    def __init__(self, likelihood: Likelihood, outputs: Tensor, said: int) -> None:
+        self.likelihood, self.outputs, self.said = likelihood, outputs, said
+        self.made = likelihood(outputs)
+        labels = self.made.event_shape.numel()
+        shapes = self.made.batch_shape, torch.Size([labels + said])
+        super().__init__(*shapes, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``(B,)``."""
+        labels, said = parted(value, self.likelihood, self.said)
+        found: Tensor = self.made.log_prob(labels) - self.likelihood.losses_of(self.outputs, said)
+        return found / 2
+
+
+def parted(y: Tensor, likelihood: Likelihood, said: int) -> tuple[Tensor, Tensor]:
+    """Labels ``(B,)`` or targets ``(B, T)``, and what a teacher says behind them."""
+    if not said:
+        return y, y[..., :0]
+    labels = y[..., :-said]
+    return labels[..., 0].long() if likelihood.task == "classification" else labels, y[..., -said:]
 
 
 @torch.no_grad()

@@ -199,8 +199,22 @@ def validated(
         return likelihood
     with evaluating(net):
         (outputs,) = streamed(lambda part: give(net, part, data.fields)[None], x)
+    return suited(likelihood, outputs, y)
+
+
+@torch.no_grad()
+def suited(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Likelihood:
+    """The likelihood with the noise that rows want, where noise is learnt and there are ten of
+    them; else itself.
+
+    Arguments:
+        outputs: of one network, ``(N, outputs)``.
+        y: ``(N, T)``.
+    """
+    if len(y) < LEAST_ROWS or not learns_noise(likelihood):
+        return likelihood
     own = copy.deepcopy(likelihood)
-    set_noise(own, noise_of_rows(own, outputs[None], torch.ones(1, device=x.device), y))
+    set_noise(own, noise_of_rows(own, outputs[None], torch.ones(1, device=y.device), y))
     return own
 
 

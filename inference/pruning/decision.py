@@ -16,7 +16,7 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut, has_path
-from ..fits.retraining import RATES, PlainTraining, Retrained, retrain, row_losses
+from ..fits.retraining import RATES, Retrained, retrain, row_losses
 from ..fits.teacher import FEW, Teacher, may_teach, teacher_of
 from ..posterior.layers import Layer, layer_moments, mean_network
 from ..posterior.posteriors import require
@@ -235,10 +235,9 @@ class _Search:
         drafts = [at_thresholds(self.fit, at, self.means, source) for source in self.sources]
         losses = [row_losses(one.net, self.fit, self.teacher).mean() for one in drafts]
         best = drafts[losses.index(min(losses))]
-        training = PlainTraining(best.net, self.fit, self.teacher)
         for lr in self.rates[: self.left]:
             self.left -= 1
-            tried = training.best(self.epochs, [lr])
+            tried = retrain(best.net, self.fit, self.epochs, [lr], self.teacher)
             worse = [tried.losses - one.losses for one in self.rivals]
             if any(is_as_good(one, self.allowed) for one in worse):
                 self.rates = sorted(self.rates, key=lambda one: one != lr)

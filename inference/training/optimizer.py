@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -115,12 +114,6 @@ class Update:
         self.optimizer.load_state_dict(state)
         self._recorded.clear()
         self._adopt()
-
-    def restart(self, lr: float) -> None:
-        """Forget all momenta, and take another learning rate for what is scheduled."""
-        self.settings = replace(self.settings, lr=lr)
-        self.optimizer.state.clear()
-        self._recorded.clear()
 
     def __call__(self, progress: float = 0.0, hold: float = 0.0) -> None:
         """Move all parameters; those of a posterior of structure stay while ``progress`` is below

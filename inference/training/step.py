@@ -229,10 +229,6 @@ class TrainingStep:
         """Take up a ``state_dict`` of the optimiser; after ``prepare``."""
         self._update.load_state_dict(state)
 
-    def restart(self, lr: float) -> None:
-        """Begin anew, at another learning rate, from the values that the parameters have now."""
-        self._update.restart(lr)
-
     def release(self) -> None:
         """Give the modules storage of their own again; a further step would start afresh."""
         for flat in self.flats.values():

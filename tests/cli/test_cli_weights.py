@@ -16,7 +16,7 @@ from pyroccam.cli.methods import weights
 from pyroccam.cli.methods.table import METHODS
 from pyroccam.cli.pages import report
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.fits import retraining
+from pyroccam.inference.fits import numbers, retraining
 from pyroccam.inference.packing.packed import read
 from pyroccam.inference.packing.rest import rest_bits
 from pyroccam.inference.storage.checkpoint import seal
@@ -396,23 +396,24 @@ def test_repeats_on_the_same_rows(tmp_path):
 
 def test_numbers_that_were_trained_are_not_trained_again(tmp_path, monkeypatch):
     """A run that is stopped while numbers are trained begins with those that it has."""
-    trained, rates = retraining.PlainTraining.__call__, []
+    trained, rates = retraining.trained, []
 
-    def stopped(training, epochs, lr):
+    def stopped(net, fit, epochs, lr, *teacher):
         if len(rates) == 2:
             raise KeyboardInterrupt
-        return counted(training, epochs, lr)
+        return counted(net, fit, epochs, lr, *teacher)
 
-    def counted(training, epochs, lr):
+    def counted(net, fit, epochs, lr, *teacher):
         rates.append(lr)
-        return trained(training, epochs, lr)
+        return trained(net, fit, epochs, lr, *teacher)
 
     command = ["fit", "gnj", *SMALL, "--out", tmp_path / "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(retraining.PlainTraining, "__call__", stopped)
+        patch.setattr(numbers, "trained", stopped)
         call(*command, code=130)
     assert "holds a run already" in call(*command, code=2)
-    monkeypatch.setattr(retraining.PlainTraining, "__call__", counted)
+    for module in (numbers, retraining):
+        monkeypatch.setattr(module, "trained", counted)
     rates.clear()
     call(*command, "--resume")
     resumed = [*rates]

@@ -7,7 +7,7 @@ import torch
 from plain import network
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.fits.retraining import PlainTraining
+from pyroccam.inference.fits.retraining import trained
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.training import trainer
 from pyroccam.inference.training.replicate import Job
@@ -232,7 +232,7 @@ def test_what_is_frozen_stays_through_training_cutting_and_retraining(how, monke
     again = inference.fit(*smaller, table, epochs=2, **QUICK)
     found["narrow"] = again.posterior.mean_network()
     if how == "in evaluation":  # compress writes statistics into scales that are not frozen
-        found["retrained"] = PlainTraining(found["the means"], fit)(2, 0.1)[0]
+        found["retrained"] = trained(found["the means"], fit, 2, 0.1)[0]
     else:
         again = 2 * (how == "layers")
         found["compressed"] = inference.shrink(

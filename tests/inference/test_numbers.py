@@ -8,8 +8,9 @@ from fitting import blobs
 from pyroccam import guides, models
 from pyroccam.cli.runs.building import untrained
 from pyroccam.data import Dataset
+from pyroccam.inference.fits import numbers
 from pyroccam.inference.fits.numbers import NUMBERS, as_numbers
-from pyroccam.inference.fits.retraining import RATES, PlainTraining, retrain, row_losses
+from pyroccam.inference.fits.retraining import RATES, retrain, row_losses
 from pyroccam.inference.storage.checkpoint import CheckpointError
 from pyroccam.inference.training.settings import Settings
 from torch import nn
@@ -75,15 +76,15 @@ def test_what_was_tried_is_not_tried_again(tmp_path, monkeypatch):
     data = blobs(n=400)
     net = hidden(data)
     whole = as_numbers(fresh(data, net), 3, out=tmp_path / "whole")
-    train, tried = PlainTraining.__call__, []
+    train, tried = numbers.trained, []
 
-    def broken(training, epochs, rate):
+    def broken(net, fit, epochs, rate):
         if len(tried) == 2:
             raise KeyboardInterrupt
         tried.append(rate)
-        return train(training, epochs, rate)
+        return train(net, fit, epochs, rate)
 
-    monkeypatch.setattr(PlainTraining, "__call__", broken)
+    monkeypatch.setattr(numbers, "trained", broken)
     with pytest.raises(KeyboardInterrupt):
         as_numbers(fresh(data, net), 3, out=tmp_path)
     tried.clear()

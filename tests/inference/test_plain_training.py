@@ -8,8 +8,9 @@ import pytest
 import torch
 from fitting import blobs, fit_weights
 from pyroccam.data import Dataset
-from pyroccam.inference.fits.retraining import PlainTraining, row_losses
+from pyroccam.inference.fits.retraining import retrain, row_losses, trained, trainer_of
 from pyroccam.inference.fits.teacher import Teacher
+from pyroccam.inference.training.terminal import FitProgress, StopSignal
 from pyroccam.models import priors
 from torch import nn
 
@@ -43,9 +44,8 @@ def written_out(net, like, fit, teacher, epochs, lr):
     groups = [{"params": free, "weight_decay": 0.01}]
     groups += [{"params": noise, "weight_decay": 0.0}] * bool(noise)
     optimizer = torch.optim.AdamW(groups)
-    torch.manual_seed(fit.settings.seed)
-    for _ in range(epochs):
-        rows += torch.randperm(data.N).split(size)
+    for epoch in range(epochs):
+        rows += data.order(fit.settings.seed, epoch).split(size)
     for done, own in enumerate(rows):
         out, y = net(data.x_train[own]), data.y_train[own]
         said = None if teacher is None else teacher.train[own]
@@ -85,10 +85,8 @@ def test_a_training_is_an_ordinary_one_and_each_begins_anew(make, taught):
         said = [torch.randn(len(x), data.outputs) for x in (data.x_train, data.x_val)]
         classes = data.task == "classification"
         teacher = Teacher(*(t.softmax(-1) if classes else t for t in said))
-    training = PlainTraining(net, fit, teacher)
-    training.before = training.before + 1e9  # so that what it comes to is better
     for lr in (0.02, 0.01):
-        found, losses = training(1, lr)
+        found, losses = trained(net, fit, 1, lr, teacher)
         expected = written_out(net, fit.model.likelihood, fit, teacher, 1, lr)
         for name, ours in found.state_dict().items():
             theirs = expected.state_dict()[name]
@@ -101,9 +99,33 @@ def test_a_training_is_an_ordinary_one_and_each_begins_anew(make, taught):
 def test_of_a_frozen_network_nothing_but_the_noise_is_learnt():
     fit = fit_weights(priors.Normal(1.0), net=network(5, 3), rows=table(), epochs=1)
     net = network(5, 3).requires_grad_(False)
-    training = PlainTraining(net, fit)
-    training(3, 0.1)
-    model = training._model
+    trainer = trainer_of(net, fit, 3, 0.1)
+    trainer.run(FitProgress("", 1, False), StopSignal())
+    model = trainer.replicates[0].model
     for p, q in zip(model.net.parameters(), net.parameters(), strict=True):
         assert torch.equal(p, q)
-    assert not torch.equal(model.likelihood.log_scale, fit.model.likelihood.log_scale)
+    assert not torch.equal(model.likelihood.own.log_scale, fit.model.likelihood.log_scale)
+
+
+def test_where_nothing_can_be_learnt_the_network_stays():
+    fit = fit_weights(priors.Normal(1.0), net=network(2, 3), epochs=1)
+    net = network(2, 3).requires_grad_(False)
+    found, losses = trained(net, fit, 3, 0.1)
+    for p, q in zip(found.parameters(), net.parameters(), strict=True):
+        assert torch.equal(p, q)
+    torch.testing.assert_close(losses, row_losses(net, fit))
+
+
+def test_a_training_that_leaves_the_numbers_is_no_better():
+    """At a rate of a million the loss is infinite, or what is left is far off."""
+    fit = fit_weights(priors.Normal(1.0), net=network(5, 3), rows=table(), epochs=1)
+    net = network(5, 3)
+    net[3] = nn.Sequential(net[3], Exploding())
+    found = retrain(net, fit, 3, (1e6,))
+    assert found.net is net
+    assert found.lr is None
+
+
+class Exploding(nn.Module):
+    def forward(self, x):
+        return x.sinh().sinh()

@@ -1,6 +1,6 @@
 """Bits, rates, and plain networks in small files, or in files for other programs."""
 
-from .bits import LayerBits, bit_precision
+from .bits import LayerBits
 from .exporting import ExportError
 from .fusing import fused
 from .packed import PackedFileError, PackedSize
@@ -17,7 +17,6 @@ __all__ = [
     "PackedSize",
     "Rates",
     "Significand",
-    "bit_precision",
     "fused",
     "group_rates",
     "quantised",

@@ -37,7 +37,7 @@ from ..posterior.predict import evaluate_net
 from .decision import decide, inside, smallest
 from .depth import settled
 from .magnitude import by_layer
-from .options import TOLERANCE, Code, Cut, Digits, PerLayer, Search, Steps
+from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
 from .relevance import Irrelevance
 from .weight_sharing import levels_of
 
@@ -144,7 +144,7 @@ def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
 
 def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Small:
     """What is left of a fit over weights, rounded; see :func:`~pyroccam.inference.shrink`."""
-    code = Digits() if code is None else code
+    code = USUAL if code is None else code
     books, rule = getattr(code, "values", None), getattr(code, "others", code)
     if isinstance(rule, Steps) and (fit.guide.traits.point or not len(fit.data.x_val)):
         raise PyroccamError(f"code={rule}", "a posterior, and validation rows")
@@ -168,7 +168,7 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
     shared = _shared(model, decision.sizes, books)
     steps = dict(guide.steps)
     variances = _variances(report, decision.layers, model)
-    digits = rule if isinstance(rule, Digits) else Digits()
+    digits = rule if isinstance(rule, Digits) else USUAL
     rounded_ones = {
         n: v
         for n, v in variances.items()

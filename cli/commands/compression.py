@@ -241,7 +241,6 @@ class _Run:
         """Write rounded weights; the run's own file again where rules and place are its own."""
         from ...inference.storage.checkpoint import seal
         from ..methods import weights
-        from ..runs.summary import said_of_tensors
 
         folder, result = self.folder, self.result
         cut_at, allowed = self._cut(**cut)
@@ -265,12 +264,8 @@ class _Run:
         if target == folder / weights.FILE:  # the run's own, made again
             seal(folder)
         console.say(str(small.report))
-        console.say(
-            f"{written['file_bytes']:,} bytes, {written['file_rate']:.3g} times smaller than all "
-            f"parameters of the network were before anything was cut; {tested(written['test'])}"
-        )
-        if "not_described" in written:
-            console.say(*said_of_tensors(written["not_described"]))
+        for sentence in (*weights.said_of_file(written), tested(written["test"])):
+            console.say(sentence)
         console.say("Written to ", (str(target), "bold"))
 
     def _cut(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_type_hints
@@ -16,6 +16,7 @@ from ...data.own_code import attribute
 from ...guides.base import Guide
 from ...inference.fits.fitting import Fit
 from ...inference.fits.numbers import Numbers
+from ...inference.posterior.structures import Structure
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
 from ...models.networks import ready as networks
@@ -24,7 +25,20 @@ from ...models.networks.plain import PLAIN
 from ..boundary import place_in_own_code
 from .options import Likelihood, taken
 
-__all__ = ["Finished", "Method", "Pair", "Stage", "length_in", "timed"]
+__all__ = [
+    "SMALLER",
+    "Finished",
+    "Method",
+    "Pair",
+    "Stage",
+    "length_in",
+    "smaller",
+    "timed",
+    "told",
+]
+
+SMALLER = "How much smaller"
+"""Title of what is said of the size and the speed of a network that was cut."""
 
 _OF_ROW = 4  # fields that say what a row is: its name, title, reference and settings
 
@@ -101,6 +115,56 @@ def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "batch": many["batch"],
         "seconds_by_batch": list(speed),
     }
+
+
+def told(one: Structure, **more: Any) -> dict[str, Any]:
+    """What a structure says for itself, as ``learnt`` of ``metrics.json`` has it.
+
+    Arguments:
+        more: numbers for each row, beside its own.
+    """
+    rows = [{**row, **more} for row in one.rows()]
+    return {"title": one.title, "sentences": one.sentences(), "rows": rows}
+
+
+def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str, Any]:
+    """How much smaller and faster a network is, for ``learnt``.
+
+    Arguments:
+        part: of the network, with what :func:`timed` gives.
+        sentences: on its file.
+    """
+    after, before = part["parameters"], part["parameters_before"]
+    said = (
+        f"The smaller network has {after:,} of {before:,} parameters, {before / after:.1f} x "
+        "fewer. Beside the network that was given it is "
+        f"{_said_of_speed(part['seconds_by_batch'])}."
+    )
+    return {"title": SMALLER, "sentences": [said, *sentences], "rows": []}
+
+
+def _said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:
+    """Words for the speed of a network beside another, with both times.
+
+    Arguments:
+        speed: for each size of batch, as
+            :func:`~pyroccam.inference.cutting.cost.compare_speed` gives it.
+    """
+    said = []
+    for one in speed:
+        after, before = 1e3 * one["seconds"], 1e3 * one["seconds_before"]
+        low, high = one["times_faster"]
+        text = "about as fast"
+        if low > 1 and before / after >= 1.05:
+            text = f"{before / after:.1f} x faster"
+        elif high < 1 and after / before >= 1.05:
+            text, low, high = f"{after / before:.1f} x slower", 1 / high, 1 / low
+        rows = "of 1 row" if one["batch"] == 1 else f"of {one['batch']} rows"
+        said.append(
+            f"{text} in a batch {rows} ({after:.3g} ms, before {before:.3g} ms; half of the rounds "
+            f"{low:.2f} to {high:.2f} x)"
+        )
+    return ", ".join(said)
 
 
 @dataclass(frozen=True)
@@ -228,7 +292,8 @@ class Method(ABC):
         return self.scores(result, "test")
 
     def report(self, run: Finished) -> dict[str, Any]:
-        """Further parts of ``metrics.json``; writes the smaller networks."""
+        """Further parts of ``metrics.json``; writes the smaller networks. ``learnt`` lists what
+        terminal and page say: title, sentences and rows."""
         return {}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:

@@ -76,9 +76,17 @@ class Coded(Bayes):
                 rule = cut_of(result, self.threshold, self.tolerance)
                 drawn, scores = draw_run(result, rule, path, resume=True, **how)
             except (ValueError, RuntimeError) as error:  # training is not lost
-                return {**found, "not_drawn": str(error)}
+                warned = [*found.get("warnings", []), f"No draw was sent: {error}"]
+                return {**found, "warnings": warned}
         left = sent(result, drawn.net, drawn.bytes)
-        return {**found, "draw": {**drawn.report.to_json(), **left, "test": scores}}
+        part = {**drawn.report.to_json(), **left, "test": scores}
+        said = (
+            f"A draw of the posterior of these weights was sent in {part['file_bytes']:,} bytes, "
+            f"{part['over_kl']:.3g} times its KL."
+        )
+        row = {"draw, bytes": part["file_bytes"], "times its KL": part["over_kl"]}
+        learnt = {"title": "The draw", "sentences": [said], "rows": [row]}
+        return {**found, "learnt": [*found["learnt"], learnt], "draw": part}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
         if not (folder / DRAW).is_file():

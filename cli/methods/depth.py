@@ -29,7 +29,7 @@ from ...inference.storage.network_folder import save
 from ...inference.training.settings import Settings
 from ...models.networks.stack import DepthStack
 from ...models.plain.pruned import PrunedNetwork
-from .base import Finished, Method, Pair, timed
+from .base import Finished, Method, Pair, smaller, timed, told
 
 __all__ = ["AtDepth", "ByGradient", "ClosedForm", "MarginalLikelihood", "metrics_on_test"]
 
@@ -114,7 +114,7 @@ class _LearntDepth(_OverDepth):
         model, data = result.model, result.data
         assert result.structure is not None
         found: dict[str, Any] = {
-            "learnt": result.structure.sentences(),
+            "learnt": [told(one) for one in result.structures],
             "structure": result.structure.to_json(),
             "test_by_depth_nll": nll_by_depth(
                 outputs_by_depth(model, data.x_test), model.likelihood, data.y_test, data.y_std
@@ -133,6 +133,7 @@ class _LearntDepth(_OverDepth):
             }
             if run.out is not None:
                 save(net, run.out / key)
+        found["learnt"].append(smaller(found["pruned"]))
         if ddn is not None:
             found["ddn"] = {
                 "depth": nets["single"].depth,

@@ -24,12 +24,15 @@ from ...inference.training.settings import Settings
 from ...models.networks import ready
 from ...models.networks.stack import DepthStack
 from ..run_figures import FORMATS, draw_depth, draw_trade
-from .base import Finished, Pair
+from .base import Finished, Pair, told
 from .occam import FromNumbers
 from .options import NotNegative, Positive, Rule, Threshold
-from .weights import cut_of, evaluate, refuse_names
+from .weights import cut_of, evaluate, refuse_names, uncut
 
-__all__ = ["EverySize"]
+__all__ = ["PATH", "EverySize"]
+
+PATH = "A network for each weight λ of the KL"
+"""Title of what is said of the networks along that weight."""
 
 _OF_STACKS = ("depth", "number_bits", "hold", "reach")  # options of a depth that is learnt
 _LABELS = 5  # of networks in a figure, the chosen one apart
@@ -130,7 +133,7 @@ class EverySize(FromNumbers):
             weight = math.sqrt(self.low * self.high)
             told = {"weight": weight, "split": "val", "unmet": str(error), "networks": []}
             return _of(result, weight), {"path": told}
-        best, said = found.best(), {}
+        best, said = found.best(), dict[str, Any]()
         asked = ((Bytes, self.bytes), (Milliseconds, self.milliseconds))
         budgets = [kind(most) for kind, most in asked if most is not None]
         if budgets:
@@ -143,7 +146,8 @@ class EverySize(FromNumbers):
             ends = {found[0].weight: "low", found[-1].weight: "high"}
             if name := ends.get(best.weight):
                 reason = f"The best network is that of {name}={best.weight:g}, the end of what was "
-                said = {"edge": f"{reason}trained: there may be a better one beyond. Set {name}=."}
+                end = f"{reason}trained: there may be a better one beyond. Set {name}=."
+                said = {"warnings": [end]}
         told = {"weight": best.weight, "split": found.split, **said, "networks": rows}
         return _of(result, best.weight), {"path": told}
 
@@ -156,19 +160,20 @@ class EverySize(FromNumbers):
     def report(self, run: Finished) -> dict[str, Any]:
         """The networks along the path, and the report of all methods over weights on the one that
         was chosen."""
-        chosen, found, learnt = run.fits[-1], dict(run.said), list[str]()
+        chosen, found = run.fits[-1], dict(run.said)
         if chosen.structure is not None:
             found["depth"] = chosen.structure.to_json()
-            learnt = chosen.structure.sentences()
+        learnt = [*_told(found["path"]), *map(told, chosen.structures)]
         if run.out is not None and run.figures and "unmet" not in found["path"]:
             _draw(chosen, found["path"], run.out / "figures")
         alone = [chosen, settled(chosen)]
         if "unmet" not in found["path"]:
             found |= super().report(replace(run, fits=alone))
-            return {**found, "learnt": [*learnt, *found["learnt"]]}
+            warned = [*found["path"].get("warnings", []), *found.get("warnings", [])]
+            return {**found, "warnings": warned, "learnt": [*learnt, *found["learnt"]]}
         whole = count_parameters(self.compared(alone)[1])
         why = found["path"]["unmet"]
-        learnt = [*learnt, f"Nothing was cut: {why}"]
+        learnt = [*learnt, uncut(f"Nothing was cut: {why}")]
         return {**found, "parameters": whole, "not_compressed": why, "learnt": learnt}
 
 
@@ -182,6 +187,37 @@ def _of(result: Fit, weight: float) -> Fit:
 def _row(point: PathPoint, chosen: bool) -> dict[str, Any]:
     test = evaluate(point.fit, point.small.net)
     return {**point.to_json(), "chosen": chosen, "test": test}
+
+
+def _told(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The networks along the weight of the KL, for ``learnt``: bytes are of the file, units those
+    that are left of each layer, ms of 256 rows, scores of the test rows.
+
+    Arguments:
+        found: the path, as ``metrics.json`` has it.
+    """
+    rows, networks = [], found["networks"]
+    for one in networks:
+        widths = [str(width) for width in one["widths"].values()]
+        shown = widths if len(widths) <= 6 else [*widths[:3], "…", *widths[-2:]]
+        row = {"λ": f"{one['weight']:.3g}", "": "chosen" if one["chosen"] else ""}
+        row |= {"bytes": one["file_bytes"], "parameters": one["parameters"]}
+        row |= {} if one["depth"] is None else {"blocks": one["depth"]}
+        row |= {"units": "-".join(shown), "ms": f"{1e3 * one['seconds']:.2g}"}
+        row |= {n: f"{one['test'][n]:.4f}" for n in ("accuracy", "rmse", "nll") if n in one["test"]}
+        rows.append(row)
+    if not rows:
+        return []
+    sizes = [one["file_bytes"] for one in networks]
+    said = [
+        f"{len(rows)} networks of {min(sizes):,} to {max(sizes):,} bytes were read off the fit."
+    ]
+    said += [
+        f"Chosen is that of λ = {one['weight']:.3g}, with {one['file_bytes']:,} bytes."
+        for one in networks
+        if one["chosen"]
+    ]
+    return [{"title": PATH, "sentences": said, "rows": rows}]
 
 
 def _draw(chosen: Fit, found: Mapping[str, Any], folder: FilePath) -> None:

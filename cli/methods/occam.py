@@ -30,7 +30,7 @@ from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ..run_figures import FORMATS, draw_depth, draw_trade
-from .base import Finished, Pair, Stage, length_in
+from .base import Finished, Pair, Stage, length_in, told
 from .options import NotNegative, Part, Positive, Threshold
 from .weights import FILE, OverWeights, compress_run, cut_of, try_to_cut
 
@@ -223,7 +223,7 @@ class Occam(FromNumbers):
         # What is cut is one network, which the stack itself is not.
         alone = run if self.last else replace(run, fits=[*run.fits, settled(joint)])
         found = super().report(alone)
-        learnt = [*joint.structure.sentences(), *found["learnt"]]
+        learnt = [*map(told, joint.structures), *found["learnt"]]
         return {**depth, **found, "learnt": learnt}
 
     def _neighbours(self, joint: Fit) -> list[dict[str, Any]]:

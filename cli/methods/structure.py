@@ -26,7 +26,7 @@ from ...inference.storage.network_folder import save as save_network
 from ...inference.training.settings import Settings
 from ...models.networks.discrete import discretised, structures
 from ..run_figures import FORMATS
-from .base import Finished, Method, Pair, timed
+from .base import Finished, Method, Pair, smaller, timed, told
 from .options import Whole
 
 __all__ = ["RandomStructure"]
@@ -89,7 +89,6 @@ class RandomStructure(Method):
         whole = mean_network(*require(result, models.StructuredNetwork, "discretise"))
         speed = compare_speed({"whole": whole, "chosen": small}, data.x_test, "whole")["chosen"]
         found: dict[str, Any] = {
-            "learnt": choice.sentences(),
             "structure": choice.to_json(),
             "discretised": {
                 "parameters": count_parameters(small),
@@ -98,6 +97,7 @@ class RandomStructure(Method):
                 "test": evaluate_net(small, result.model, data),
             },
         }
+        found["learnt"] = [told(choice), smaller(found["discretised"])]
         if run.out is not None:
             save_network(small, run.out / "discretised")
             if run.figures:

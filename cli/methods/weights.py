@@ -29,6 +29,7 @@ from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net, validated
 from ...inference.pruning import options as rules
+from ...inference.pruning.compression import Report
 from ...inference.pruning.decision import at_thresholds
 from ...inference.pruning.thresholds import by_layer_now
 from ...inference.storage.whole import write_whole
@@ -36,7 +37,7 @@ from ...inference.training.settings import Settings
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.affine import AFFINE
 from ..run_figures import draw_compressed
-from .base import Finished, Method, timed
+from .base import Finished, Method, smaller, timed, told
 from .options import Threshold
 
 __all__ = [
@@ -52,9 +53,11 @@ __all__ = [
     "named_layers",
     "network_of_file",
     "refuse_names",
+    "said_of_file",
     "sent",
     "tell_uncuttable",
     "try_to_cut",
+    "uncut",
 ]
 
 FILE = "compressed.pocc"
@@ -125,7 +128,7 @@ class OverWeights(Method):
         data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
         mean = mean_network(model, guide)
         found: dict[str, Any] = {"parameters": count_parameters(mean), **_message(result)}
-        found["learnt"] = [_NO_MEAN] if guide.traits.zero_mean else []
+        found["learnt"] = [uncut(_NO_MEAN)] if guide.traits.zero_mean else []
         if run.numbers is not None:
             found["numbers"] = {
                 "parameters": count_parameters(run.numbers.net),
@@ -150,7 +153,7 @@ class OverWeights(Method):
                 code = rules.Digits(epochs=0 if searched else epochs, rest=True)
                 small, sizes, again = _compressed(result, rule, code, path)
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
-                learnt = [f"Nothing was cut: {error}"]
+                learnt = [uncut(f"Nothing was cut: {error}")]
                 return {**found, "not_compressed": str(error), "learnt": learnt}
             test = evaluate(result, again)  # of the file, as everything that is said of it
         found |= sent(result, again, small.bytes)
@@ -167,25 +170,62 @@ class OverWeights(Method):
             "test": test,
         }
         found["structure"] = {**small.report.to_json(), **sizes}
-        found["learnt"] = _said(found["structure"])
+        found["warnings"] = list(small.warnings)
+        found["learnt"] = [
+            told(small.report, **{"file, bytes": small.bytes}),
+            smaller(found["compressed"], said_of_file(sizes)),
+            *_said_of_bits(found),
+        ]
         return found
 
 
-def _said(left: Mapping[str, Any]) -> list[str]:
-    """What is left of the layers, and by how much that is less, in words."""
-    bits = "-".join(str(b) for b in left["bits"].values())
-    rates = {"pruning": "pruning", "fast_prediction": "fast prediction", "maximum": "maximum"}
-    shown = [
-        f"{label} {left['rates'][name]:.3g}"
-        for name, label in rates.items()
-        if left["rates"][name] is not None
+def uncut(why: str) -> dict[str, Any]:
+    """That there is no smaller network, for ``learnt``."""
+    return {"title": Report.title, "sentences": [why], "rows": []}
+
+
+def said_of_file(sizes: Mapping[str, Any]) -> list[str]:
+    """Sentences on the file of a network that was cut.
+
+    Arguments:
+        sizes: as :func:`compress_run` gives them.
+    """
+    said = [
+        f"Its file has {sizes['file_bytes']:,} bytes, {sizes['file_rate']:.3g} times fewer than "
+        "all parameters had as 32-bit numbers."
     ]
-    return [
-        f"{'Left are' if left['nonzero_percent'] < 100 else 'Nothing was cut:'} "
-        f"{left['architecture']} filters or inputs, {left['weights']:,} weights of the compressed "
-        f"layers ({left['nonzero_percent']:.1f} %), of {bits} bits.",
-        f"Compression rates as papers count them: {', '.join(shown)}.",
-    ]
+    if "not_described" in sizes:
+        said.append(
+            f"The file holds tensors only: {sizes['not_described']} That is what inference.shrink "
+            "makes of the run's fit. A file that needs no code is what `pyroccam export` writes."
+        )
+    return said
+
+
+def _said_of_bits(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What labels take beside the file, and what a message takes by the bound, for ``learnt``."""
+    said, row = [], dict[str, Any]()
+    if "sent" in found:
+        plain, file, left = (found["sent"][name] for name in ("uniform", "file", "left"))
+        said.append(
+            f"To send the training labels takes {plain:,.0f} bits if nothing is known of them, and "
+            f"{file + left:,.0f} with the file ({file:,.0f} of them)."
+        )
+        row |= {"labels": round(plain), "labels and file": round(file + left)}
+    if "message" in found:
+        one = found["message"]
+        beside = (
+            "targets count as densities of what is standardised"
+            if one["uniform"] is None
+            else f"{one['uniform'] / one['rows']:.3g} if classes were equally likely"
+        )
+        said.append(
+            f"By the bound the message of weights and targets has {one['total']:,.0f} bits, "
+            f"{one['weights']:,.0f} of them for the weights; that is {one['per_row']:.3g} a row "
+            f"({beside})."
+        )
+        row |= {"weights by the bound": round(one["weights"]), "with targets": round(one["total"])}
+    return [{"title": "Bits that are sent", "sentences": said, "rows": [row]}] if said else []
 
 
 def _message(result: Fit) -> dict[str, Any]:

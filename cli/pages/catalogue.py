@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..runs.summary import METRICS
+from ...inference.posterior.depth import DepthStructure
+from ...inference.posterior.structures import EdgeStructure
+from ...inference.pruning.compression import Report
+from ..methods.base import SMALLER
+from ..methods.every_size import PATH
+from ..runs.tables import METRICS, learnt, networks
 from .files import RunFiles
 from .html import Picture
-from .numbers import networks
 
 __all__ = ["DIAGNOSIS", "Drawn", "pictures", "reading_order", "slug"]
 
@@ -80,6 +84,15 @@ _CATALOGUE = {
 }
 """Titles and texts of figures by a pattern of their names, in reading order."""
 
+_TITLES = {
+    "depth": (DepthStructure.title,),
+    "structure.*": (EdgeStructure.title,),
+    "sparsity": (Report.title,),
+    "bits": (Report.title, SMALLER),
+    "path": (PATH,),
+}
+"""What was learnt that a figure shows, by the titles of it."""
+
 
 def slug(name: str) -> str:
     """The name of a finding as part of a file's: ``k-hat of the depth`` to
@@ -128,22 +141,11 @@ def _picture(run: RunFiles, name: str, path: Path, title: str, text: str) -> Dra
 
 def _said(run: RunFiles, name: str) -> str:
     """The main thing that a figure shows, in numbers; empty where the caption has to do."""
-    structure: Mapping[str, object] = run.first.get("structure") or {}
     whole = networks(run.seeds[:1])[0]
-    learnt = " ".join(run.first.get("learnt", []))
-    if name in ("depth", "sparsity") or name.startswith("structure"):
-        return learnt
-    if name == "path" and "path" in run.first:
-        found = run.first["path"]["networks"]
-        chosen = next(one for one in found if one["chosen"])
-        sizes = [one["file_bytes"] for one in found]
-        return (
-            f"{len(found)} networks of {min(sizes):,} to {max(sizes):,} bytes; chosen is that of "
-            f"λ = {chosen['weight']:.3g}, with {chosen['file_bytes']:,} bytes."
-        )
-    if name == "bits" and "file_bytes" in structure:
-        bits = "-".join(str(b) for b in run.first["structure"]["bits"].values())
-        return f"Layers have {bits} bits a weight; the file has {structure['file_bytes']:,} bytes."
+    for pattern, titles in _TITLES.items():
+        if re.fullmatch(pattern, name):
+            found = (one["sentences"] for one in learnt(run.first) if one["title"] in titles)
+            return " ".join(text for each in found for text in each)
     if name == "reliability" and "ece" in whole.test[0]:
         return f"The {METRICS['ece']} of the whole network is {whole.test[0]['ece']:.4f}."
     if name.startswith("predictive") and "rmse" in whole.test[0]:

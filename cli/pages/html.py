@@ -10,44 +10,13 @@ from typing import Any
 import jinja2
 
 from ...inference.diagnostics.finding import Verdict
+from ..runs.tables import Table
 from .inlined import inline
 
-__all__ = ["Cell", "Page", "Picture", "Remark", "Section", "Table", "render"]
+__all__ = ["Page", "Picture", "Remark", "Section", "render"]
 
 BUDGET = 2_000_000  # bytes of all pictures: a page of less than 3 MB in base64
 LARGEST = 300_000  # of one
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One entry of a table.
-
-    Attributes:
-        text: that is shown.
-        value: the number behind it, exactly, for programs that read the page.
-        best: in bold.
-    """
-
-    text: str
-    value: float | None = None
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under a head; the first entry of a row names it.
-
-    Attributes:
-        caption: what it shows, for a reader who cannot see it beside its heading too.
-        head: names of the columns, that of the first included.
-        rows: as many entries each.
-        note: in small print below.
-    """
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    note: str = ""
 
 
 @dataclass(frozen=True)

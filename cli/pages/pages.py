@@ -11,11 +11,21 @@ from typing import Any
 
 from ...data.errors import PyroccamError
 from ..runs.opening import reading
-from ..runs.summary import METRICS, path_table
+from ..runs.tables import (
+    METRICS,
+    Cell,
+    Network,
+    Table,
+    cell,
+    learnt_tables,
+    networks,
+    scores,
+    whole,
+)
 from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
-from .html import Cell, Page, Picture, Remark, Section, Table, render
-from .numbers import HIGHER, Network, best_of, cell, listed, networks, training_seconds, whole
+from .html import Page, Picture, Remark, Section, render
+from .numbers import HIGHER, best_of, listed, training_seconds
 from .words import data_of, summary
 
 __all__ = ["report"]
@@ -100,91 +110,25 @@ def _several(runs: list[RunFiles]) -> Page:
 
 def _scores(run: RunFiles) -> Table:
     """Every network of a run with its metrics on the test rows."""
-    found = networks(run.seeds)
-    columns = [name for name in METRICS if name in found[0].test[0]]
-    rows = []
-    for one in found:
-        metrics = [cell([test[name] for test in one.test if name in test]) for name in columns]
-        size = cell(one.parameters, ",.0f")
-        rows.append([Cell(one.name), *metrics, size, cell([1e3 * t for t in one.seconds], ".2f")])
-    head = ["network", *(METRICS[name] for name in columns), "parameters", "ms per batch"]
+    found = scores(run.seeds, f"Metrics on the test rows, {run.name}")
     several = len(run.seeds) > 1
     spread_note = f" Mean ± standard deviation over {len(run.seeds)} seeds." if several else ""
-    up = [METRICS[name] for name in columns if name in HIGHER]
+    up = [METRICS[name] for name in HIGHER if METRICS[name] in found.head]
     named = listed(up) if up else ""
     higher = f"{named[0].upper()}{named[1:]}: higher is better; all others: lower. " if up else ""
-    covered = "Coverage: of the targets by the central 90 %. " if "coverage" in columns else ""
-    units = ", targets in their own units" if "rmse" in columns else ""
+    covered = METRICS["coverage"] in found.head
+    covers = "Coverage: of the targets by the central 90 %. " if covered else ""
+    units = ", targets in their own units" if METRICS["rmse"] in found.head else ""
     nll = f"NLL is the negative log-likelihood in nats per row{units}."
-    note = f"{higher}{covered}{nll}{spread_note}"
-    return Table(f"Metrics on the test rows, {run.name}", head, rows, note)
+    return replace(found, note=f"{higher}{covers}{nll}{spread_note}")
 
 
 def _what_was_learnt(run: RunFiles) -> list[Section]:
-    """The structure, and the networks along a path; nothing where there are none."""
-    tables = [table for table in (_learnt(run), _path(run)) if table is not None]
+    """The tables of what was learnt; nothing where there are none."""
+    tables = [
+        replace(table, caption=f"{table.caption}, {run.name}") for table in learnt_tables(run.seeds)
+    ]
     return [Section("What was learnt", tables=tables)] if tables else []
-
-
-def _path(run: RunFiles) -> Table | None:
-    """The networks of all weights of the KL, of the first seed."""
-    if not run.first.get("path", {}).get("networks"):
-        return None
-    head, lines = path_table(run.first["path"])
-    seed = f", of the first seed, {run.first['seed']}" if len(run.seeds) > 1 else ""
-    note = (
-        f"Scores are of the test rows{seed}; bytes of the file, units those left of each layer, "
-        "ms of 256 rows. None of these networks was trained by itself."
-    )
-    rows = [[Cell(text) for text in line] for line in lines]
-    return Table(f"A network for each weight λ of the KL, {run.name}", head, rows, note)
-
-
-def _learnt(run: RunFiles) -> Table | None:
-    """The structure by seed, by layer or by edge; ``None`` where there is none."""
-    structures = [one.get("depth") or one.get("structure") or {} for one in run.seeds]
-    first, caption = structures[0], f"What was learnt, {run.name}"
-    if "depth_chosen" in first:
-        other = "by the exact posterior" if first.get("agreement") is None else "by other draws"
-        head = ["seed", "chosen depth", other, "expected depth", "of"]
-        rows = [
-            [
-                Cell(str(one["seed"])),
-                cell([s["depth_chosen"]], ".0f"),
-                cell([s["depth_chosen_exact"]], ".0f"),
-                cell([s["depth_expected"]], ".2f"),
-                cell([len(s["depth_probs"]) - 1], ".0f"),
-            ]
-            for one, s in zip(run.seeds, structures, strict=True)
-        ]
-        return Table(caption, head, rows)
-    if "chosen" in first:
-        rows = []
-        for edge, picked in first["chosen"].items():
-            probs = first["probs"].get(edge, {})
-            each = ", ".join(f"{name} {p:.2f}" for name, p in probs.items())
-            rows.append([Cell(edge), Cell(" + ".join(picked) or "nothing"), Cell(each or "none")])
-        note = f"Of the first seed, {run.first['seed']}." if len(run.seeds) > 1 else ""
-        return Table(caption, ["edge", "chosen", "probability of the alternatives"], rows, note)
-    if "architecture" in first:
-        head = ["seed", "left of each layer", "bits", "weights left", "% left", "file, bytes"]
-        head += ["rate: pruning", "fast prediction", "maximum"]
-        rows = []
-        for one, s in zip(run.seeds, structures, strict=True):
-            rates = [s["rates"][name] for name in ("pruning", "fast_prediction", "maximum")]
-            rows.append(
-                [
-                    Cell(str(one["seed"])),
-                    Cell(s["architecture"]),
-                    Cell("-".join(str(b) for b in s["bits"].values())),
-                    cell([s["weights"]], ",.0f"),
-                    cell([s["nonzero_percent"]], ".2f"),
-                    cell([s["file_bytes"]], ",.0f"),
-                    *(cell([] if rate is None else [rate], ".1f") for rate in rates),
-                ]
-            )
-        return Table(caption, head, rows)
-    return None
 
 
 def _compared(runs: Sequence[RunFiles]) -> Table:

@@ -30,7 +30,7 @@ def put_together(
         console.say(f"{error}: --set data.seed={config.settings['seed']}.")
     write_json(out / "metrics.json", {"repeats": found, "spread": summary})
     seal(out)
-    print_repeats(console, summary, len(found))
+    print_repeats(console, found, summary)
 
 
 def spread_of(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -353,7 +353,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         own = config.settings_of(0)
         return fit(model, guide, data, out=folder, label=name, **options.of_fits, **own)
 
-    metrics |= config.chosen.report(
+    found = config.chosen.report(
         Finished(
             fits=[*fits[:-1], result],
             said=said,
@@ -367,6 +367,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
             compare=options.compare,
         )
     )
+    metrics |= {**found, "warnings": [*metrics["warnings"], *found.get("warnings", [])]}
     if out is not None:
         if options.figures:
             before = [one for one in fits if one is not result]

@@ -18,7 +18,7 @@ from ...inference.storage.lock import refuse_links
 from ...inference.training.terminal import StopSignal
 from ..console import Part, PlainConsole
 from ..runs.opening import read_json
-from ..runs.summary import METRICS
+from ..runs.tables import METRICS
 from .plan import Trial, cells_of
 from .pool import Pool, slots_of
 from .results import RESULTS, numbers_of, table, write_results

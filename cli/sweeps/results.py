@@ -18,7 +18,7 @@ from ...inference.storage.checkpoint import seal, write_json
 from ...inference.storage.whole import write_whole
 from ..runs.opening import read_json
 from ..runs.repeats import spread_of
-from ..runs.summary import METRICS
+from ..runs.tables import METRICS
 from .plan import Trial, cells_of
 
 __all__ = ["RESULTS", "finished_cells", "numbers_of", "table", "unmet", "write_results"]

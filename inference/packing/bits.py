@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...data.ranges import checked
 
 __all__ = [
     "ExponentRule",
@@ -59,7 +58,6 @@ def unit_roundoff(bits: int) -> float:
     return math.ldexp(1.0, -bits)
 
 
-@checked
 def bit_precision(
     kept: Mapping[str, tuple[Tensor, Tensor]],
     *,

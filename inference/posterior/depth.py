@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import pyro
 import torch
@@ -241,6 +241,7 @@ class DepthStructure:
     tv_error: float | None = None
     log_errors: Tensor | None = None
     agreement: float | None = None
+    title = "Depth"
 
     @property
     def choice(self) -> int:
@@ -270,6 +271,18 @@ class DepthStructure:
             f"E[d] = {self.depth_expected:.1f}; depths below {d} together have probability "
             f"{float(self.depth_probs[:d].sum()):.3f}.",
             f"{self._beside()}{running}.",
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The depth that was chosen beside that of the exact posterior, or of other draws."""
+        other = "by the exact posterior" if self.agreement is None else "by other draws"
+        return [
+            {
+                "chosen depth": self.depth_chosen,
+                other: self.depth_chosen_exact,
+                "expected depth": round(self.depth_expected, 2),
+                "of": len(self.depth_probs) - 1,
+            }
         ]
 
     @property

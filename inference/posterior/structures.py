@@ -19,18 +19,22 @@ Choice = dict[str, list[str]]
 
 
 class Structure(Protocol):
-    """A structure that was learnt, see ``fit.structures``."""
+    """A structure that was learnt: one of ``fit.structures``, or the report of a cut."""
+
+    @property
+    def title(self) -> str:
+        """Of what it is the structure."""
 
     @property
     def choice(self) -> Any:
-        """What is kept: a depth, or primitives by edge."""
-
-    @property
-    def certainty(self) -> float:
-        """The probability of just that."""
+        """What is kept: a depth, primitives by edge, or what is left of the layers."""
 
     def sentences(self) -> list[str]:
         """What was learnt in words, for a terminal and a page alike."""
+        ...
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as a small table: texts and numbers by the names of their columns."""
         ...
 
     def to_json(self) -> dict[str, Any]:
@@ -54,6 +58,7 @@ class EdgeStructure:
     chosen: Choice
     entropy: float
     log_prob: float
+    title = "Operations"
 
     @property
     def choice(self) -> Choice:
@@ -71,6 +76,19 @@ class EdgeStructure:
             f"Chosen of the operations are {edges}.",
             f"All of these together have probability {self.certainty:.3f}; the entropy of the "
             f"structure is {self.entropy:.2f} nats.",
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "edge": edge,
+                "chosen": " + ".join(names) or "nothing",
+                "probability of each": ", ".join(
+                    f"{name} {p:.2f}" for name, p in self.probs.get(edge, {}).items()
+                )
+                or "no alternative",
+            }
+            for edge, names in self.chosen.items()
         ]
 
     def to_json(self) -> dict[str, Any]:

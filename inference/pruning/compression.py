@@ -37,7 +37,7 @@ from ..posterior.predict import evaluate_net
 from .decision import decide, inside, smallest
 from .depth import settled
 from .magnitude import by_layer
-from .options import TOLERANCE, Code, Cut, Digits, PerLayer, Search, Steps
+from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
 from .relevance import Irrelevance
 from .weight_sharing import levels_of
 
@@ -72,10 +72,50 @@ class Report(CutReport):
     temperature: float = 1.0
     warnings: tuple[str, ...] = ()
 
+    title = "What is left of each layer"
+
     @property
     def nonzero(self) -> int:
         """Weights that are left, those of a group all counted."""
         return self.rates.kept
+
+    @property
+    def choice(self) -> str:
+        """What is left of the layers, as it is printed in papers."""
+        return self.architecture
+
+    def sentences(self) -> list[str]:
+        """What is left of the layers, and by how much that is less."""
+        (row,) = self.rows()
+        percent = self.rates.nonzero_percent
+        rates = ", ".join(f"{name} {row[name]:.3g}" for name in self._rates())
+        return [
+            f"{'Left are' if percent < 100 else 'Nothing was cut:'} {self.architecture} filters or "
+            f"inputs, {self.nonzero:,} weights of the compressed layers ({percent:.1f} %), of "
+            f"{row['bits']} bits.",
+            f"Compression rates as papers count them: {rates}.",
+            *(f"Layer {name} was left whole: {why}" for name, why in self.left_whole.items()),
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All layers in one row."""
+        return [
+            {
+                "left": self.architecture,
+                "bits": "-".join(str(bits.total) for bits in self.bits.values()),
+                "weights": self.nonzero,
+                "% of them": round(self.rates.nonzero_percent, 2),
+                **self._rates(),
+            }
+        ]
+
+    def _rates(self) -> dict[str, float]:
+        rates = {
+            "pruning": self.rates.pruning,
+            "fast prediction": self.rates.fast,
+            "maximum": self.rates.maximum,
+        }
+        return {name: rate for name, rate in rates.items() if math.isfinite(rate)}
 
     def to_json(self) -> dict[str, Any]:
         """The structure for a result file."""
@@ -95,7 +135,6 @@ class Report(CutReport):
             "left_whole": dict(self.left_whole),
             **({} if self.retrained is None else {"retrained": self.retrained.to_json()}),
             "temperature": self.temperature,
-            **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
 
 
@@ -105,7 +144,7 @@ def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
 
 def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Small:
     """What is left of a fit over weights, rounded; see :func:`~pyroccam.inference.shrink`."""
-    code = Digits() if code is None else code
+    code = USUAL if code is None else code
     books, rule = getattr(code, "values", None), getattr(code, "others", code)
     if isinstance(rule, Steps) and (fit.guide.traits.point or not len(fit.data.x_val)):
         raise PyroccamError(f"code={rule}", "a posterior, and validation rows")
@@ -129,7 +168,7 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
     shared = _shared(model, decision.sizes, books)
     steps = dict(guide.steps)
     variances = _variances(report, decision.layers, model)
-    digits = rule if isinstance(rule, Digits) else Digits()
+    digits = rule if isinstance(rule, Digits) else USUAL
     rounded_ones = {
         n: v
         for n, v in variances.items()

@@ -129,6 +129,8 @@ class Steps(Code):
     by that stay, as zeros."""
 
 
+USUAL = Digits()
+
 _Values = Annotated[int, Between(2, 2**16)]
 
 
@@ -143,4 +145,4 @@ class Codebook(Code):
     """
 
     values: _Values | Sequence[_Values] | Mapping[str, _Values] = 16
-    others: Digits | Steps = Digits()
+    others: Digits | Steps = USUAL

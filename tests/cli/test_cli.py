@@ -58,7 +58,7 @@ def test_the_end_of_a_run_tells_depth_and_how_sure(run):
     assert f"Depth {d} of 4 was chosen" in said
     assert f"q(d={d}) = " in said
     assert "E[d] = " in said  # brackets are not eaten as markup
-    for name in ("ldn, all depths", f"pruned, depths 0-{d}", f"trained at fixed depth {d}"):
+    for name in ("all depths", "cut at the chosen depth", "trained at that depth"):
         assert name in said
     assert "Traceback" not in said
 

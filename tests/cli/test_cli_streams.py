@@ -73,7 +73,7 @@ def test_a_run_over_streamed_rows_is_evaluated(finished, split):
         said = call("evaluate", out, "--split", split, *how)
         assert count in said
         assert "ensemble" in said
-        assert "compressed" in said
+        assert "cut and rounded" in said
 
 
 def test_new_rows_reports_and_other_cuts(finished, tmp_path):

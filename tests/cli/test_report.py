@@ -1,5 +1,6 @@
 """The page of runs says what their files say, and no more."""
 
+import io
 import json
 import math
 
@@ -8,10 +9,14 @@ import pytest
 from command_line import call, metrics_of
 from pages import check
 from PIL import Image
+from pyroccam.cli.console import PlainConsole
+from pyroccam.cli.methods.base import smaller, told
 from pyroccam.cli.pages import read_run, report
 from pyroccam.cli.pages.catalogue import slug
-from pyroccam.cli.pages.numbers import METRICS, best_of, cell, networks
+from pyroccam.cli.pages.numbers import best_of
 from pyroccam.cli.pages.words import summary
+from pyroccam.cli.runs.summary import print_run
+from pyroccam.cli.runs.tables import METRICS, cell, networks
 from pyroccam.inference.posterior.structures import EdgeStructure
 from pyroccam.inference.storage.checkpoint import seal
 from scipy.stats import ttest_ind
@@ -78,7 +83,7 @@ def test_the_page_of_a_run_has_its_numbers(compressed):
     assert shown == ["accuracy", "nll", "brier", "ece"]
     cut = found["compressed"]
     sources = [found["test"][way] for way in ("ensemble", "stochastic", "deterministic")]
-    sources += [cut["test"]]
+    sources += [found["numbers"]["test"], cut["test"]]
     for row, source in zip(rows, sources, strict=True):
         assert row[1:5] == [f"{source[name]:.4f}" for name in shown]
         assert {source[name] for name in shown} <= {*read.numbers()}  # all digits
@@ -88,11 +93,11 @@ def test_the_page_of_a_run_has_its_numbers(compressed):
     assert not by_name["mean of 20 drawn networks"][6]  # what is timed is one network
     assert by_name["posterior means"][6] == f"{1e3 * found['mean']['seconds_per_batch']:.2f}"
     structure = found["structure"]
-    _, learnt = read.table("What was learnt")
-    assert learnt[1] == structure["architecture"]
-    assert learnt[3] == f"{structure['weights']:,}"
-    assert learnt[5] == f"{structure['file_bytes']:,}"
-    assert float(learnt[6]) == pytest.approx(structure["rates"]["pruning"], abs=0.05)
+    learnt = dict(zip(*read.table("What is left"), strict=True))
+    assert learnt["left"] == structure["architecture"]
+    assert learnt["weights"] == f"{structure['weights']:,}"
+    assert learnt["file, bytes"] == f"{structure['file_bytes']:,}"
+    assert float(learnt["pruning"]) == pytest.approx(structure["rates"]["pruning"], rel=1e-3)
     text = read.of("header")[0].text
     assert f"{structure['file_bytes']:,} bytes" in text
     assert "1,294 rows for training, 144 for validation and 359 for testing" in text
@@ -138,7 +143,7 @@ def test_the_page_of_repeats_has_their_spread(repeated):
             assert row[column] == f"{spread['mean']:.4f} ± {spread['sd']:.4f}"
     assert head[-2:] == ["parameters", "ms per batch"]
     depths = [one["structure"]["depth_chosen"] for one in found["repeats"]]
-    assert [int(row[1]) for row in read.table("What was learnt")[1:]] == depths
+    assert [int(row[1]) for row in read.table("Depth")[1:]] == depths
     captions = {c.text.partition(".")[0]: c.text for c in read.of("figcaption")}
     assert sum("Seed 0." in text for text in captions.values()) == len(captions) - 1
     (training,) = [text for text in captions.values() if text.startswith("Training")]
@@ -170,7 +175,6 @@ def test_runs_side_by_side_have_comparable_columns(compressed, repeated, tmp_pat
     assert {n: table[f"bits by the bound, {n}"] for n in bits} == {
         name: ["", "", value] for name, value in bits.items()
     }
-    assert "2,200 bits, 1,500 of them for the weights" in page
     assert "different data" in page
     heads = [one.text for one in read.of("h2")]
     assert heads == ["Side by side", "Figures", "small", "deep", "other"]
@@ -266,9 +270,9 @@ def test_words_for_structure(tmp_path):
         "runs": [{"parameters": 90, "test": scores(0.2)}, {"parameters": 110, "test": scores(0.3)}],
         "all": True,
     }
-    learnt = EdgeStructure(**structure).sentences()
+    part["seconds_by_batch"] = []
     more = {
-        "learnt": learnt,
+        "learnt": [told(EdgeStructure(**structure)), smaller(part)],
         "structure": structure,
         "discretised": part,
         "random": random,
@@ -277,14 +281,37 @@ def test_words_for_structure(tmp_path):
     folder = made(tmp_path / "a", [ways], **more)
     text = said(folder)
     assert "x-h: relu; h-y: nothing. All of these together have probability 0.500;" in text
-    assert "The smaller network has 100 of 400 parameters and is 3.0 times as fast" in text
+    assert "The smaller network has 100 of 400 parameters" in text
     assert "reaches accuracy 0.9000" in text
     assert "the smaller one accuracy 0.8000" in text
     read = check(report([folder]))
-    assert ["x-h", "relu", "relu 0.75, tanh 0.25"] in read.table("What was learnt")
+    assert ["x-h", "relu", "relu 0.75, tanh 0.25"] in read.table("Operations")
     *_, last = read.table("Metrics on the test rows")
     assert last[:2] == ["2 structures at random (there are no more)", "0.2500 ± 0.0707"]
     assert [n.kind for n in networks(read_run(folder).seeds)].count("small") == 1
+
+
+def test_terminal_and_page_say_the_same(compressed, repeated):
+    for folder in (compressed, repeated):
+        run = read_run(folder)
+        console = PlainConsole(file=io.StringIO(), width=10_000)
+        print_run(console, run.first)
+        printed, page = console.file.getvalue(), check(report([folder]))
+        shown = page.of("header")[0].text
+        for one in run.first["learnt"]:
+            assert one["title"] in printed
+            for sentence in one["sentences"]:
+                assert sentence in printed
+                assert sentence in shown
+            if one["rows"]:
+                assert {*one["rows"][0]} <= {*page.table(one["title"])[0]}
+                assert all(name in printed for name in one["rows"][0])
+
+
+def test_a_run_of_an_earlier_version_is_shown_with_a_sentence(tmp_path):
+    folder = made(tmp_path / "a", [scores(0.5)], learnt=["Depth 3 of 5 was chosen."])
+    assert "earlier version" in said(folder)
+    check(report([folder]))
 
 
 def test_words_for_repeats_trained_together(tmp_path):

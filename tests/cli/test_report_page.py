@@ -13,15 +13,14 @@ from PIL import Image
 from pyroccam.cli.pages import html
 from pyroccam.cli.pages.html import (
     BUDGET,
-    Cell,
     Page,
     Picture,
     Remark,
     Section,
-    Table,
     render,
 )
 from pyroccam.cli.pages.inlined import inline
+from pyroccam.cli.runs.tables import Cell, Table
 from pyroccam.data.errors import TooLarge
 
 SVG = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 6 3"></svg>'

@@ -1,7 +1,8 @@
 """Sentences at the end of a run."""
 
 import pytest
-from pyroccam.cli.runs.summary import said_of_message, said_of_speed
+from pyroccam.cli.methods.base import _said_of_speed
+from pyroccam.cli.methods.weights import _said_of_bits
 
 
 @pytest.mark.parametrize(
@@ -19,17 +20,17 @@ from pyroccam.cli.runs.summary import said_of_message, said_of_speed
 )  # fmt: skip
 def test_a_speed_never_contradicts_the_times_beside_it(seconds, before, quartiles, said):
     one = {"batch": 256, "seconds": seconds, "seconds_before": before, "times_faster": quartiles}
-    assert said_of_speed([one]).startswith(said)
-    both = said_of_speed([{**one, "batch": 1}, one])
+    assert _said_of_speed([one]).startswith(said)
+    both = _said_of_speed([{**one, "batch": 1}, one])
     assert "in a batch of 1 row (" in both
-    assert both.endswith(said_of_speed([one]))
+    assert both.endswith(_said_of_speed([one]))
 
 
 def test_a_message_is_said_with_what_it_would_be_without_a_model():
-    first = {"total": 3000.0, "weights": 2000.0, "per_row": 3.0, "rows": 1000, "uniform": 3321.9}
-    other = {**first, "total": 2000.0, "weights": 1500.0, "per_row": 2.0}
-    assert said_of_message([first, other]) == (
-        "By the bound the message of weights and targets has 2,500 bits, 1,750 of them for the "
-        "weights; that is 2.5 a row (3.32 if classes were equally likely)."
-    )
-    assert "densities" in said_of_message([{**first, "uniform": None}])
+    one = {"total": 2500.0, "weights": 1750.0, "per_row": 2.5, "rows": 1000, "uniform": 3321.9}
+    ((told,),) = [_said_of_bits({"message": one})]
+    assert "3.32 if classes" in told["sentences"][0]
+    assert told["rows"] == [{"weights by the bound": 1750, "with targets": 2500}]
+    ((told,),) = [_said_of_bits({"message": {**one, "uniform": None}})]
+    assert "densities" in told["sentences"][0]
+    assert not _said_of_bits({})

@@ -18,6 +18,7 @@ from statistics import fmean, median
 from typing import Any
 
 from pyroccam.guides import MeanField
+from pyroccam.inference import evidence
 from pyroccam.inference import marginal_likelihood as ml
 from pyroccam.inference.fits.fitting import fit
 from pyroccam.inference.fits.result import Fit
@@ -85,7 +86,7 @@ def _estimate(found: Fit[Any, Any], name: str) -> Row:
     if kind is not ml.Exact:  # which draws nothing
         given = {**given, "seed": found.settings.seed}
     try:
-        made: Any = ml.evidence(found, by=kind(**given))
+        made: Any = evidence(found, by=kind(**given))
     except ValueError as error:
         return {"refused": str(error)}
     kept = ("value", "error", "direction", "passes", "seconds", "doubt")

@@ -1,0 +1,217 @@
+"""Networks of runs and what was learnt, in tables that a terminal and a page show alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...inference.posterior.metrics import mean_spread
+from ...inference.posterior.predict import DRAWS
+
+__all__ = [
+    "METRICS",
+    "Cell",
+    "Network",
+    "Table",
+    "cell",
+    "learnt",
+    "learnt_tables",
+    "networks",
+    "scores",
+    "whole",
+]
+
+METRICS = {
+    "accuracy": "accuracy",
+    "rank_mae": "MAE of rank",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "rmse": "RMSE, target units",
+    "mae": "MAE, target units",
+    "deviance": "deviance",
+    "nll": "NLL",
+    "coverage": "coverage of 90 %",
+    "brier": "Brier score",
+    "ece": "ECE",
+}
+"""All metrics of a prediction by name, with what they are called in a table."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table.
+
+    Attributes:
+        text: that is shown.
+        value: the number behind it, exactly, for programs that read the page.
+        best: in bold.
+    """
+
+    text: str
+    value: float | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a head; the first entry of a row names it.
+
+    Attributes:
+        caption: what it shows, for a reader who cannot see it beside its heading too.
+        head: names of the columns, that of the first included.
+        rows: as many entries each.
+        note: in small print below.
+    """
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of a run, whole or cut, over its seeds.
+
+    Attributes:
+        name: for a reader.
+        kind: ``whole``, ``small`` or ``other``: what the runs of different methods have in common.
+        test: metrics on the test rows, by seed.
+        parameters: by seed; empty where it has no number of its own.
+        seconds: for a batch, by seed; empty where it was not measured.
+    """
+
+    name: str
+    kind: str
+    test: list[dict[str, float]]
+    parameters: list[int]
+    seconds: list[float]
+
+
+_PARTS = {
+    "numbers": ("trained as numbers, {epochs} epochs", "other"),
+    "pruned": ("cut at the chosen depth", "small"),
+    "single_exit": ("chosen depth alone", "other"),
+    "ddn": ("trained at that depth", "other"),
+    "compressed": ("cut and rounded", "small"),
+    "draw": ("read from the draw's file", "other"),
+    "discretised": ("chosen structure, cut out", "small"),
+    "retrained": ("chosen structure, afresh", "other"),
+}
+"""Parts of ``metrics.json`` that are networks of a run, beside the whole one."""
+
+
+def networks(seeds: Sequence[Mapping[str, Any]]) -> list[Network]:
+    """All networks that a run reports, the whole first.
+
+    Arguments:
+        seeds: ``metrics.json`` of each; networks that all of them report are taken.
+    """
+    found: list[Network] = []
+    sizes, times = whole(seeds)
+
+    def add(name: str, kind: str, parts: Sequence[Mapping[str, Any]], **of: list[Any]) -> None:
+        tests = [
+            {n: one["test"][n] for n in METRICS if one["test"].get(n) is not None} for one in parts
+        ]
+        own = {
+            key: [one[key] for one in parts if key in one]
+            for key in ("parameters", "seconds_per_batch")
+        }
+        seconds = of.get("seconds", own["seconds_per_batch"])
+        found.append(Network(name, kind, tests, of.get("parameters", own["parameters"]), seconds))
+
+    tests = [one["test"] for one in seeds]
+    if "ensemble" in tests[0]:
+        ways = {way: [{"test": test[way]} for test in tests] for way in tests[0]}
+        means = [one.get("mean", {}).get("seconds_per_batch") for one in seeds]
+        timed = times if None in means else means
+        add(f"mean of {DRAWS} drawn networks", "whole", ways["ensemble"], parameters=sizes)
+        add("one drawn network", "other", ways["stochastic"])
+        add("posterior means", "other", ways["deterministic"], parameters=sizes, seconds=timed)
+    else:
+        name = "all depths" if "pruned" in seeds[0] else "network"
+        add(name, "whole", [{"test": t} for t in tests], parameters=sizes, seconds=times)
+    for part, (name, kind) in _PARTS.items():
+        if all("test" in one.get(part, {}) for one in seeds):
+            add(name.format_map(seeds[0][part]), kind, [one[part] for one in seeds])
+    if "random" in seeds[0]:
+        drawn = seeds[0]["random"]["runs"]
+        more = " (there are no more)" if seeds[0]["random"].get("all") else ""
+        add(f"{len(drawn)} structures at random{more}", "other", drawn)
+    return found
+
+
+def whole(seeds: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
+    """Parameters and seconds of the network before the cut."""
+    for part in ("compressed", "discretised", "pruned"):
+        if all(part in one for one in seeds):
+            sizes = [int(one[part]["parameters_before"]) for one in seeds]
+            return sizes, [float(one[part]["seconds_per_batch_before"]) for one in seeds]
+    return [int(one["parameters"]) for one in seeds], []
+
+
+def cell(values: Sequence[float], form: str = ".4f", best: bool = False) -> Cell:
+    """A number, or the mean of several with their standard deviation; empty without any.
+
+    Arguments:
+        values: one for each seed.
+        form: of Python's format.
+        best: in bold.
+    """
+    if not values:
+        return Cell("")
+    spread = mean_spread([{"value": float(v)} for v in values])["value"]
+    mean, sd = spread["mean"], spread["sd"]
+    text = format(mean, form) if sd is None else f"{mean:{form}} ± {sd:{form}}"
+    return Cell(text, mean, best)
+
+
+def scores(
+    seeds: Sequence[Mapping[str, Any]], caption: str, without: Collection[str] = ()
+) -> Table:
+    """Every network of a run with its metrics on the test rows.
+
+    Arguments:
+        without: metrics that are left out.
+    """
+    found = networks(seeds)
+    columns = [name for name in METRICS if name in found[0].test[0] and name not in without]
+    rows = []
+    for one in found:
+        metrics = [cell([test[name] for test in one.test if name in test]) for name in columns]
+        size = cell(one.parameters, ",.0f")
+        rows.append([Cell(one.name), *metrics, size, cell([1e3 * t for t in one.seconds], ".2f")])
+    named = (METRICS[name] for name in columns)
+    return Table(caption, ["network", *named, "parameters", "ms per batch"], rows)
+
+
+def learnt(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a run has learnt: titles, sentences and rows of small tables."""
+    found: list[Any] = metrics.get("learnt", [])
+    if any(isinstance(one, str) for one in found):
+        why = "An earlier version wrote this run; what it learnt is in its metrics.json."
+        return [{"title": "What was learnt", "sentences": [why], "rows": []}]
+    return found
+
+
+def learnt_tables(seeds: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """The tables of what was learnt, one of each title, with the rows of all seeds."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for metrics in seeds:
+        of = {"seed": str(metrics["seed"])} if len(seeds) > 1 else {}
+        for one in learnt(metrics):
+            rows.setdefault(one["title"], []).extend({**of, **row} for row in one["rows"])
+    tables = []
+    for title, each in rows.items():
+        head = list(dict.fromkeys(name for row in each for name in row))
+        lines = [[_entry(row.get(name, "")) for name in head] for row in each]
+        tables.extend([Table(title, head, lines)] if lines else [])
+    return tables
+
+
+def _entry(value: str | float) -> Cell:
+    if isinstance(value, str):
+        return Cell(value)
+    return Cell(f"{value:,}" if isinstance(value, int) else f"{value:.4g}", value)

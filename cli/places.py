@@ -12,11 +12,7 @@ __all__ = ["need_file", "need_folder", "new_folder"]
 
 
 def need_folder(path: Path | None) -> None:
-    """Refuse, before anything is computed, a folder that cannot be made.
-
-    Raises:
-        PyroccamError: for a path that is a file, or leads through one.
-    """
+    """Refuse, before anything is computed, a folder that cannot be made."""
     for part in () if path is None else (path, *path.parents):
         if part.exists():
             if not part.is_dir():
@@ -25,11 +21,7 @@ def need_folder(path: Path | None) -> None:
 
 
 def need_file(path: Path | None) -> None:
-    """Refuse, before anything is computed, a file that cannot be written.
-
-    Raises:
-        PyroccamError: for a path that is a folder, or leads through a file.
-    """
+    """Refuse, before anything is computed, a file that cannot be written."""
     if path is not None and path.is_dir():
         raise PyroccamError(f"--out {path} is a folder", "a file")
     need_folder(None if path is None else path.parent)

@@ -56,11 +56,7 @@ def named(names: Any) -> list[str]:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Turns an array, a tensor or nested lists into a CPU tensor of its own number type.
-
-    Raises:
-        DataError: if `value` does not hold real numbers.
-    """
+    """Turns an array, a tensor or nested lists into a CPU tensor of its own number type."""
     if isinstance(value, Tensor):
         if value.is_complex() or value.layout != torch.strided or value.is_meta:
             raise DataError(
@@ -88,11 +84,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 
 def refuse_rows(name: str, values: Any, bad: Any, expected: str) -> None:
-    """Refuse rows with values (B, ...) that are `bad`.
-
-    Raises:
-        DataError: with the first of these values, its row, and how many rows there are.
-    """
+    """Refuse rows with values (B, ...) that are `bad`."""
     bad = np.asarray(bad)
     if bad.any():
         first = tuple(np.argwhere(bad)[0])
@@ -105,21 +97,13 @@ def refuse_rows(name: str, values: Any, bad: Any, expected: str) -> None:
 
 def refuse_masked(name: str, value: Any) -> None:
     """Refuse an array, or a list of them, of which some values are masked: they are numbers that
-    nobody means.
-
-    Raises:
-        DataError: for one.
-    """
+    nobody means."""
     if any(map(np.ma.is_masked, value if isinstance(value, list | tuple) else [value])):
         raise DataError(f"{name} has masked values")
 
 
 def check_numeric(name: str, dtype: np.dtype) -> None:
-    """An array holds real numbers or truth values.
-
-    Raises:
-        DataError: if it holds text, dates, objects or records.
-    """
+    """An array holds real numbers or truth values."""
     if dtype.kind not in "biuf":
         raise DataError(f"{name} holds {dtype} values", "numbers")
 
@@ -131,9 +115,6 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
         name: What to call `x` in the message.
         x: Values (B, ...).
         columns: Names of the columns, if there are any.
-
-    Raises:
-        DataError: with how many there are and where the first one is.
     """
     if not x.is_floating_point():
         return
@@ -161,11 +142,7 @@ def _where(name: str, row: int, place: Sequence[int], columns: Sequence[str]) ->
 
 def rows_without(missing: Missing, where: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Which rows of arrays (B, ...) hold no number that stands for a missing value (B,), with a
-    warning of how many do; texts are not looked at.
-
-    Raises:
-        DataError: if `missing` is a text of no numbers, or no row is left.
-    """
+    warning of how many do; texts are not looked at."""
     codes = _codes(missing)
     kept = np.ones(arrays[0].shape[:1], bool)
     for array in arrays:
@@ -252,9 +229,6 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[s
     Arguments:
         ids: They are whole numbers to look up in a table.
         columns: Names of the columns, if there are any.
-
-    Raises:
-        DataError: if `x` has another shape, is empty, or is not finite; for ids that are none.
     """
     shape = tuple(x.shape)
     if x.ndim < 2:
@@ -277,11 +251,7 @@ def with_channel(x: Tensor) -> Tensor:
 
 
 def check_pair(x_name: str, x: Tensor, y_name: str, y: Tensor) -> None:
-    """Inputs and targets have one row each.
-
-    Raises:
-        DataError: if the numbers of rows differ.
-    """
+    """Inputs and targets have one row each."""
     here, rows = (len(one) if one.ndim else 0 for one in (x, y))
     if here != rows or not x.ndim:
         raise DataError(

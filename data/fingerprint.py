@@ -56,9 +56,6 @@ def known_rows(rows: Tensor, known: list[Tensor]) -> Tensor:
 
     Returns:
         Truth values (B,), on the CPU.
-
-    Raises:
-        DataError: if the rows differ in size.
     """
     if rows.ndim < 2 or math.prod(rows.shape[1:]) != math.prod(known[0].shape[1:]):
         raise DataError(

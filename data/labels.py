@@ -41,9 +41,6 @@ def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
 
     Returns:
         Places in `names` (B,), int64.
-
-    Raises:
-        DataError: for a name that is not among them.
     """
     texts = np.asarray(y).astype(str)
     if texts.ndim != 1:
@@ -64,9 +61,6 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
 
     Returns:
         The labels (B,) as int64.
-
-    Raises:
-        DataError: naming the first row that is wrong and its value.
     """
     if y.ndim != 1:
         raise DataError(
@@ -91,12 +85,6 @@ def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) ->
         y: Training labels (B,), int64.
         classes: The number, if somebody said it.
         class_names: The names, if the classes have any.
-
-    Returns:
-        The number of classes.
-
-    Raises:
-        DataError: if what was said disagrees, or a number is skipped.
     """
     if classes is not None:
         if class_names and len(class_names) != classes:

@@ -49,9 +49,6 @@ def differences(data: Dataset, remembered: Any) -> list[str]:
 
     Returns:
         A phrase for each difference, without an order of importance.
-
-    Raises:
-        DataError: if the record lacks something, or holds what no record does.
     """
     _refuse_damage(remembered)
     now, then = record(data), remembered
@@ -144,11 +141,7 @@ _KINDS: dict[str, Any] = {
 
 
 def _refuse_damage(remembered: Any) -> None:
-    """Refuses what is no record.
-
-    Raises:
-        DataError: with the first part that is wrong.
-    """
+    """Refuses what is no record."""
     if not isinstance(remembered, dict) or not _KINDS.keys() <= remembered.keys():
         raise DataError("the record of the data is damaged", ", ".join(_KINDS))
     for name, kind in _KINDS.items():

@@ -158,11 +158,7 @@ def load(
 
 
 def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
-    """The name to write down, and the function that loads it.
-
-    Raises:
-        DataError: if there is no such data set or file.
-    """
+    """The name to write down, and the function that loads it."""
     if isinstance(name, os.PathLike):
         name = os.fspath(name)
     if not isinstance(name, str):
@@ -240,11 +236,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _own(name: str) -> Loader:
-    """A function of a person's own, which takes its arguments by name.
-
-    Raises:
-        DataError: if there is none, or it asks for arguments by place.
-    """
+    """A function of a person's own, which takes its arguments by name."""
     module, function = split_name(name)
     try:
         found = attribute(module, function)

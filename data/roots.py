@@ -25,9 +25,6 @@ def resolve_root(data_root: str | os.PathLike[str] | None = None) -> Path:
 
     Returns:
         The folder, which need not exist.
-
-    Raises:
-        DataError: if no folder can be called that.
     """
     chosen = data_root or os.environ.get("PYROCCAM_DATA") or "~/.cache/pyroccam"
     try:
@@ -40,11 +37,7 @@ def resolve_root(data_root: str | os.PathLike[str] | None = None) -> Path:
 
 def refuse_no_file(path: Path) -> None:
     """Refuse what has a path but no content of its own: a folder, a device that never ends, a
-    pipe that never begins.
-
-    Raises:
-        DataError: if `path` is none of a person's own files.
-    """
+    pipe that never begins."""
     try:
         there, whole, folder = path.exists(), path.is_file(), path.is_dir()
     except (ValueError, OSError) as error:
@@ -65,10 +58,6 @@ def reading(path: Path, what: str) -> Iterator[None]:
     Arguments:
         path: The file.
         what: What it should be: "a whole gzip file".
-
-    Raises:
-        DataError: for any exception but those that say already what to mend, and for what is
-            neither a file nor a folder.
     """
     if not path.is_dir():
         refuse_no_file(path)
@@ -94,9 +83,6 @@ def read_bytes(path: Path, times: float = 2.0) -> bytes:
         path: The file.
         times: Bytes that the caller takes at its peak for each byte of the content, itself
             included. Twice the content is what reading alone takes.
-
-    Returns:
-        The content.
 
     Raises:
         DataError: if it cannot be read.

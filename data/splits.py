@@ -133,9 +133,6 @@ def carve(
 
     Returns:
         Indices of the rows set aside and of those that stay, in ascending order.
-
-    Raises:
-        DataError: if fewer than 2 rows would stay, or `groups` cannot be used.
     """
     name = f"{purpose}_fraction"
     count = max(1, round(fraction * rows)) if fraction else 0

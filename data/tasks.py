@@ -30,9 +30,6 @@ def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
 
     Returns:
         The targets (B, T), of a floating number type.
-
-    Raises:
-        DataError: naming the first row that is wrong and its value.
     """
     y = y[:, None] if y.ndim == 1 else y
     if y.ndim != 2 or y.shape[1] == 0:
@@ -62,12 +59,6 @@ def decide_task(name: str, *parts: Tensor) -> Task:
     Arguments:
         name: What to call `y` in the message.
         parts: Targets of each split, of any number type and shape. Text is no tensor: it is labels.
-
-    Returns:
-        The task.
-
-    Raises:
-        DataError: if they might be either, or are whole numbers by type in some splits alone.
     """
     if len({part.is_floating_point() for part in parts}) > 1:
         types = ", ".join(str(part.dtype).removeprefix("torch.") for part in parts)

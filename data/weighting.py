@@ -26,9 +26,6 @@ def check_weights(name: str, weights: Any, count: int) -> Tensor:
 
     Returns:
         (count,), float32.
-
-    Raises:
-        DataError: if they are not.
     """
     found = as_tensor(name, weights)
     if found.shape != (count,):
@@ -40,11 +37,7 @@ def check_weights(name: str, weights: Any, count: int) -> Tensor:
 
 def scaled(weights: Tensor, val_weights: Tensor) -> dict[str, Any]:
     """Weights of training and validation rows by a mean of one in training, so that all training
-    rows together count as N: beside the prior they weigh what they would without weights.
-
-    Raises:
-        DataError: if no training row counts.
-    """
+    rows together count as N: beside the prior they weigh what they would without weights."""
     mean = weights.double().mean()
     if not float(mean) > 0:
         raise DataError("weights are zero in all training rows", "some above zero")
@@ -65,9 +58,6 @@ def by_class(data: Dataset, asked: Any) -> dict[str, Any]:
         data: Of classes.
         asked: "balanced", by which all classes with training rows count the same; or a number for
             each class, of which only the ratios matter.
-
-    Raises:
-        DataError: for targets that are no classes, another word, or numbers that are no weights.
     """
     labels = data.y_train, data.y_val
     own = [torch.ones(len(y), device=y.device) for y in labels]

@@ -87,14 +87,11 @@ def swap(
 
 
 @checked
-def side_by_side(
-    fits: Mapping[str, Fit], *, split: str = "test", passes: Count = 5
-) -> pd.DataFrame:
-    """A table of fits of the same data, a row for each: metrics and what was learnt.
+def side_by_side(fits: Mapping[str, Fit], *, passes: Count = 5) -> pd.DataFrame:
+    """A table of fits of the same data, a row for each: metrics of test rows and what was learnt.
 
     Arguments:
         fits: by name.
-        split: of the metrics.
         passes: over the training rows, for the bound of random weights.
 
     Returns:
@@ -105,11 +102,11 @@ def side_by_side(
     """
     import pandas as pd  # slow to import
 
-    return pd.DataFrame({name: _row(one, split, passes) for name, one in fits.items()}).T
+    return pd.DataFrame({name: _row(one, passes) for name, one in fits.items()}).T
 
 
-def _row(fit: Fit, split: str, passes: int) -> dict[str, Any]:
-    found: dict[str, Any] = dict(fit.evaluate(split))
+def _row(fit: Fit, passes: int) -> dict[str, Any]:
+    found: dict[str, Any] = dict(fit.evaluate())
     if fit.structure is not None:
         q = fit.structure.depth_probs
         found["depth"] = fit.structure.depth_chosen

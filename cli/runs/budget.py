@@ -201,9 +201,6 @@ def within(
         kept: the same run as it was begun, if it was.
         sets: settings that were asked for.
         began: when the command began, by the ``clock`` in seconds.
-
-    Raises:
-        PyroccamError: for a budget that is too short, or is not the only length asked for.
     """
     for name in (*LENGTHS, *config.chosen.lengths):
         if sets.get(name) is not None:
@@ -281,9 +278,6 @@ def choose(
         most: seconds that are left, or steps.
         paces: of the run; without them it is steps that count.
         compare: it trains other networks for comparison.
-
-    Raises:
-        PyroccamError: for a budget that is too short.
     """
 
     def cost(epochs: int) -> float:

@@ -223,11 +223,7 @@ class RunConfig:
             return cls(**content["run"])._checked()
 
     def _checked(self) -> RunConfig:
-        """This configuration, after a look at what came from a file.
-
-        Raises:
-            PyroccamError, ValueError: if a part is of another kind, or names what there is not.
-        """
+        """This configuration, after a look at what came from a file."""
         for part, kind in get_type_hints(RunConfig).items():
             value, kind = getattr(self, part), get_origin(kind) or kind
             if not isinstance(value, kind):
@@ -247,11 +243,7 @@ _COMMAND = ("seed", "network", "data", "data_root", "repeats", "device", "out", 
 
 
 def _refuse_options(sets: Mapping[str, Any]) -> None:
-    """A setting may not be asked for in a place where it would be passed over.
-
-    Raises:
-        PyroccamError: for an option of the command, and for two settings of which one is not heard.
-    """
+    """A setting may not be asked for in a place where it would be passed over."""
     for name in sets:
         if name in _COMMAND:
             raise PyroccamError(f"--set {name}=...: that is the option --{name.replace('_', '-')}.")
@@ -266,11 +258,7 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
 
 
 def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
-    """A word that is neither true nor false would be taken for true.
-
-    Raises:
-        PyroccamError: for one, where the usual value is one of them.
-    """
+    """A word that is neither true nor false would be taken for true."""
     if isinstance(usual, bool) and not isinstance(value, bool):
         raise PyroccamError(f"{name}={value!r}: give true or false.")
 
@@ -299,11 +287,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """``["lr=0.01", "prior=uniform", "patience=null"]`` to a dictionary; values as in JSON.
-
-    Raises:
-        PyroccamError: for one without ``=``, and for a key with two values.
-    """
+    """``["lr=0.01", "prior=uniform", "patience=null"]`` to a dictionary; values as in JSON."""
     out: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = (part.strip() for part in pair.partition("="))

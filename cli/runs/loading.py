@@ -179,12 +179,7 @@ def _loaded(pair: Pair, folder: Path, device: torch.device) -> Pair:
 
 def refuse_other_tensors(tensors: Mapping[str, torch.Tensor], module: nn.Module) -> None:
     """Refuse tensors of another network, or of none. Integers in the place of weights would be
-    converted without a word.
-
-    Raises:
-        PyroccamError: naming the first tensor that is missing, too many, of another shape or dtype,
-            or learnt and not finite.
-    """
+    converted without a word."""
     expected, learnt = module.state_dict(), dict(module.named_parameters())
     for name in [*expected, *tensors]:
         here, there = (_kind_of(of.get(name)) for of in (tensors, expected))

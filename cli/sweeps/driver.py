@@ -59,9 +59,6 @@ def run_sweep(
         trials: its runs.
         options: more arguments of each ``pyroccam fit``.
         workers, threads, device: see :func:`~pyroccam.cli.sweeps.pool.slots_of`.
-
-    Raises:
-        PyroccamError: if a run cannot be, or the folder holds something else.
     """
     if folder.exists():
         refuse_links(folder)

@@ -76,11 +76,7 @@ class Trial:
         return f"{self.cell}/seed-{self.seed}"
 
     def check(self) -> None:
-        """Resolve it, so that what cannot be run is said before training.
-
-        Raises:
-            PyroccamError: as for the run, with its name in front.
-        """
+        """Resolve it, so that what cannot be run is said before training."""
         asked = self.asked
         try:
             if asked.budget is not None:
@@ -100,9 +96,6 @@ def trials_of(asked: Asked, lists: Mapping[str, Sequence[Any]]) -> list[Trial]:
         asked: what all share.
         lists: the values of ``seed``, of settings and of ``method``, ``data``, ``network`` and
             ``budget``.
-
-    Raises:
-        PyroccamError: for a list with a value that is given twice, or too many runs.
     """
     for key, values in lists.items():
         if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
@@ -154,11 +147,7 @@ def _short(text: str) -> str:
 
 
 def parse_lists(pairs: Iterable[str]) -> dict[str, list[Any]]:
-    """``["lr=0.1,0.01", "hidden=[8],[8,4]"]`` to lists of values, which are as in JSON.
-
-    Raises:
-        PyroccamError: for one without ``=``, and for a key with two lists.
-    """
+    """``["lr=0.1,0.01", "hidden=[8],[8,4]"]`` to lists of values, which are as in JSON."""
     found: dict[str, list[Any]] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))

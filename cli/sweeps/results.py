@@ -127,11 +127,7 @@ def _spread(found: Sequence[Mapping[str, float]], name: str) -> str:
 
 def finished_cells(folder: Path) -> list[Path]:
     """The folders of the settings of a sweep of which there are finished runs; of any other folder
-    itself.
-
-    Raises:
-        PyroccamError: for a sweep without any.
-    """
+    itself."""
     if not (folder / RESULTS).is_file():
         return [folder]
     found = sorted(path.parent for path in folder.glob("*/metrics.json"))

@@ -113,11 +113,7 @@ def _header_of(what: str, file: IO[bytes]) -> _Header:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """Opens a `.npz` file.
-
-    Raises:
-        DataError: if it cannot be read; also for what goes wrong while it is open.
-    """
+    """Opens a `.npz` file."""
     with (
         reading(path, "a whole .npz file of plain arrays"),
         path.open("rb") as file,

@@ -137,11 +137,7 @@ def _is_number(text: str) -> bool:
 def selected(
     path: Path, frame: pd.DataFrame, names: Sequence[str], missing: Any = None
 ) -> pd.DataFrame:
-    """Columns of a table, without rows in which a number stands for a missing value.
-
-    Raises:
-        DataError: with how many fields have no value, and where the first one is.
-    """
+    """Columns of a table, without rows in which a number stands for a missing value."""
     frame = frame[[*names]]
     if missing is not None:
         columns = [frame[name].to_numpy() for name in names]
@@ -170,10 +166,6 @@ def encoded(
 
     Returns:
         Inputs (rows, columns) in float64, the names of their columns, and the values of texts.
-
-    Raises:
-        DataError: for a text in the place of a number, more than 50 texts, or another text than
-            those that are known.
     """
     words = {name: frame[name].astype(str).str.strip() for name in texts}
     values = {name: known.get(name) or sorted(words[name].unique()) for name in texts}
@@ -200,11 +192,7 @@ def encoded(
 
 
 def numbers(path: Path, column: pd.Series, expected: str = "numbers") -> np.ndarray:
-    """The values of a column (rows,) in float64.
-
-    Raises:
-        DataError: with the first one that is no number.
-    """
+    """The values of a column (rows,) in float64."""
     values = as_numbers(column)
     bad = np.isnan(values)
     if bad.any():

@@ -31,9 +31,6 @@ class Images:
 
     Attributes:
         classes: Names of the classes.
-
-    Raises:
-        DataError: for folders without images, or another size than can be.
     """
 
     def __init__(self, path: Path, size: int | None = None) -> None:
@@ -100,11 +97,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _decoded(path: Path) -> Tensor:
-    """An image (3, height, width) of bytes.
-
-    Raises:
-        DataError: for one of numbers that bytes cannot hold.
-    """
+    """An image (3, height, width) of bytes."""
     from torchvision.transforms.v2 import functional
 
     with reading(path, "an image"), Image.open(path) as image:

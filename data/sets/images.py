@@ -82,9 +82,6 @@ def load_images(
         flatten: Whether each image becomes one vector; the statistics stay per channel.
         standardise: Without it pixels stay in [0, 1], and a black background stays zero.
         download: Whether torchvision may fetch what is missing.
-
-    Raises:
-        DataError: if a file is broken, or missing and cannot be downloaded.
     """
     read = _read_family if kind in _FAMILY else _read_others
     images = read(kind, resolve_root(data_root), download)
@@ -193,11 +190,7 @@ def _construct(kind: str, root: Path, split: str, download: bool) -> Any:
 
 
 def _fetch(kind: str, root: Path, files: str, download: bool) -> list[Any]:
-    """Lets torchvision download into `root`.
-
-    Raises:
-        DataError: if it may not, or cannot, with what to place where.
-    """
+    """Lets torchvision download into `root`."""
     if not download:
         raise DataError(
             f"{kind} is not in {root}, and nothing may be downloaded here",

@@ -105,9 +105,6 @@ def load_spirals(
         arms: How many arms there are, each a class.
         train_fraction: Share of the points that are not for testing.
         val_fraction: Share of *those* kept aside for validation.
-
-    Returns:
-        The data set.
     """
     x, y = spirals(n=n, noise=noise, turns=turns, start=start, seed=seed, arms=arms)
     names = tuple(f"arm {k}" for k in range(arms))
@@ -163,9 +160,6 @@ def load_wiggle(
         noise: Standard deviation of the noise.
         train_fraction: Share of the points that are not for testing.
         val_fraction: Share of *those* kept aside for validation.
-
-    Returns:
-        The data set.
     """
     x, y = wiggle(n=n, noise=noise, seed=seed)
     options = {"val_fraction": val_fraction, "seed": seed, "name": "wiggle"}

@@ -54,9 +54,6 @@ def load_uci(
         split: Which of the fixed splits.
         val_fraction: Share of the training rows kept aside for validation.
 
-    Raises:
-        DataError: if the folder is missing, or a file in it is missing or broken.
-
     References:
         J. M. Hernández-Lobato, R. Adams: Probabilistic Backpropagation (2015), for the splits.
     """

@@ -46,9 +46,6 @@ class Arrays:
 
     Arguments:
         folder: Of the files.
-
-    Raises:
-        DataError: for files that are missing, do not belong together or hold no numbers by rows.
     """
 
     by_piece = True

@@ -23,9 +23,6 @@ class Items(OfPairs):
         dataset: Of items (x, y), or of dicts in which `columns` have their names; with
             `__getitems__(list)`, many are asked for at a time.
         columns: Which are which in a dict.
-
-    Raises:
-        DataError: for no length, or no rows.
     """
 
     by_piece = False

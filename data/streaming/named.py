@@ -63,9 +63,6 @@ def load_stream(
             beside `train`, or else a tenth.
         test: The same for tests.
         size: Of images, pixels of a side to which they are brought; None if they are of one size.
-
-    Raises:
-        DataError: for a folder of another kind, or rows that cannot be used.
     """
     names: dict[str, Any] = {"inputs": inputs, "target": target, "weights": weights}
     parts = _parts(path)
@@ -125,9 +122,6 @@ def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
     Arguments:
         path: As of :func:`load_stream`; of a folder that holds several sets, `test` is meant.
         like: Whose columns, targets and classes are meant.
-
-    Raises:
-        DataError: for a folder of another kind.
     """
     if _form(path / "train"):  # several sets, of which one is to be predicted
         parts = _parts(path)
@@ -162,11 +156,7 @@ def _form(path: Path) -> str:
 
 
 def _parts(path: Path) -> dict[str, Path]:
-    """The sets that a folder holds, by what they are for: the folder itself, if it is one.
-
-    Raises:
-        DataError: for sets beside `train` of which it cannot be known what they are for.
-    """
+    """The sets that a folder holds, by what they are for: the folder itself, if it is one."""
     if not _form(path / "train"):
         return {"train": path}
     known = ("train", "val", "test")

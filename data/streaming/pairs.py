@@ -34,11 +34,7 @@ class Columns(NamedTuple):
         return cls(tuple(named(inputs)), target, weights)
 
     def among(self, where: str, known: Iterable[str]) -> list[str]:
-        """The inputs, of all columns that there are.
-
-        Raises:
-            DataError: for names that are not there, or stand for two things.
-        """
+        """The inputs, of all columns that there are."""
         known = [*known]
         own = [self.target, *([self.weights] if self.weights else [])]
         names = [*self.inputs] or [name for name in known if name not in own]
@@ -114,9 +110,6 @@ class Pairs:
 
         Arguments:
             batch: A pair of tensors, or a dict of tensors.
-
-        Raises:
-            DataError: for a batch of another kind.
         """
         if isinstance(batch, Mapping):
             return self._of_dict(batch)
@@ -149,11 +142,7 @@ class Pairs:
         return (x[:, None] if x.ndim == 1 else x), y
 
     def packed(self, where: str, x: Any) -> Tensor:
-        """Inputs as one tensor.
-
-        Raises:
-            DataError: for inputs that are neither a tensor nor several of them.
-        """
+        """Inputs as one tensor."""
         if isinstance(x, Tensor):
             return as_tensor(where, x)
         if isinstance(x, list):  # as which a loader collates tuples

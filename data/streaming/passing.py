@@ -37,9 +37,6 @@ class Passing(OfPairs):
         held: Rows among which the order is shuffled.
         columns: Which are which in a dict.
         workers: Processes that read an iterable; it has to share its rows out among them.
-
-    Raises:
-        DataError: if N is not known.
     """
 
     def __init__(

@@ -126,9 +126,6 @@ def summarise(
         reader: Of the rows.
         task: Whose targets they have.
         classes, class_names, ids: See :meth:`~pyroccam.data.Dataset.from_tensors`.
-
-    Raises:
-        DataError: naming the row that cannot be used, by its place in the source.
     """
     inputs, targets = Moments(), Moments()
     seen: Counter[int] = Counter()

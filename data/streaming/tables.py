@@ -34,10 +34,6 @@ class Tables:
         path: The file, or the folder.
         columns: Names of the columns that are inputs, targets and weights.
         class_names: Of targets that are text.
-
-    Raises:
-        DataError: for columns that are not there or hold no numbers, or row groups too large to be
-            shuffled; without pyarrow.
     """
 
     by_piece = True

@@ -26,7 +26,6 @@ def write_rows(
     target: str = "",
     class_names: str | Sequence[object] = (),
     shuffled: bool = True,
-    seed: int = 0,
     workers: int | None = None,
 ) -> Path:
     """Write all rows of a source to `x.npy` and `y.npy`, as they are, for
@@ -39,10 +38,7 @@ def write_rows(
         source, rows, inputs, target, class_names, workers: As for :func:`pyroccam.data.stream`.
         folder: Where to; made if it is not there.
         shuffled: Write them in the order of a first epoch, in which rows that lie side by side are
-            parted, by `seed`; or as they lie.
-
-    Returns:
-        The folder.
+            parted; or as they lie.
 
     Raises:
         DataError: for rows that cannot be used, or a folder that holds such files already.
@@ -56,7 +52,7 @@ def write_rows(
     chunks = reader.in_order()
     if shuffled:
         bounds = [(i, min(i + _CHUNK, reader.rows)) for i in range(0, reader.rows, _CHUNK)]
-        chunks = reader.batches(seed, 0, bounds)
+        chunks = reader.batches(0, 0, bounds)
     place.mkdir(parents=True, exist_ok=True)
     parts = {name: place / f"{name}.part" for name in "xy"}
     try:

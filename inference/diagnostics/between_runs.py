@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, Seed, checked
+from ...data.ranges import Between, checked
 from ...models.contexts import seeded
 from ..arviz.adapter import rhat
 from ..arviz.densities import even_rows
@@ -29,6 +29,7 @@ __all__ = ["Agreement", "RunsOf", "agreement", "between_runs"]
 
 Floats = NDArray[np.float64]
 
+ROWS = 50  # at most, evenly spread, whose predictions are compared
 GOOD, DOUBTFUL = 1.1, 1.5  # R-hat: runs apart by 0.46 and 1.1 of their standard deviations
 ALIKE, ABOUT = 0.05, 0.2  # of what is one number in each run: its spread beside its size
 
@@ -176,14 +177,7 @@ def between_runs(name: str, values: Floats) -> RunsOf:
 
 
 @checked
-def agreement(
-    repeats: Fits,
-    *,
-    split: str = "test",
-    rows: Count = 50,
-    draws: Annotated[int, Between(8)] = 400,
-    seed: Seed = 0,
-) -> Agreement:
+def agreement(repeats: Fits, *, draws: Annotated[int, Between(8)] = 400) -> Agreement:
     r"""The agreement of independent runs on one posterior, by R-hat with runs for chains.
 
     .. math:: \hat R ≈ \sqrt{1 + (\text{spread of the runs} / \text{standard deviation within})²}
@@ -195,8 +189,8 @@ def agreement(
 
     Compared is only what does not change when hidden units change places or signs, as weights do:
 
-    * ``prediction``: of some rows, the mean of the targets in original units, or the probabilities
-      of the classes, of single draws;
+    * ``prediction``: of fifty test rows, the mean of the targets in original units, or the
+      probabilities of the classes, of single draws;
     * ``depth``, and what each primitive of an edge counts (its γ);
     * ``noise``, the standard deviation of regression, a number in each run;
     * ``groups left in <layer>``: those with more mean than noise, a number in each run, where every
@@ -208,10 +202,7 @@ def agreement(
 
     Arguments:
         repeats: two runs or more, of one model on one data set.
-        split: whose rows are predicted.
-        rows: so many at most, evenly spread.
         draws: S of each run.
-        seed: of the draws.
 
     Raises:
         PyroccamError: for a single run, or runs whose rows or quantities differ.
@@ -224,11 +215,8 @@ def agreement(
     fits = members(repeats)
     if len(fits) < 2:
         raise PyroccamError("One run", "two or more, as inference.fit_repeats makes them")
-    inputs = _same_rows(fits, split, rows)
-    each = [
-        _quantities(one, x, draws, seed + k)
-        for k, (one, x) in enumerate(zip(fits, inputs, strict=True))
-    ]
+    inputs = enumerate(zip(fits, _same_rows(fits), strict=True))
+    each = [_quantities(one, x, draws, seed) for seed, (one, x) in inputs]
     shapes = [{name: value.shape for name, value in found.items()} for found in each]
     if any(one != shapes[0] for one in shapes):
         raise PyroccamError("Runs whose quantities differ", "runs of one model")
@@ -248,17 +236,15 @@ def _between(name: str, values: Floats) -> RunsOf:
     return replace(one, refused=why)
 
 
-def _same_rows(fits: Sequence[Fit], split: str, rows: int) -> list[Tensor]:
-    """Inputs of the same rows for every run, on the scale of its own data."""
+def _same_rows(fits: Sequence[Fit]) -> list[Tensor]:
+    """Inputs of some test rows, the same for every run, on the scale of its own data."""
     first = fits[0].data
-    mine = first.split(split)[0]
-    if not len(mine):
-        raise PyroccamError(f"No {split} rows", "another split=")
-    chosen = even_rows(len(mine), rows).to(mine.device)
-    for one in fits:
-        if not same_inputs(first, one.data, split):
-            raise PyroccamError(f"Runs whose {split} rows differ", "the same", "split='test'")
-    return [one.data.split(split)[0][chosen] for one in fits]
+    if not len(first.x_test):
+        raise PyroccamError(f"{first.name} has no test rows", "some")
+    if not all(same_inputs(first, one.data, "test") for one in fits):
+        raise PyroccamError("Runs whose test rows differ", "the same")
+    chosen = even_rows(len(first.x_test), ROWS).to(first.device)
+    return [one.data.x_test[chosen] for one in fits]
 
 
 @torch.no_grad()

@@ -322,20 +322,13 @@ class Comparison:
 
 
 @checked
-def compare(
-    fits: Mapping[str, Fit],
-    *,
-    split: str = "train",
-    rows: Count | None = None,
-    draws: Count = 1000,
-    seed: Seed | None = None,
-) -> Comparison:
+def compare(fits: Mapping[str, Fit], *, split: str = "train", draws: Count = 1000) -> Comparison:
     """Methods on the same data, by rows left out (``split="train"``, :func:`loo`) or by rows held
     out (``test``, ``val``: :func:`elpd`), with stacking weights.
 
     Arguments:
         fits: by name.
-        split, rows, draws, seed: as there.
+        split, draws: as there.
 
     Raises:
         PyroccamError: if the rows differ, or one of the fits has no LOO.
@@ -351,9 +344,7 @@ def compare(
         if not same_targets(first, fit.data, split):
             raise PyroccamError(f"{name!r} has other {split} rows", "the same rows for all")
     found = {
-        name: loo(fit, draws, rows=rows, seed=seed)
-        if split == "train"
-        else elpd(fit, split=split, rows=rows, draws=draws, seed=seed)
+        name: loo(fit, draws) if split == "train" else elpd(fit, split=split, draws=draws)
         for name, fit in fits.items()
     }
     weights = arviz_adapter.stacking({name: one.pointwise for name, one in found.items()})

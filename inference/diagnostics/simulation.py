@@ -68,7 +68,6 @@ def vsbc(
     level: Share = 0.05,
     at_once: Count = 100,
     seed: Seed = 0,
-    together: bool | None = None,
     device: str = "auto",
     **settings: Any,
 ) -> Calibration:
@@ -111,7 +110,7 @@ def vsbc(
         level: false-alarm rate of the verdict.
         at_once: simulations that are fitted in common steps.
         seed: of the first simulation; the others follow.
-        together, device, settings: of the fits, see :func:`~pyroccam.inference.fit_repeats`. Each
+        device, settings: of the fits, see :func:`~pyroccam.inference.fit_repeats`. Each
             is evaluated once, at its end, unless ``evaluations`` says otherwise.
 
     Raises:
@@ -131,7 +130,7 @@ def vsbc(
     names: list[str] = []
     for first in range(0, simulations, at_once):
         seeds = range(seed + first, seed + min(first + at_once, simulations))
-        for one in _fitted(build, seeds, together, device, settings):
+        for one in _fitted(build, seeds, device, settings):
             names, found = one.probabilities(sites, quantities or {}, draws, rng)
             rows.append(found)
     return Calibration.of(names, np.stack(rows), level=level, seed=seed)
@@ -204,9 +203,7 @@ class _Simulation:
         return _rank(q.sample((draws,)), truth, rng) if known is None else known.cpu().numpy()
 
 
-def _fitted(
-    build: Build, seeds: range, together: bool | None, device: str, settings: dict[str, Any]
-) -> list[_Simulation]:
+def _fitted(build: Build, seeds: range, device: str, settings: dict[str, Any]) -> list[_Simulation]:
     """Simulations with posteriors that were fitted to them."""
     made: dict[int, _Simulation] = {}
 
@@ -226,7 +223,7 @@ def _fitted(
             with torch.no_grad():
                 guide.get_parameter("logits").copy_(exact.log().clamp_min(-1e4))
     else:
-        fit_repeats(simulate, seeds, together=together, device=device, **settings)
+        fit_repeats(simulate, seeds, device=device, **settings)
     return [made[seed] for seed in seeds]
 
 
@@ -237,11 +234,7 @@ def _simulated(seed: int) -> int:
 
 
 def _refuse(model: Model, guide: Guide) -> None:
-    """Refuse what cannot be simulated.
-
-    Raises:
-        PyroccamError: naming it.
-    """
+    """Refuse what cannot be simulated."""
     if not guide.latents():
         raise PyroccamError(f"Nothing is random in a {type(model).__name__}", "a posterior")
     for name, part in model.named_modules():

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -219,11 +220,13 @@ def test_what_cannot_be_compared():
     one = run(model, mean_field(model, data), data)
     other = rows(seed=1)
     elsewhere = run(model_of(other), mean_field(model, other), other, 1)
+    none = replace(data, x_test=data.x_test[:0], y_test=data.y_test[:0])
+    untested = run(model, mean_field(model, data), none)
     for runs, options in (
         ([one], {}),
         ([one, one], {"draws": 4}),
-        ([one, one], {"split": "val"}),
         ([one, elsewhere], {}),
+        ([untested, untested], {}),
     ):
         with pytest.raises(PyroccamError):
             agreement(runs, **options)

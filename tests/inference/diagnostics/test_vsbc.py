@@ -43,7 +43,7 @@ def regression(guide=guides.MeanField, **options):
 def test_the_probabilities_of_a_conjugate_model_are_those_of_its_posterior():
     """Each simulation beside the closed form; its targets have the moments of the model."""
     settings = {**SETTINGS, "epochs": 200, "particles": 8}
-    found = _fitted(regression(), range(12), True, "cpu", settings)
+    found = _fitted(regression(), range(12), "cpu", settings)
     rng = np.random.default_rng(0)
     residuals = []
     for one in found:
@@ -163,7 +163,7 @@ def test_a_depth_in_closed_form_is_calibrated_and_a_sharper_one_is_not():
 def test_a_depth_that_is_learnt_is_that_of_the_exact_posterior():
     build = depths(update="gradient", hold=0.1)
     settings = {**SETTINGS, "guide_lr": 0.3}
-    for one in _fitted(build, range(6), True, "cpu", settings):
+    for one in _fitted(build, range(6), "cpu", settings):
         exact = inference.posterior.exact_depth_posterior(one.model, one.data)
         assert inference.posterior.total_variation(exact, one.guide.probs) < 0.02
         rng, depth, q = np.random.default_rng(0), int(one.truth["depth"]), one.guide.probs
@@ -184,7 +184,7 @@ def test_enumerated_structure_is_fitted_to_its_exact_posterior():
             model = models.StructuredNetwork(graph, table, structure=priors.Categorical())
         return model, guides.MeanField(model), table
 
-    for one in _fitted(build, range(4), True, "cpu", {**SETTINGS, "guide_lr": 0.3}):
+    for one in _fitted(build, range(4), "cpu", {**SETTINGS, "guide_lr": 0.3}):
         (block,) = khat(as_fit(one.model, one.guide, one.data)).blocks
         assert block.total_variation < 0.03
         names, p = one.probabilities(None, {}, 10, np.random.default_rng(0))

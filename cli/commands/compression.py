@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +14,6 @@ from .application import Device, Moved, Network, Run, Trust, app, console, teste
 
 if TYPE_CHECKING:
     from ...inference.fits.result import Fit
-    from ...inference.pruning.options import Code
     from ..methods.options import Threshold
     from ..runs.config import RunConfig
 
@@ -24,7 +23,7 @@ __all__ = ["compress", "decompress"]
 @app.command()
 def compress(
     folder: Run,
-    threshold: Annotated[
+    cut: Annotated[
         str | None,
         typer.Option(
             help="validation (as much as the likelihood of the validation rows allows), valley "
@@ -32,25 +31,58 @@ def compress(
             "of the run if left out."
         ),
     ] = None,
-    tolerance: Annotated[
+    nats: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            help="Of --threshold validation, which it asks for: nats by which the mean "
-            "log-likelihood may fall; those of the run if left out.",
+            "--cut.nats",
+            help="Of validation, which it asks for: by which the mean log-likelihood may fall; "
+            "those of the run if left out.",
         ),
     ] = None,
-    significand: Annotated[
-        Literal["relative", "deviation", "published_code", "rate"],
+    code: Annotated[
+        Literal["digits", "steps", "codebook", "draw"],
         typer.Option(
-            help="Rule for the bits. rate: multiples of a step that are cheap to send, at the "
-            "highest price that changes no prediction by much."
+            help="digits: as many as the posterior knows. steps: multiples of a step that are "
+            "cheap to send. codebook: few values for each layer. draw: what is left is trained "
+            "once more for a size, and a draw of its posterior is sent: much smaller, in minutes."
         ),
-    ] = "relative",
+    ] = "digits",
+    significand: Annotated[
+        str | None,
+        typer.Option("--code.significand", help="Of digits: relative, deviation, published_code."),
+    ] = None,
     exponent: Annotated[
-        Literal["range", "published_three", "published_code"],
-        typer.Option(help="Rule for the exponent's bits."),
-    ] = "range",
+        str | None,
+        typer.Option("--code.exponent", help="Of digits: range, published_three, published_code."),
+    ] = None,
+    values: Annotated[
+        int | None, typer.Option("--code.values", help="Of a codebook: beside zero, 16 by default.")
+    ] = None,
+    posterior: Annotated[
+        str | None,
+        typer.Option(
+            "--code.posterior",
+            help="Of a draw. trained: of what is left, anew under normal priors. own: begin with "
+            "that of the run, uncut; its priors have to be normal, and its KL says the size.",
+        ),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            "--code.bytes",
+            help="Of a draw: that the file may have; if left out, two bits a weight, 4,000 at "
+            "most, or what the KL of the run's own posterior takes.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            "--code.epochs", help="In which what is left is trained; of a draw, each of two times."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--code.resume", help="Of a draw: go on where it was stopped.")
+    ] = False,
     bytes_: Annotated[
         int | None,
         typer.Option(
@@ -66,47 +98,11 @@ def compress(
             help="Of a run of every size: take the best that takes no longer for 256 rows, here."
         ),
     ] = None,
-    codebook: Annotated[
-        int | None,
-        typer.Option(min=1, max=16, help="Bits of an index: round each layer to 2^bits values."),
-    ] = None,
-    code: Annotated[
-        Literal["digits", "sample"],
-        typer.Option(
-            help="digits: rounded numbers. sample: what is left is trained once more for a size, "
-            "and a draw of its posterior is coded: much smaller, in minutes."
-        ),
-    ] = "digits",
-    posterior: Annotated[
-        Literal["trained", "own"],
-        typer.Option(
-            help="Of --code sample. trained: of what is left, anew under normal priors. own: begin "
-            "with that of the run, uncut; its priors have to be normal, and its KL says the size."
-        ),
-    ] = "trained",
-    size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Of --code sample: bytes that the file may have; if left out, two bits a weight, "
-            "4,000 at most, or what the KL of --posterior own takes.",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Of --code sample: passes of each of its two trainings; --posterior own has one.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Of --code sample: go on where it was stopped.")
-    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             help="File; RUN/compressed.pocc if left out, with the rules that are not the "
-            "run's in its name; RUN/draw.poccd for --code sample."
+            "run's in its name; RUN/draw.poccd for a draw."
         ),
     ] = None,
     device: Device = "auto",
@@ -115,17 +111,17 @@ def compress(
     trust: Trust = False,
 ) -> None:
     """Cut and round the network of a run over random weights; write it into one small file."""
+    from ..methods.weights import file_of
     from ..runs.config import RunConfig
     from ..runs.loading import load_fit
     from ..runs.run import known_of
     from ..runs.summary import refuse_unmet
 
-    budget = {"bytes": bytes_, "milliseconds": milliseconds}
-    budget = budget if any(value is not None for value in budget.values()) else {}
-    rules = {"significand": significand, "exponent": exponent, "codebook": codebook}
-    sample = {"posterior": posterior, "size": size, "epochs": epochs}
-    cut = {"threshold": threshold, "tolerance": tolerance}
-    _refuse_together(code, cut, rules, {**sample, "resume": resume}, budgeted=bool(budget))
+    budget = _given(bytes=bytes_, milliseconds=milliseconds)
+    asked = _given(significand=significand, exponent=exponent, values=values, epochs=epochs,
+                   posterior=posterior, bytes=size, resume=resume or None)  # fmt: skip
+    how = _coded(code, asked)
+    _refuse_together(cut, nats, code, asked, budgeted=bool(budget))
     need_file(out)
     result = load_fit(
         folder, device, network=network, trust=trust, data_root=data_root, options=budget
@@ -133,71 +129,43 @@ def compress(
     if not budget:
         refuse_unmet(known_of(folder))
     run = _Run(folder, result, RunConfig.read(folder))
-    if code == "sample":
-        run.draw(cut, sample, out, resume)
+    if code == "draw":
+        run.draw(cut, nats, asked, out)
     else:
-        run.digits(cut, rules, budget, out)
+        own = {"cut": cut, "nats": nats, "code": None if code == "digits" else code}
+        epochs = epochs if epochs is not None else 0 if code == "codebook" else run.epochs()
+        run.digits(cut, nats, how, epochs, out or folder / file_of({**own, **asked, **budget}))
 
 
-_AS_RULED = {"significand": "relative", "exponent": "range", "codebook": None}
-_AS_TRAINED = {"posterior": "trained", "size": None, "epochs": None, "resume": False}
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _coded(code: str, asked: dict[str, Any]) -> Any:
+    """How weights are sent, by the fields that were given."""
+    from ...inference import Codebook, Digits, Draw, Steps
+
+    kind = {"digits": Digits, "steps": Steps, "codebook": Codebook, "draw": Draw}[code]
+    if others := asked.keys() - {one.name for one in fields(kind)}:
+        raise PyroccamError(f"--code.{min(others)} is nothing of --code {code}", "another --code")
+    return kind(**asked)
 
 
 def _refuse_together(
-    code: str,
-    cut: dict[str, Any],
-    rules: dict[str, Any],
-    sample: dict[str, Any],
-    budgeted: bool,
+    cut: str | None, nats: float | None, code: str, asked: dict[str, Any], budgeted: bool
 ) -> None:
     """Refuse options of which one leaves nothing to another."""
-    cuts = any(value is not None for value in cut.values())
-    if cut["tolerance"] is not None and cut["threshold"] not in (None, "validation"):
-        raise PyroccamError(
-            "--tolerance is of --threshold validation, and changes nothing for "
-            f"{cut['threshold']!r}: leave one of them out."
-        )
-    if sample["posterior"] == "own" and cuts:
-        raise PyroccamError(
-            "--threshold and --tolerance cut what a posterior does not need, and --posterior own "
-            "sends it whole.\nLeave them out, or --posterior."
-        )
-    if budgeted and (rules != _AS_RULED or cuts or code == "sample"):
+    cuts = cut is not None or nats is not None
+    if nats is not None and cut not in (None, "validation"):
+        raise PyroccamError(f"--cut.nats with --cut {cut}", "--cut validation")
+    if budgeted and (cuts or asked or code != "digits"):
         raise PyroccamError(
             "--bytes and --milliseconds choose among networks that are cut and rounded by the "
-            "rules of the run.\nLeave out --threshold, --tolerance, --significand, --exponent, "
-            "--codebook and --code sample, or the budget."
+            "rules of the run",
+            "neither --cut nor --code",
         )
-    if code == "sample" and rules != _AS_RULED:
-        raise PyroccamError(
-            "--significand, --exponent and --codebook round weights, and a draw is not rounded."
-            "\nLeave them out, or give --code digits."
-        )
-    if code != "sample" and sample != _AS_TRAINED:
-        raise PyroccamError(
-            "--posterior, --size, --epochs and --resume are of --code sample: give that, too."
-        )
-
-
-def _code(rules: dict[str, Any], epochs: int) -> Code:
-    """How weights are rounded.
-
-    Arguments:
-        epochs: in which what is left is trained first.
-    """
-    from ...inference import Codebook, Digits, Steps
-
-    usual = {name: rules[name] == _AS_RULED[name] for name in rules}
-    if rules["codebook"] is not None:
-        if not usual["significand"] or not usual["exponent"]:
-            raise PyroccamError("--codebook with --significand or --exponent", "one of them")
-        return Codebook(2 ** rules["codebook"], epochs=epochs, rest=True)
-    if rules["significand"] == "rate":
-        if not usual["exponent"]:
-            raise PyroccamError("--exponent with --significand rate", "one of them")
-        return Steps(epochs=epochs, rest=True)
-    bits = {name: rules[name] for name in ("significand", "exponent")}
-    return Digits(**bits, epochs=epochs, rest=True)
+    if asked.get("posterior") == "own" and cuts:
+        raise PyroccamError("--code.posterior own, which is sent whole", "no --cut")
 
 
 @dataclass(frozen=True)
@@ -209,20 +177,17 @@ class _Run:
     config: RunConfig
 
     def draw(
-        self, cut: dict[str, Any], sample: dict[str, Any], out: Path | None, resume: bool
+        self, cut: str | None, nats: float | None, asked: dict[str, Any], out: Path | None
     ) -> None:
         """Write a draw of the posterior of what is left, or of the whole posterior."""
         from ..methods import weights
 
-        # A seed is sent, and a short one is as good.
-        how = {"posterior": sample["posterior"], "bytes": sample["size"], "resume": resume}
-        how |= {} if sample["epochs"] is None else {"epochs": sample["epochs"]}
         rule = None
-        if sample["posterior"] != "own":  # which is sent whole, whatever the run's own rule is
-            rule = weights.cut_of(self.result, *self._cut(**cut))
+        if asked.get("posterior") != "own":  # sent whole, whatever the run's own rule is
+            rule = weights.cut_of(self.result, *self._cut(cut, nats))
         target = out or self.folder / weights.DRAW
-        seed = int(self.config.settings["seed"]) % 2**20
-        drawn, scores = weights.draw_run(self.result, rule, target, seed=seed, **how)
+        seed = int(self.config.settings["seed"]) % 2**20  # it is sent, and a short one is as good
+        drawn, scores = weights.draw_run(self.result, rule, target, seed=seed, **asked)
         found = drawn.report
         console.say(
             f"{drawn.bytes:,} bytes, {found.over_kl:.3g} times the KL of the draw; "
@@ -232,21 +197,14 @@ class _Run:
         console.say("Written to ", (str(target), "bold"))
 
     def digits(
-        self,
-        cut: dict[str, Any],
-        rules: dict[str, Any],
-        budget: dict[str, Any],
-        out: Path | None,
+        self, cut: str | None, nats: float | None, code: Any, epochs: int, target: Path
     ) -> None:
         """Write rounded weights; the run's own file again where rules and place are its own."""
         from ...inference.storage.checkpoint import seal
         from ..methods import weights
 
         folder, result = self.folder, self.result
-        cut_at, allowed = self._cut(**cut)
-        other = {name: None if value == _AS_RULED[name] else value for name, value in rules.items()}
-        target = out or folder / weights.file_of({**cut, **budget, **other})
-        epochs = self._retrain_epochs() if rules["codebook"] is None else 0
+        cut_at, allowed = self._cut(cut, nats)
         own = target == folder / weights.FILE and target.is_file()
         if own and epochs and cut_at is None:  # another search would find another
             net = weights.network_of_file(
@@ -258,9 +216,9 @@ class _Run:
             )
             return
         searched = cut_at is None and not result.guide.traits.point
-        code = _code(rules, 0 if searched else epochs)
         rule = weights.cut_of(result, cut_at, allowed, epochs)
-        small, written = weights.compress_run(result, rule, target, code)
+        how = replace(code, epochs=0 if searched else epochs, rest=True)
+        small, written = weights.compress_run(result, rule, target, how)
         if target == folder / weights.FILE:  # the run's own, made again
             seal(folder)
         console.say(str(small.report))
@@ -268,31 +226,24 @@ class _Run:
             console.say(sentence)
         console.say("Written to ", (str(target), "bold"))
 
-    def _cut(
-        self, threshold: str | None, tolerance: float | None
-    ) -> tuple[Threshold | None, float | None]:
-        """What is cut, and how much the likelihood may fall for it; the run's own if left out.
-
-        Raises:
-            PyroccamError: for a rule that needs validation rows, without any.
-        """
+    def _cut(self, cut: str | None, nats: float | None) -> tuple[Threshold | None, float | None]:
+        """What is cut, and how much the likelihood may fall for it; the run's own if left out."""
         from ..methods.options import Threshold, taken
         from ..runs.config import parse_settings
 
         options = self.config.options
-        cut_at: Threshold | None = options.get("threshold") if tolerance is None else "validation"
-        if threshold is not None:
-            (asked_for,) = parse_settings([f"threshold={threshold}"]).values()
-            cut_at = taken("--threshold", asked_for, Threshold)
+        cut_at: Threshold | None = options.get("threshold") if nats is None else "validation"
+        if cut is not None:
+            cut_at = taken("--cut", parse_settings([f"cut={cut}"])["cut"], Threshold)
         if cut_at == "validation" and not len(self.result.data.x_val):
             why = "the last fit trained on them" if options.get("last_rows") else "there are none"
             raise PyroccamError(
-                f"{self.folder} cannot be cut by its validation rows: {why}. Give --threshold "
-                "noise, valley or a number."
+                f"{self.folder} cannot be cut by its validation rows: {why}",
+                "--cut noise, valley or a number",
             )
-        return cut_at, options.get("tolerance") if tolerance is None else tolerance
+        return cut_at, options.get("tolerance") if nats is None else nats
 
-    def _retrain_epochs(self) -> int:
+    def epochs(self) -> int:
         """Epochs in which the networks are trained on that the cut chooses among."""
         from ...inference.training.settings import Settings
         from ..methods.weights import OverWeights

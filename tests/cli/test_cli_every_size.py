@@ -96,9 +96,9 @@ def test_another_size_is_chosen_without_training(run, tmp_path):
     read(file)
     said = call("compress", folder, "--bytes", 10, code=2)
     assert "meets Bytes(most=10) (the least is" in said
-    said = call("compress", folder, "--bytes", budget, "--exponent", "published_three", code=2)
+    said = call("compress", folder, "--bytes", budget, "--code.exponent", "published_three", code=2)
     assert "--bytes and --milliseconds choose among networks" in said
-    assert "Leave out --threshold" in said
+    assert "neither --cut nor --code" in said
 
 
 def test_a_budget_that_nothing_meets_loses_nothing(tmp_path):

@@ -45,7 +45,7 @@ def test_a_run_goes_on_over_what_is_left(tmp_path, monkeypatch):
     ours = found["test"]["ensemble"]
     assert ours["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
     file = tmp_path / "again.pocc"
-    call("compress", whole, "--threshold", "noise", "--out", file)
+    call("compress", whole, "--cut", "noise", "--out", file)
     torch.testing.assert_close(read(file)(x), read(whole / "compressed.pocc")(x))
     # The thresholds that were found are not looked for again, which could end elsewhere.
     with monkeypatch.context() as patched:
@@ -104,8 +104,8 @@ def test_the_last_fit_may_train_on_all_rows(tmp_path):
     again = load_fit(folder, "cpu")
     assert again.model.size == again.data.N == train + val
     assert found["test"]["ensemble"]["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
-    said = call("compress", folder, "--tolerance", "0.01", code=2)
-    assert re.search(r"by its validation rows: the last fit trained on them\. Give --thr", said)
+    said = call("compress", folder, "--cut.nats", "0.01", code=2)
+    assert re.search(r"by its validation rows: the last fit trained on them", said)
     assert "--split val" in call("evaluate", folder, "--split", "val", code=2)
     for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
         (folder / part).unlink()

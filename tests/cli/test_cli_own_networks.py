@@ -54,7 +54,7 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
     basic = ["--data", "digits", "--epochs", "2", "--out"]
     call("fit", "gnj", "--network", "my_networks:net", "--set", "units=9", *basic, "run")
     assert metrics_of(tmp_path / "run")["compressed"]["parameters_before"] == 65 * 9 + 10 * 10
-    assert "accuracy" in call("compress", "run", "--threshold", "valley")
+    assert "accuracy" in call("compress", "run", "--cut", "valley")
     for network, words in (
         ("my_networks:net2", "my_networks has no function 'net2'"),
         ("no_networks:net", "no_networks cannot be imported"),

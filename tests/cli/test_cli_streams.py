@@ -80,7 +80,7 @@ def test_new_rows_reports_and_other_cuts(finished, tmp_path):
     _, out, _ = finished
     new = written(tmp_path / "new", 50, seed=1)
     assert "50 test rows of new" in call("evaluate", out, "--data", new)
-    assert "accuracy" in call("compress", out, "--threshold", "valley")
+    assert "accuracy" in call("compress", out, "--cut", "valley")
     bare = shutil.copytree(out, tmp_path / "bare", ignore=shutil.ignore_patterns("figures"))
     assert "Written to" in call("report", bare, "--out", tmp_path / "report.html")
     assert "rows" in (tmp_path / "report.html").read_text()

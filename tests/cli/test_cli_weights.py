@@ -24,6 +24,9 @@ from safetensors.torch import load_file
 
 from experiments.published import coded_draws, tables
 
+BOOK = ("--code", "codebook", "--code.values", 8)
+DRAW, ONE = ("--code", "draw"), ("--code.epochs", 1)
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -88,23 +91,23 @@ def test_weights_that_are_left_are_those_of_the_file(run):
 def test_compress_takes_a_threshold_and_rules(run, tmp_path):
     folder, _ = run
     file = tmp_path / "whole.pocc"
-    said = call("compress", folder, "--threshold", 100, "--significand", "deviation", "--out", file)
+    said = call("compress", folder, "--cut", 100, "--code.significand", "deviation", "--out", file)
     assert "64-12" in said  # nothing is above 100
     size = int(re.search(r"([\d,]+) bytes", said)[1].replace(",", ""))
     assert size == file.stat().st_size
     assert "valley" in call("compress", "--help")
-    assert "accuracy" in call("compress", folder, "--threshold", "valley", "--out", file)
+    assert "accuracy" in call("compress", folder, "--cut", "valley", "--out", file)
 
 
 def test_a_tolerance_is_of_the_validation_rows(tmp_path):
     folder = tmp_path / "run"
     call("fit", "gnj", *SMALL, *WHOLE, "--set", "threshold=100", "--out", folder)
-    said = call("compress", folder, "--threshold", "noise", "--tolerance", 0.1, code=2)
-    assert "--tolerance is of --threshold validation" in said
+    said = call("compress", folder, "--cut", "noise", "--cut.nats", 0.1, code=2)
+    assert "--cut.nats with --cut noise" in said
     sizes = []
     for tolerance in (0, 0.5):
-        call("compress", folder, "--tolerance", tolerance)
-        file = folder / f"compressed-tolerance-{float(tolerance)}.pocc"
+        call("compress", folder, "--cut.nats", tolerance)
+        file = folder / f"compressed-nats-{float(tolerance)}.pocc"
         sizes.append(sum(p.numel() for p in read(file).parameters()))
     assert sizes[0] > sizes[1]
 
@@ -122,9 +125,9 @@ def test_compress_does_as_the_run_did(tmp_path):
     said = call("compress", tmp_path / "run")
     assert file.read_bytes() == before
     assert found["architecture"] in said
-    call("compress", tmp_path / "run", "--threshold", 100, "--codebook", 3)
+    call("compress", tmp_path / "run", "--cut", 100, *BOOK)
     assert file.read_bytes() == before
-    other = tmp_path / "run" / "compressed-threshold-100-codebook-3.pocc"
+    other = tmp_path / "run" / "compressed-cut-100-code-codebook-values-8.pocc"
     assert other.stat().st_size != len(before)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["run"]["options"]["threshold"] = {"1": 100.0}  # by layer
@@ -137,10 +140,15 @@ def test_compress_does_as_the_run_did(tmp_path):
 
 def test_options_that_cannot_be_are_refused(run):
     folder, _ = run
-    said = call("compress", folder, "--threshold", "vally", code=2)
-    assert "--threshold='vally'" in said
-    said = call("compress", folder, "--codebook", 3, "--exponent", "published_three", code=2)
-    assert "--codebook with --significand or --exponent" in said
+    said = call("compress", folder, "--cut", "vally", code=2)
+    assert "--cut='vally'" in said
+    said = call("compress", folder, *BOOK, "--code.exponent", "published_three", code=2)
+    assert "--code.exponent is nothing of --code codebook" in said
+    said = call("compress", folder, "--code.significand", "exact", code=2)
+    assert "significand='exact'" in said
+    assert "values=0" in call("compress", folder, *BOOK[:-1], 0, code=2)
+    said = call("compress", folder, "--code.resume", code=2)
+    assert "--code.resume is nothing of --code digits" in said
 
 
 def test_a_threshold_that_would_leave_nothing_leaves_a_network(tmp_path):
@@ -437,7 +445,7 @@ def test_numbers_that_were_trained_are_not_trained_again(tmp_path, monkeypatch):
 def test_a_draw_is_coded_and_read(run, tmp_path):
     folder, _ = run
     file = tmp_path / "draw.poccd"
-    said = call("compress", folder, "--code", "sample", "--size", 150, "--epochs", 1, "--out", file)
+    said = call("compress", folder, *DRAW, "--code.bytes", 150, *ONE, "--out", file)
     assert file.stat().st_size <= 150
     assert "times the KL of the draw" in said
     assert not (tmp_path / "draw.poccd.coding").exists()
@@ -447,29 +455,31 @@ def test_a_draw_is_coded_and_read(run, tmp_path):
         assert torch.equal(ours, theirs)
     file.write_bytes(file.read_bytes()[:-9])
     assert "cut off or altered" in call("decompress", file, code=2)
-    few = call("compress", folder, "--code", "sample", "--size", 20, "--out", file, code=2)
+    few = call("compress", folder, *DRAW, "--code.bytes", 20, "--out", file, code=2)
     assert "expected at least" in few
-    assert "are of --code sample" in call("compress", folder, "--size", 20, code=2)
-    odd = call("compress", folder, "--code", "sample", "--codebook", 3, code=2)
-    assert "a draw is not rounded" in odd
+    assert "is nothing of --code digits" in call("compress", folder, "--code.bytes", 20, code=2)
+    odd = call("compress", folder, *DRAW, "--code.values", 8, code=2)
+    assert "is nothing of --code draw" in odd
 
 
 def test_the_posterior_of_a_run_is_sent(run, tmp_path):
     """Whole, whatever the rule of the run; that of a prior from which nobody draws is refused."""
     quick = ("--set", "kl_weight=200", "--set", "start=0", "--set", "finish=0")
     call("fit", "bayes", *SMALL, *quick, "--out", tmp_path / "run")
-    own = ("compress", tmp_path / "run", "--code", "sample", "--posterior", "own")
-    said = call(*own, "--epochs", 1)
+    own = ("compress", tmp_path / "run", *DRAW, "--code.posterior", "own")
+    said = call(*own, *ONE)
     times = float(said.split(" times the KL")[0].split()[-1])
     assert 1.0 < times < 1.6
     message = metrics_of(tmp_path / "run")["message"]
     assert 8 * (tmp_path / "run" / "draw.poccd").stat().st_size > 0.9 * message["weights"]
-    assert "sends it whole" in call(*own, "--threshold", "noise", code=2)
-    assert "which takes" in call(*own, "--size", 60, code=2)
+    assert "is sent whole" in call(*own, "--cut", "noise", code=2)
+    assert "which takes" in call(*own, "--code.bytes", 60, code=2)
     folder, _ = run
-    odd = call("compress", folder, "--code", "sample", "--posterior", "own", code=2)
+    odd = call("compress", folder, *DRAW, "--code.posterior", "own", code=2)
     assert "one s for its layer" in odd
-    assert "are of --code sample" in call("compress", folder, "--posterior", "own", code=2)
+    assert "is nothing of --code digits" in call(
+        "compress", folder, "--code.posterior", "own", code=2
+    )
 
 
 def test_draws_of_runs_by_size(run, tmp_path, capsys):

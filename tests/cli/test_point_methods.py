@@ -81,9 +81,18 @@ def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
     accuracy = found["compressed"]["test"]["accuracy"]
     for scores in found["test"].values():  # of one point it is all the same
         assert scores["accuracy"] == pytest.approx(accuracy)
-    call("compress", tmp_path / "run", "--codebook", 2, "--out", tmp_path / "four.pocc")
+    call(
+        "compress",
+        tmp_path / "run",
+        "--code",
+        "codebook",
+        "--code.values",
+        4,
+        "--out",
+        tmp_path / "four.pocc",
+    )
     assert all(len(w.unique()) <= 4 for w in weights_of(read(tmp_path / "four.pocc")))
-    said = call("compress", tmp_path / "run", "--threshold", "valley", code=2)
+    said = call("compress", tmp_path / "run", "--cut", "valley", code=2)
     assert "of a point estimate" in " ".join(said.split())
 
 

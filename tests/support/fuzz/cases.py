@@ -282,14 +282,14 @@ _OPTIONS: dict[str, list[str]] = {
     "--epochs": _WORDS, "--seed": _WORDS, "--repeats": [*_WORDS, "1000000000"],
     "--threads": [*_WORDS, "1000000"], "--device": _DEVICES, "--network": _NETWORKS,
     "--out": _PATHS, "--data": [*_PATHS, "uci/x", "uci/..", "spiral"], "--data-root": _PATHS,
-    "--depth": _WORDS, "--form": ["x", ""], "--threshold": _WORDS, "--tolerance": _WORDS,
-    "--codebook": _WORDS, "--significand": ["x"], "--split": ["x", "val"], "--x": ["1"],
+    "--depth": _WORDS, "--form": ["x", ""], "--cut": _WORDS, "--cut.nats": _WORDS,
+    "--code.values": _WORDS, "--code.significand": ["x"], "--split": ["x", "val"], "--x": ["1"],
 }  # fmt: skip
 _TAKES = {
     "fit": ["--epochs", "--seed", "--repeats", "--threads", "--device", "--network", "--data"],
     "evaluate": ["--data", "--data-root", "--split", "--device"],
     "prune": ["--depth", "--form", "--device"],
-    "compress": ["--threshold", "--tolerance", "--codebook", "--significand", "--device"],
+    "compress": ["--cut", "--cut.nats", "--code.values", "--code.significand", "--device"],
     "diagnose": ["--device"],
     "report": ["--x"],
     "decompress": ["--x"],

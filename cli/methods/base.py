@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_type_hints
@@ -136,35 +136,12 @@ def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str,
     """
     after, before = part["parameters"], part["parameters_before"]
     said = (
-        f"The smaller network has {after:,} of {before:,} parameters, {before / after:.1f} x "
-        "fewer. Beside the network that was given it is "
-        f"{_said_of_speed(part['seconds_by_batch'])}."
+        f"The smaller network has {after:,} of {before:,} parameters, {before / after:.1f} x fewer."
     )
-    return {"title": SMALLER, "sentences": [said, *sentences], "rows": []}
-
-
-def _said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:
-    """Words for the speed of a network beside another, with both times.
-
-    Arguments:
-        speed: for each size of batch, as
-            :func:`~pyroccam.inference.cutting.cost.compare_speed` gives it.
-    """
-    said = []
-    for one in speed:
-        after, before = 1e3 * one["seconds"], 1e3 * one["seconds_before"]
-        low, high = one["times_faster"]
-        text = "about as fast"
-        if low > 1 and before / after >= 1.05:
-            text = f"{before / after:.1f} x faster"
-        elif high < 1 and after / before >= 1.05:
-            text, low, high = f"{after / before:.1f} x slower", 1 / high, 1 / low
-        rows = "of 1 row" if one["batch"] == 1 else f"of {one['batch']} rows"
-        said.append(
-            f"{text} in a batch {rows} ({after:.3g} ms, before {before:.3g} ms; half of the rounds "
-            f"{low:.2f} to {high:.2f} x)"
-        )
-    return ", ".join(said)
+    speed = part["seconds_by_batch"]
+    return {
+        "title": SMALLER, "sentences": [said, *sentences], "rows": [], "seconds_by_batch": speed,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,12 +188,41 @@ def scores(
 
 
 def learnt(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a run has learnt: titles, sentences and rows of small tables."""
+    """What a run has learnt: titles, sentences and rows of small tables; how fast it runs is said
+    last."""
     found: list[Any] = metrics.get("learnt", [])
     if any(isinstance(one, str) for one in found):
         why = "An earlier version wrote this run; what it learnt is in its metrics.json."
         return [{"title": "What was learnt", "sentences": [why], "rows": []}]
+    for k, one in enumerate(found):
+        if speed := one.get("seconds_by_batch"):
+            said = f"Beside the network that was given it is {_said_of_speed(speed)}."
+            found = [*found[:k], {**one, "sentences": [*one["sentences"], said]}, *found[k + 1 :]]
     return found
+
+
+def _said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:
+    """Words for the speed of a network beside another, with both times.
+
+    Arguments:
+        speed: for each size of batch, as
+            :func:`~pyroccam.inference.cutting.cost.compare_speed` gives it.
+    """
+    said = []
+    for one in speed:
+        after, before = 1e3 * one["seconds"], 1e3 * one["seconds_before"]
+        low, high = one["times_faster"]
+        text = "about as fast"
+        if low > 1 and before / after >= 1.05:
+            text = f"{before / after:.1f} x faster"
+        elif high < 1 and after / before >= 1.05:
+            text, low, high = f"{after / before:.1f} x slower", 1 / high, 1 / low
+        rows = "of 1 row" if one["batch"] == 1 else f"of {one['batch']} rows"
+        said.append(
+            f"{text} in a batch {rows} ({after:.3g} ms, before {before:.3g} ms; half of the rounds "
+            f"{low:.2f} to {high:.2f} x)"
+        )
+    return ", ".join(said)
 
 
 def learnt_tables(seeds: Sequence[Mapping[str, Any]]) -> list[Table]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...data.ranges import Count, Positive, checked
+from ...data.ranges import Count, Positive
 from ...models.feeding import Fields, fields_of, give
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
 ]
 
 
-@checked
 def count_parameters(module: nn.Module) -> int:
     """Trainable numbers in a module."""
     return sum(p.numel() for p in module.parameters())
@@ -46,7 +45,6 @@ BATCHES = (1, 256)
 """Rows at once for which networks are timed: one that is asked for alone, and many."""
 
 
-@checked
 def seconds_per_batch(
     nets: Mapping[str, nn.Module], x: Tensor, *, rounds: Count = 15, least_seconds: Positive = 0.01,
     fields: Fields | None = None,
@@ -64,7 +62,6 @@ def seconds_per_batch(
     return {name: statistics.median(t) for name, t in times.items()}
 
 
-@checked
 def compare_speed(
     nets: Mapping[str, nn.Module], x: Tensor, before: str, *, rounds: Count = 41,
     least_seconds: Positive = 0.002,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyro
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...data.errors import PyroccamError
 from ...data.ranges import Count, Seed, checked
-from ...guides.base import Guide, sums_out
+from ...guides.base import sums_out
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import log_likelihood_by_depth
@@ -47,8 +47,8 @@ class Evidence(NamedTuple):
 
 @checked
 def evidence(
-    model: Model,
-    guide: Guide,
+    model: Any,
+    guide: Any,
     data: Dataset,
     *,
     split: str = "train",

@@ -106,6 +106,7 @@ def weight_path(
     *,
     depths: Sequence[int] = (),
     rows: str = "validation",
+    label: str = "weight λ of the KL",
 ) -> Figure:
     """What a weight λ of the KL costs and leaves, one below the other on one axis of λ: the loss of
     the posterior, with a band of the networks drawn from it, and of the small network; the bytes of
@@ -122,6 +123,7 @@ def weight_path(
         chosen: position of the point that is marked.
         depths: blocks that are left; none where there is no stack.
         rows: whose loss it is.
+        label: what λ is.
 
     Returns:
         The figure, with an axis each for losses and bytes, and for depths and widths where there
@@ -159,5 +161,5 @@ def weight_path(
         ax.axvline(at[chosen], color=INK, linewidth=1.1, linestyle=(0, (4, 2)))
     last = left[-1] if left else size
     last.set_xscale("log")
-    last.set_xlabel("weight λ of the KL")
+    last.set_xlabel(label)
     return fig

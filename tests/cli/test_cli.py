@@ -105,7 +105,7 @@ def without_times(found):
     if isinstance(found, dict):
         timing = ("seconds", "compile_seconds")
         return {k: without_times(v) for k, v in found.items() if not k.startswith(timing)}
-    return found
+    return [without_times(v) for v in found] if isinstance(found, list) else found
 
 
 INTERRUPTED = """
@@ -145,7 +145,7 @@ def test_ctrl_c_and_resume_end_in_the_same_numbers(tmp_path):
 
 def test_repeats_report_mean_and_spread(tmp_path):
     said = call("fit", "ldn", "--repeats", 2, "--out", tmp_path / "r", "--no-compare", *SMALL)
-    assert "mean ± sd of 2" in said
+    assert "Mean ± standard deviation of 2" in said
     found = metrics_of(tmp_path / "r")
     accuracy = [one["test"]["accuracy"] for one in found["repeats"]]
     spread = found["spread"]["test"]["accuracy"]

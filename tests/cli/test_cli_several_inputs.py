@@ -58,7 +58,7 @@ def test_a_run_is_opened_without_its_code_and_its_file_takes_the_inputs(runs, tm
     new = archive(tmp_path / "new.npz", pictured, ("", 20, 7))
     said = call("evaluate", run, "--data", new)
     assert "20 test rows of new" in said
-    assert "cut and rounded" in said
+    assert "compressed" in said
     other = archive(tmp_path / "other.npz", texts, ("", 20, 7))
     said = call("evaluate", run, "--data", other, code=2)
     assert "has the inputs input_ids, attention_mask; expected ids (5,) int64, picture" in said

@@ -73,7 +73,7 @@ def test_a_run_over_streamed_rows_is_evaluated(finished, split):
         said = call("evaluate", out, "--split", split, *how)
         assert count in said
         assert "ensemble" in said
-        assert "cut and rounded" in said
+        assert "compressed" in said
 
 
 def test_new_rows_reports_and_other_cuts(finished, tmp_path):
@@ -135,7 +135,7 @@ def test_depth_and_weights_of_rows(tmp_path):
         tmp_path / "run", "--set", "likelihood=student-t",
     )  # fmt: skip
     assert "2 inputs" in said
-    assert "pruned" in said
+    assert "cut at the chosen depth" in said
     config = RunConfig.read(tmp_path / "run")
     assert config.data["task"] == "regression"
     assert "pruned" in call("evaluate", tmp_path / "run", "--split", "train")

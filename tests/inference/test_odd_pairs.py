@@ -118,7 +118,6 @@ RUN = {
     "one row": lambda: depth(rows=of_rows(1)),
     "scripted": lambda: depth(torch.jit.script(nn.Sequential(nn.Linear(2, 6)))),
     "compiled": lambda: depth(torch.compile(nn.Linear(2, 6), backend="eager")),
-    "a label that is a number": lambda: depth(label=3),
 }
 
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -205,7 +206,7 @@ def test_a_size_that_leaves_no_path_is_passed_over(monkeypatch, fit):
         name: Irrelevance(name, values, "", False, values.numel())
         for name, values in (("0", first), ("2", last))
     }
-    monkeypatch.setattr(decision, "irrelevance", lambda *pair, by: found)
+    monkeypatch.setattr(decision, "weight_irrelevance", lambda *_: found)
     monkeypatch.setattr(decision, "SHARES", (0.001,))
     assert thresholds_of_share(found, 0.001) == {"0": 0.0, "2": 0.0}
     kept, _ = smallest(fit, inference.Search(1))
@@ -363,7 +364,8 @@ def a_search(fit):
     found = inference.pruning.relevance.weight_irrelevance(fit.model, fit.posterior.layers)
     means = fit.posterior.mean_network()
     whole = Retrained(means, 0.1, torch.full((len(fit.data.x_val),), 0.1), 1e-2)
-    return decision._Search(fit, found, [means], [whole], 1, 0.02, None, (3e-3, 1e-2))
+    known = SimpleNamespace(irrelevance=found, layers=fit.posterior.layers)
+    return decision._Search(fit, known, [means], [whole], 1, 0.02, None, (3e-3, 1e-2))
 
 
 @pytest.mark.parametrize(("good", "last"), [

@@ -135,7 +135,7 @@ def test_depth_and_weights_of_rows(tmp_path):
         tmp_path / "run", "--set", "likelihood=student-t",
     )  # fmt: skip
     assert "2 inputs" in said
-    assert "cut at the chosen depth" in said
+    assert "The smaller network has" in said
     config = RunConfig.read(tmp_path / "run")
     assert config.data["task"] == "regression"
     assert "pruned" in call("evaluate", tmp_path / "run", "--split", "train")

@@ -1,8 +1,8 @@
 """Sentences at the end of a run."""
 
 import pytest
-from pyroccam.cli.methods.base import _said_of_speed
 from pyroccam.cli.methods.weights import _said_of_bits
+from pyroccam.cli.runs.tables import _said_of_speed
 
 
 @pytest.mark.parametrize(

@@ -194,11 +194,14 @@ def learnt(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
     if any(isinstance(one, str) for one in found):
         why = "An earlier version wrote this run; what it learnt is in its metrics.json."
         return [{"title": "What was learnt", "sentences": [why], "rows": []}]
-    for k, one in enumerate(found):
-        if speed := one.get("seconds_by_batch"):
-            said = f"Beside the network that was given it is {_said_of_speed(speed)}."
-            found = [*found[:k], {**one, "sentences": [*one["sentences"], said]}, *found[k + 1 :]]
-    return found
+    return [_with_speed(one) for one in found]
+
+
+def _with_speed(one: dict[str, Any]) -> dict[str, Any]:
+    if "seconds_by_batch" not in one:
+        return one
+    said = f"Beside the network that was given it is {_said_of_speed(one['seconds_by_batch'])}."
+    return {**one, "sentences": [*one["sentences"], said]}
 
 
 def _said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:

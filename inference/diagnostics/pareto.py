@@ -44,6 +44,9 @@ def khat_of(log_ratios: ArrayLike) -> tuple[float, float, float]:
         to (that of the maximum likelihood estimate, for large M); ``1 / (S Σ w²)`` of the smoothed
         weights, in (0, 1].
 
+    Raises:
+        PyroccamError: for fewer than 100 draws, or ratios that are not finite.
+
     References:
         Vehtari, Simpson, Gelman, Yao, Gabry 2024, JMLR 25(72); Smith 1987, Estimating tails of
         probability distributions, Annals of Statistics 15, for the error.

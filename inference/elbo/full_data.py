@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyro
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Seed, checked
+from ...data.ranges import AtLeastTwo, Count, Seed, checked
 from ...guides.base import sums_out
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
@@ -47,13 +46,13 @@ class Evidence(NamedTuple):
 
 @checked
 def evidence(
-    model: Any,
-    guide: Any,
+    model: nn.Module,
+    guide: nn.Module,
     data: Dataset,
     *,
     split: str = "train",
     rows: Count | None = None,
-    passes: Count = 5,
+    passes: AtLeastTwo = 5,
     seed: Seed = 0,
     batch_size: Count = 1024,
 ) -> Evidence:
@@ -68,18 +67,17 @@ def evidence(
         data: on its device.
         split: whose rows; their number takes the place of N. Weights of training rows count.
         rows: only the first ones.
-        passes: each with fresh noise.
+        passes: each with fresh noise; one alone would show no error.
         seed: of the noise; the state of the generator is left as it was.
 
     Raises:
-        PyroccamError: for fewer than two passes, which show no error.
+        PyroccamError: for what the types do not allow.
     """
-    if passes < 2:
-        raise PyroccamError(f"passes must be at least 2, for a standard error, got {passes}.")
     if sums_out(guide):  # which a Pyro guide of a person's own does not say
-        return summed_out(model, first_rows(data, split, rows), batch_size)
+        return summed_out(cast(Model, model), first_rows(data, split, rows), batch_size)
     evaluate = bound(model, guide)
     evaluate.elbo.joins = False
+    size: Any = model.size
     found = []
     by_site: dict[str, float] = {}
     quiet = pyro.validation_enabled(False)
@@ -91,7 +89,7 @@ def evidence(
                 for part, target in zip(x.split(batch_size), y.split(batch_size), strict=True):
                     terms = evaluate.terms(part, target)
                     # Scaled as if the batch were all of the model's N rows.
-                    likelihood += float(terms.log_likelihood) * len(part) / model.size
+                    likelihood += float(terms.log_likelihood) * len(part) / size
                     kls.append(float(terms.kl))
                     for site, kl in terms.kl_by_site.items():
                         by_site[site] = by_site.get(site, 0.0) + float(kl)

@@ -1,44 +1,49 @@
 """The way from a model and a guide to a posterior, a structure and a smaller network."""
 
-from . import (
-    arviz,
-    cutting,
-    diagnostics,
-    distributed,
-    elbo,
-    figures,
-    marginal_likelihood,
-    packing,
-    posterior,
-    pruning,
-    selection,
-)
-from .comparison import side_by_side, swap
-from .draw_coding.options import Draw
-from .elbo.estimator import EnumMeanFieldELBO
-from .fits.fitting import fit, fit_repeats
-from .fits.result import Fit, Repeats
-from .marginal_likelihood.estimators import evidence
-from .marginal_likelihood.message import description_length
-from .packing.small import Small
-from .pruning.narrowing import narrow
-from .pruning.options import (
-    ByValidation,
-    Codebook,
-    Digits,
-    Noise,
-    Search,
-    Steps,
-    Thresholds,
-    Valley,
-)
-from .selection.bilevel import select
-from .selection.weight_path import Bytes, Milliseconds, path
-from .shrinking import load, shrink
-from .storage.checkpoint import CheckpointError
-from .training.settings import Settings
-from .training.step import CompileFallback, TrainingStep
-from .training.trainer import Interrupted, NonFiniteLoss
+from typing import TYPE_CHECKING
+
+from ..data.door import lazy_names
+
+if TYPE_CHECKING:
+    from . import (
+        arviz,
+        cutting,
+        diagnostics,
+        distributed,
+        elbo,
+        figures,
+        marginal_likelihood,
+        packing,
+        posterior,
+        pruning,
+        selection,
+    )
+    from .comparison import side_by_side, swap
+    from .draw_coding.options import Draw
+    from .elbo.estimator import EnumMeanFieldELBO
+    from .fits.fitting import fit, fit_repeats
+    from .fits.result import Fit, Repeats
+    from .marginal_likelihood.estimators import evidence
+    from .marginal_likelihood.message import description_length
+    from .packing.small import Small
+    from .pruning.narrowing import narrow
+    from .pruning.options import (
+        ByValidation,
+        Codebook,
+        Digits,
+        Noise,
+        Search,
+        Steps,
+        Thresholds,
+        Valley,
+    )
+    from .selection.bilevel import select
+    from .selection.weight_path import Bytes, Milliseconds, path
+    from .shrinking import load, shrink
+    from .storage.checkpoint import CheckpointError
+    from .training.settings import Settings
+    from .training.step import CompileFallback, TrainingStep
+    from .training.trainer import Interrupted, NonFiniteLoss
 
 __all__ = [
     "ByValidation",
@@ -85,3 +90,5 @@ __all__ = [
     "side_by_side",
     "swap",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

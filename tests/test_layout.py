@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "guides": {"models"},
     "inference": {"models", "guides"},
 }
-BELOW_ALL = {"errors", "limits", "ranges"}  # of data: how rooms refuse, and what they may allocate
+BELOW_ALL = {"door", "errors", "limits", "ranges"}  # of data: what all rooms open and refuse with
 
 
 def imports(path, package):

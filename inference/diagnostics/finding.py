@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..storage.checkpoint import plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["WORST_FIRST", "Finding", "Verdict", "finite", "verdict_of"]
 

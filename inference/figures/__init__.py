@@ -7,16 +7,21 @@ kept, and matplotlib's settings are as they were once the call is over.
 Figures are 6 inches wide, made to be read at 600 pixels.
 """
 
-from .bits import bits_per_layer
-from .canvas import save
-from .cuts import irrelevance_histograms, scale_posteriors
-from .depth import depth_comparison, depth_posterior, spiral_functions
-from .predictive import predicted_observed, predictive_bands
-from .scores import reliability_diagram
-from .sizes import bytes_by_bound, trade_off, weight_path
-from .sparsity import sparsity_maps
-from .structure import simplex_panels, structure_graph
-from .training import training_curve
+from typing import TYPE_CHECKING
+
+from ...data.door import lazy_names
+
+if TYPE_CHECKING:
+    from .bits import bits_per_layer
+    from .canvas import save
+    from .cuts import irrelevance_histograms, scale_posteriors
+    from .depth import depth_comparison, depth_posterior, spiral_functions
+    from .predictive import predicted_observed, predictive_bands
+    from .scores import reliability_diagram
+    from .sizes import bytes_by_bound, trade_off, weight_path
+    from .sparsity import sparsity_maps
+    from .structure import simplex_panels, structure_graph
+    from .training import training_curve
 
 __all__ = [
     "bits_per_layer",
@@ -37,3 +42,5 @@ __all__ = [
     "training_curve",
     "weight_path",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

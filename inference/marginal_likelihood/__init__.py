@@ -1,13 +1,18 @@
 """Evidence of a fit by every estimator, and the bits of its message: a fit in, nats out."""
 
-from .annealing import Annealed
-from .closed_form import Exact
-from .codes import ChainRule, Prequential
-from .estimator import Estimator
-from .estimators import Bound
-from .importance_weights import Importance
-from .laplace_method import Laplace
-from .optimisers import Descent, Langevin
+from typing import TYPE_CHECKING
+
+from ...data.door import lazy_names
+
+if TYPE_CHECKING:
+    from .annealing import Annealed
+    from .closed_form import Exact
+    from .codes import ChainRule, Prequential
+    from .estimator import Estimator
+    from .estimators import Bound
+    from .importance_weights import Importance
+    from .laplace_method import Laplace
+    from .optimisers import Descent, Langevin
 
 __all__ = [
     "Annealed",
@@ -21,3 +26,5 @@ __all__ = [
     "Laplace",
     "Prequential",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,8 +1,13 @@
 """Hyperparameters: by optimisation at two levels, or read off the path of a fit of all weights."""
 
-from .levels import Against, InverseGamma, Level
-from .methods import Greedy, Implicit, OneLevel, Random, Unrolled
-from .self_tuning import SelfTuning
+from typing import TYPE_CHECKING
+
+from ...data.door import lazy_names
+
+if TYPE_CHECKING:
+    from .levels import Against, InverseGamma, Level
+    from .methods import Greedy, Implicit, OneLevel, Random, Unrolled
+    from .self_tuning import SelfTuning
 
 __all__ = [
     "Against",
@@ -15,3 +20,5 @@ __all__ = [
     "SelfTuning",
     "Unrolled",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

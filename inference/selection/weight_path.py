@@ -11,13 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from matplotlib.figure import Figure
 
 from ...data.errors import PyroccamError
 from ...data.ranges import Between, Options, Positive, check, checked
 from ..cutting.cost import count_parameters, multiply_adds, seconds_per_batch
 from ..elbo.full_data import evidence
-from ..figures.sizes import weight_path
 from ..fits.result import Fit
 from ..packing.small import Small
 from ..posterior.predict import evaluate_net, evaluate_outputs
@@ -26,6 +24,7 @@ from ..pruning.options import Cut, Digits
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
+    from matplotlib.figure import Figure
 
 __all__ = ["Budget", "Bytes", "Milliseconds", "Path", "PathPoint", "path", "path_figure"]
 
@@ -245,6 +244,8 @@ def path_figure(
         chosen: position of the point that is marked.
         split, over: of the path.
     """
+    from ..figures.sizes import weight_path  # imports matplotlib
+
     layers = dict.fromkeys(name for row in rows for name in row["widths"])
     return weight_path(
         [row["weight"] for row in rows],

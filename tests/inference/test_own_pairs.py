@@ -9,6 +9,7 @@ from guide_case import depth, network
 from pyro.nn import PyroModule
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.training.optimizer import parameter_groups
 from pyroccam.models.layers.bayesian_layer import BayesianLayer
 from torch import nn
 
@@ -51,7 +52,7 @@ def test_a_plain_pair_is_stepped_and_its_evidence_taken():
     settings = inference.Settings(weight_decay=0.1, lr=0.1)
     step = inference.TrainingStep([(model, guide)], settings, compile=False)
     step.warm_up(0.5)
-    groups = inference.training.optimizer.parameter_groups(settings, model, guide)
+    groups = parameter_groups(settings, model, guide)
     found = {group["name"]: group for group in groups}
     assert len(found["prior"]["params"]) == 2  # what the prior learns of weight and bias
     assert found["prior"]["weight_decay"] == 0.0

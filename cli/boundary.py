@@ -76,9 +76,6 @@ class _CtrlC:
     """Ctrl-C as it is, but for the middle of an import of a package, whose end it waits for: a
     compiled module that is interrupted while it is made may abort the process. Who presses again
     and again is heard at once.
-
-    Attributes:
-        waits: one has not been heard yet.
     """
 
     def __init__(self) -> None:

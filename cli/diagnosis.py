@@ -27,11 +27,7 @@ DRAWS, ROWS = 500, 2000  # of the file
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """The folder of a run, or those of its repeats.
-
-    Raises:
-        FileNotFoundError: if there is no run.
-    """
+    """The folder of a run, or those of its repeats."""
     if (folder / "config.json").is_file():
         return [folder]
     seeds = sorted(
@@ -54,15 +50,6 @@ def diagnose_run(
     """Diagnose a run, or repeats of one, and write what was found beside it.
 
     ``diagnostics.json``, ``figures/diagnose-*`` as PNG and SVG, and ``posterior.nc``.
-
-    Arguments:
-        folder: of the run.
-        device: as for ``fit``.
-        draws, rows: see :func:`~pyroccam.inference.diagnostics.diagnose`.
-        opening: options of :func:`~pyroccam.cli.runs.loading.load_fit`.
-
-    Returns:
-        The findings, and the files.
     """
     folders = runs_of(folder)
     refuse_links(folder)

@@ -103,11 +103,7 @@ def length_in(settings: Settings) -> str:
 
 
 def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The part of ``metrics.json`` on the speed of a network, of one row and of many.
-
-    Arguments:
-        speed: of :func:`~pyroccam.inference.cutting.cost.compare_speed`.
-    """
+    """The part of ``metrics.json`` on the speed of a network, of one row and of many."""
     many = speed[-1]
     return {
         "seconds_per_batch": many["seconds"],
@@ -118,22 +114,13 @@ def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def told(one: Structure, **more: Any) -> dict[str, Any]:
-    """What a structure says for itself, as ``learnt`` of ``metrics.json`` has it.
-
-    Arguments:
-        more: numbers for each row, beside its own.
-    """
+    """What a structure says for itself, as ``learnt`` of ``metrics.json`` has it."""
     rows = [{**row, **more} for row in one.rows()]
     return {"title": one.title, "sentences": one.sentences(), "rows": rows}
 
 
 def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str, Any]:
-    """How much smaller and faster a network is, for ``learnt``.
-
-    Arguments:
-        part: of the network, with what :func:`timed` gives.
-        sentences: on its file.
-    """
+    """How much smaller and faster a network is, for ``learnt``."""
     after, before = part["parameters"], part["parameters_before"]
     said = (
         f"The smaller network has {after:,} of {before:,} parameters, {before / after:.1f} x fewer."

@@ -188,11 +188,7 @@ class Bayes(OverWeights):
         return [b - a for a, b in itertools.pairwise([0, *(e for e in ends if e <= whole)])]
 
     def first(self, settings: Settings) -> dict[str, Any]:
-        """The learning rate falls in the last fit.
-
-        Raises:
-            PyroccamError: if the KL has not its full weight by then: nothing could be told by it.
-        """
+        """The learning rate falls in the last fit."""
         first, *rest = self._lengths(settings)
         unit, whole = length_in(settings), first + sum(rest)
         if not rest:

@@ -192,9 +192,6 @@ def _row(point: PathPoint, chosen: bool) -> dict[str, Any]:
 def _told(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The networks along the weight of the KL, for ``learnt``: bytes are of the file, units those
     that are left of each layer, ms of 256 rows, scores of the test rows.
-
-    Arguments:
-        found: the path, as ``metrics.json`` has it.
     """
     rows, networks = [], found["networks"]
     for one in networks:

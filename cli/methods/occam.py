@@ -90,11 +90,7 @@ class FromNumbers(OverWeights):
         return model, guide
 
     def _model(self, net: nn.Module, data: Dataset, prior: str, **more: Any) -> Any:
-        """A model of the network.
-
-        Arguments:
-            more: of a stack, the prior of its depth.
-        """
+        """A model of the network."""
         weights = models.priors.parse_weights(prior)
         return models.BayesianStack(net, data, prior=weights, likelihood=self.likelihood, **more)
 

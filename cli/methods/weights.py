@@ -185,11 +185,7 @@ def uncut(why: str) -> dict[str, Any]:
 
 
 def said_of_file(sizes: Mapping[str, Any]) -> list[str]:
-    """Sentences on the file of a network that was cut.
-
-    Arguments:
-        sizes: as :func:`compress_run` gives them.
-    """
+    """Sentences on the file of a network that was cut."""
     said = [
         f"Its file has {sizes['file_bytes']:,} bytes, {sizes['file_rate']:.3g} times fewer than "
         "all parameters had as 32-bit numbers."
@@ -239,10 +235,6 @@ def _message(result: Fit) -> dict[str, Any]:
 def sent(result: Fit, net: nn.Module, size: int) -> dict[str, Any]:
     """Bits that send the classes of the training rows: ``uniform`` if nothing is known of them, and
     with a network in a file, which is sent first.
-
-    Arguments:
-        net: read from the file.
-        size: of the file, in bytes.
     """
     data: Dataset = result.data
     if data.classes is None or data.weighted:
@@ -302,13 +294,7 @@ def cut_of(
     epochs: int = 0,
     trained: Numbers | None = None,
 ) -> rules.Cut | None:
-    """Where a fit is cut by the options of its run.
-
-    Arguments:
-        tolerance: of a cut by validation rows; a run has one whatever its rule is.
-        epochs: in which networks are trained on that a search chooses among, or what is left.
-        trained: the network with which that search begins.
-    """
+    """Where a fit is cut by the options of its run."""
     nats = {} if tolerance is None else {"nats": tolerance}
     if result.guide.traits.point and threshold is None:
         return None
@@ -335,12 +321,7 @@ def compress_run(
 def draw_run(
     result: Fit, rule: rules.Cut | None, path: Path, **how: Any
 ) -> tuple[Small, dict[str, float]]:
-    """Code a draw of what is left of a fit, write it to a file, and what it scores when read.
-
-    Arguments:
-        path: checkpoints are in a folder beside it, until it is written.
-        how: for :class:`~pyroccam.inference.Draw`.
-    """
+    """Code a draw of what is left of a fit, write it to a file, and what it scores when read."""
     require(result, BayesianNetwork, "compress")
     checkpoints = path.with_name(f"{path.name}.coding")
     drawn = shrink(result, cut=rule, code=Draw(out=checkpoints, **how))
@@ -367,13 +348,7 @@ def _compressed(
 def network_of_file(
     result: Fit, path: Path, threshold: Threshold | None, tolerance: float | None
 ) -> nn.Module:
-    """The network in a run's own file.
-
-    Arguments:
-        result: the run's fit, with its own data.
-        threshold, tolerance: of the run, by which a network is cut again whose file does not say
-            how it is built; one that was trained once more by the thresholds in ``metrics.json``.
-    """
+    """The network in a run's own file."""
     if is_described(path):
         return load(path)
     kept = path.parent / "metrics.json"
@@ -387,11 +362,7 @@ def network_of_file(
 def evaluate(
     result: Fit, net: nn.Module, split: str = "test", own: Dataset | None = None
 ) -> dict[str, float]:
-    """Metrics of a small network, on the data of a fit.
-
-    Arguments:
-        own: data by whose validation rows the noise of a regression is known, if others.
-    """
+    """Metrics of a small network, on the data of a fit."""
     data: Dataset = result.data
     model: BayesianNetwork = result.model
     net = net.to(data.x_test.device)

@@ -38,15 +38,6 @@ def inline(path: Path, most: int = 300_000) -> Inlined:
 
     Vectors go as they are, if they are small enough. Of pixels 256 colours are kept, which a figure
     does with, and as many of them as the limit allows.
-
-    Arguments:
-        path: of a ``.png`` or an ``.svg``. For either, the other beside it, of the same name, is
-            taken where it does not fit.
-        most: bytes of the picture, before the third that base64 adds.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        PyroccamError: for another kind of file, a damaged one, or one that stays too large.
     """
     path = Path(path)
     if path.suffix not in (".png", ".svg"):

@@ -87,9 +87,6 @@ class RunConfig:
             seed: of data, weights and training.
             sets: network, method and fit settings; ``data.<name>`` goes to the data set, and
                 ``data.seed`` makes its rows another's, or the same for several seeds.
-
-        Raises:
-            PyroccamError: for a name that does not exist or a value that cannot be.
         """
         row = find(method)
         sets = dict(sets or {})
@@ -186,12 +183,7 @@ class RunConfig:
         return plain
 
     def load_data(self, **other: Any) -> Dataset:
-        """The data of this run, from files that are here: nothing is downloaded.
-
-        Arguments:
-            other: options of the data set that are no longer what they were, such as its
-                ``data_root``, or the ``name`` of a file that was moved.
-        """
+        """The data of this run, from files that are here: nothing is downloaded."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", datasets.DataWarning)  # the run has said it
             return datasets.load(**{**self.data, **other, "download": False})
@@ -205,12 +197,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, folder: Path) -> RunConfig:
-        """The configuration in the ``config.json`` of a run.
-
-        Raises:
-            FileNotFoundError: if there is none.
-            PyroccamError: if it cannot be used.
-        """
+        """The configuration in the ``config.json`` of a run."""
         path = folder / "config.json"
         if not path.is_file():
             seeds = sorted(folder.glob("seed-*/config.json"))

@@ -22,11 +22,6 @@ def words_of(
 ) -> dict[str, Any] | None:
     """The description of a network, if there are words for all of it.
 
-    Arguments:
-        net: a plain network, or a :class:`~pyroccam.models.DepthStack` of plain parts.
-        example: inputs ``(B, *)``, on which the network and its description are compared.
-        fields: of the example, if a row has several inputs.
-
     Returns:
         What :func:`network_of` takes, or ``None``: for a network with modules or control flow that
         a description does not know, or with parts that the pass through it does not use.
@@ -59,11 +54,6 @@ def words_of(
 def network_of(words: Mapping[str, Any]) -> nn.Module:
     """The network of a description, in evaluation mode, with initial weights that mean nothing.
     Runs no code but that of known modules.
-
-    Raises:
-        DescriptionError: if the description cannot be used.
-        TooLarge: if it asks for more memory than may be taken.
-        KeyError, TypeError: for words of another kind.
     """
     if "recipe" in words:
         return networks.build(words["recipe"])

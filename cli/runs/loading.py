@@ -53,12 +53,6 @@ def load_fit(
             were.
         data_file: where the run's data are now, a file, a folder or a function, by whatever name.
         options: of the method, by which the fit is chosen anew that the run stands for.
-
-    Raises:
-        FileNotFoundError: if the folder is not a finished run.
-        PyroccamError: for options that the method has not, or that no fit meets.
-        RunError, DamagedFile: if a file in it is not what was written, or the data is not that of
-            the run, or its network is code that nobody vouches for.
     """
     config = RunConfig.read(folder)
     chosen = config.chosen.with_options(options or {})
@@ -94,11 +88,7 @@ def load_fit(
 
 
 def _own_data(config: RunConfig, folder: Path, root: str | None, file: str | None) -> Dataset:
-    """The data of a run, from where it is now: in a file, in a folder, or where it was.
-
-    Raises:
-        RunError: if it is nowhere there.
-    """
+    """The data of a run, from where it is now: in a file, in a folder, or where it was."""
     name = str(config.data["name"])
     places: list[dict[str, str]] = [{}]
     if file is not None:

@@ -90,11 +90,6 @@ def run(
 ) -> Outcome:
     """Fit, cut, compare and write.
 
-    Arguments:
-        config, data: from :meth:`RunConfig.resolve`.
-        out: the run directory; nothing is written without it.
-        options: see :class:`RunOptions`.
-
     Raises:
         FileExistsError: if ``out`` holds another run and is not to be gone on with.
     """
@@ -108,13 +103,7 @@ def run_repeats(
     out: Path | None = None,
     options: RunOptions = RunOptions(),
 ) -> list[Outcome]:
-    """The same run at several seeds, trained together where that pays (``fit_repeats``).
-
-    Arguments:
-        configs, datas: of each seed.
-        out: each run gets the folder ``seed-<n>`` inside it.
-        options: see :class:`RunOptions`.
-    """
+    """The same run at several seeds, trained together where that pays (``fit_repeats``)."""
     jobs = [
         _Job(config, data, None if out is None else out / f"seed-{config.settings['seed']}")
         for config, data in zip(configs, datas, strict=True)
@@ -391,9 +380,6 @@ def _too_short(result: Fit, longer: str) -> list[str]:
     A run is not ended before its time where the trend is flat: the learning rate falls along a
     length that is known from the start, and a bound at rest in the middle of that is not one that
     is at its end.
-
-    Arguments:
-        longer: the budget of twice the length.
     """
     found = convergence(result, worth=COSTLY)
     if found.verdict == "poor" and found.gain > 0:

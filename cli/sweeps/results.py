@@ -52,11 +52,6 @@ def write_results(
 ) -> dict[str, list[dict[str, float]]]:
     """Write ``results.csv``, a row for each run, and ``metrics.json`` of each setting.
 
-    Arguments:
-        folder: of the sweep.
-        trials: its runs.
-        failed: why some of them cannot be done.
-
     Returns:
         The numbers of the finished runs, by setting.
     """

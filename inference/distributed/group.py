@@ -37,9 +37,6 @@ class Group(Ranks):
     Tensors pass through the backend of their device (NCCL on CUDA, gloo elsewhere); what is no
     tensor passes through gloo.
 
-    Arguments:
-        store: of the group, by which processes that fail tell who has said why.
-
     Raises:
         RanksError: of every method that waits for the others, if one of them is gone.
     """
@@ -53,11 +50,7 @@ class Group(Ranks):
         self._since: tuple[int, float] | None = None  # steps asked for, and when
 
     def device(self, device: torch.device) -> torch.device:
-        """The device of this process: its own GPU, by its number.
-
-        Raises:
-            RanksError: if there are fewer GPUs than processes, or it was given another.
-        """
+        """The device of this process: its own GPU, by its number."""
         if device.type != "cuda":
             return device
         count = torch.cuda.device_count()
@@ -151,11 +144,7 @@ class Group(Ranks):
         self.any(False)
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        """Refuse to go on where processes know different facts.
-
-        Raises:
-            RanksError: in all of them, naming the fact and two ranks.
-        """
+        """Refuse to go on where processes know different facts."""
         found = self.each({name: repr(value) for name, value in facts.items()})
         for rank, theirs in enumerate(found):
             for name in dict.fromkeys([*found[0], *theirs]):

@@ -187,11 +187,7 @@ def _model(
     scales: Mapping[str, float] | None = None,
     random_biases: bool = True,
 ) -> BayesianNetwork:
-    """The network with a normal prior of each layer, that begins as wide as its weights.
-
-    Arguments:
-        scales: of the priors of the layers that are random, where they are known.
-    """
+    """The network with a normal prior of each layer, that begins as wide as its weights."""
     if scales is None:
         parts = {name: part for name, part in net.named_modules() if type(part) in AFFINE}
         if not parts:

@@ -113,12 +113,7 @@ def _doubt(spread: float, accepted: float) -> str | None:
 
 @dataclass(frozen=True)
 class _Temperature:
-    """A step of the schedule: the exponent β, and what particles move by.
-
-    Attributes:
-        step: of a leap, in units of ``scale``.
-        scale: of each number ``(n,)``: their standard deviations.
-    """
+    """A step of the schedule: the exponent β, and what particles move by."""
 
     power: float
     step: float
@@ -157,10 +152,6 @@ class _Places:
     it agrees with the network itself at other draws from the prior: the same numbers, without the
     Python around them. A forward that depends on how often it was called may agree by luck.
     Convolutions on a CPU take one network after the other, and a graph would hold each of them.
-
-    Arguments:
-        density: in double precision.
-        count: of particles.
     """
 
     def __init__(self, density: Joint, count: int) -> None:

@@ -140,11 +140,7 @@ def _normal_prior(density: Joint, word: str) -> tuple[Tensor, Tensor]:
 def _hessian(
     density: Joint, theta: Tensor, value: Callable[[Tensor], Tensor], count: int
 ) -> Tensor:
-    """Minus the second derivatives of ``value`` ``(S,) <- (S, n)`` at θ, a few rows at a time.
-
-    Arguments:
-        count: rows of the data that ``value`` looks at.
-    """
+    """Minus the second derivatives of ``value`` ``(S,) <- (S, n)`` at θ, a few rows at a time."""
     rows = []
     identity = torch.eye(density.size, dtype=theta.dtype, device=theta.device)
     for directions in identity.split(min(256, at_once(density.numbers, count))):

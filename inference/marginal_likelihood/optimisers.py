@@ -167,16 +167,7 @@ class Walk(DensityEstimator):
         limit: float = math.inf,
         look: Callable[[int, Tensor], None] | None = None,
     ) -> Path:
-        """Steps from draws of the prior, and what the entropy does on the way.
-
-        Arguments:
-            lr: η.
-            limit: of η times the largest curvature.
-            look: is called at each evaluation with the number of steps and θ ``(R, n)``.
-
-        Raises:
-            TooSteep: where η times the largest curvature comes to the limit.
-        """
+        """Steps from draws of the prior, and what the entropy does on the way."""
         steps = self.steps
         size_of_batch = self.batch_size
         if size_of_batch is not None and size_of_batch >= density.rows:

@@ -118,11 +118,6 @@ def encoded(
             Of float32 nothing is rounded unless asked.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
             then needs ``skeleton=``.
-
-    Raises:
-        DescriptionError: naming the module that cannot be described.
-        PackedFileError: if the file would be read as another network.
-        ValueError: for ``bits`` that do not fit the network.
     """
     net = quantised(net, bits, rest=rest)
     if describe_net:
@@ -156,11 +151,7 @@ def encoded(
 
 
 def is_described(path: str | Path) -> bool:
-    """True if a file says how its network is built, so that :func:`read` needs no ``skeleton=``.
-
-    Raises:
-        PackedFileError: if the file is of another kind, cut off or damaged.
-    """
+    """True if a file says how its network is built, so that :func:`read` needs no ``skeleton=``."""
     with _naming(path):
         return "description" in _parts(Path(path)).header
 

@@ -122,10 +122,6 @@ def place_bits(layer: Layer, nonzero: int) -> int:
     stores its row, ``ceil(log2(rows))`` bits, and every column the number of weights up to its end,
     ``ceil(log2(nonzero + 1))`` bits; in compressed rows it is the other way round. The smaller is
     taken: which one it is belongs to the description of the network, as sizes do.
-
-    Arguments:
-        layer: its size.
-        nonzero: weights kept.
     """
     rows, columns = layer.outputs, layer.inputs * layer.kernel
     end = nonzero.bit_length()
@@ -163,11 +159,6 @@ def sparse_pruning(total: int, nonzero: int, pointers: int) -> float:
 
     Every kept weight needs a row index beside its value, counted as large as the value, and every
     column a pointer to its start: ``total / (2 nonzero + pointers)``.
-
-    Arguments:
-        total: weights before.
-        nonzero: weights kept.
-        pointers: columns of all matrices (kernel * inputs, outputs); where the last ends is known.
     """
     return total / (2 * nonzero + pointers)
 

@@ -149,10 +149,6 @@ class Objectives:
     Attributes:
         stacked: leading dimensions of θ, beside those of the parameters.
         kl_weights: gives the weights of the KL by layer, where they are learnt.
-
-    Raises:
-        PyroccamError: if there is nothing to learn at one of the levels, or the pair cannot be
-            traced.
     """
 
     model: BayesianNetwork

@@ -22,13 +22,7 @@ __all__ = ["Rows", "Search", "drawn"]
 
 
 class Rows:
-    """Minibatches of one size, of rows in random order.
-
-    Arguments:
-        data, split: whose rows.
-        size: of a batch; of all rows, if there are fewer.
-        seed: of the order of rows that are streamed.
-    """
+    """Minibatches of one size, of rows in random order."""
 
     def __init__(self, data: Dataset, split: str, size: int, seed: int = 0) -> None:
         count = data.counts[split] if split in data.counts else len(data.split(split)[0])

@@ -238,13 +238,7 @@ class Path(Sequence[PathPoint]):
 def path_figure(
     rows: Sequence[Mapping[str, Any]], chosen: int, split: str, over: str = "kl_weight"
 ) -> Figure:
-    """The figure of a path by its numbers, such as those in a result file.
-
-    Arguments:
-        rows: of :meth:`Path.to_json`.
-        chosen: position of the point that is marked.
-        split, over: of the path.
-    """
+    """The figure of a path by its numbers, such as those in a result file."""
     layers = dict.fromkeys(name for row in rows for name in row["widths"])
     return weight_path(
         [row["weight"] for row in rows],

@@ -12,14 +12,13 @@ from ..inference import figures
 from ..inference.arviz import adapter as arviz_adapter
 from ..inference.diagnostics import diagnose
 from ..inference.diagnostics.finding import Finding
-from ..inference.fits.fitting import Fit
 from ..inference.storage.checkpoint import versions, write_json
 from ..inference.storage.lock import refuse_links
 from .console import PlainConsole, styled
 from .pages.catalogue import DIAGNOSIS, slug
 from .runs.loading import load_fit
 
-__all__ = ["POSTERIOR", "diagnose_run", "print_findings", "runs_of", "write_posterior"]
+__all__ = ["POSTERIOR", "diagnose_run", "print_findings", "runs_of"]
 
 POSTERIOR = "posterior.nc"
 COLOURS = {"good": "green", "doubtful": "yellow", "poor": "red", "refused": "dim"}
@@ -39,11 +38,6 @@ def runs_of(folder: Path) -> list[Path]:
     return seeds
 
 
-def write_posterior(fit: Fit, folder: Path, draws: int = DRAWS) -> Path:
-    """``posterior.nc`` with structure, scales and what they say of at most 2,000 training rows."""
-    return arviz_adapter.write(fit.to_arviz(draws, rows=ROWS), folder / POSTERIOR)
-
-
 def diagnose_run(
     folder: Path, device: str, *, draws: int, rows: int | None, **opening: Any
 ) -> tuple[list[Finding], list[Path]]:
@@ -55,7 +49,8 @@ def diagnose_run(
     refuse_links(folder)
     fits = [load_fit(one, device, **opening) for one in folders]
     found = diagnose(fits, draws=draws, rows=rows)
-    written = [write_posterior(fits[0], folders[0])]
+    posterior = fits[0].to_arviz(DRAWS, rows=ROWS)
+    written = [arviz_adapter.write(posterior, folders[0] / POSTERIOR)]
     for one in found:
         if one.figure is not None:
             path = folder / "figures" / f"{DIAGNOSIS}{slug(one.name)}"

@@ -48,16 +48,6 @@ def draw(
 ) -> list[Path]:
     """Draw what every run can show: q(d), functions by depth (inputs in the plane), reliability or
     predictive bands, and the training curve.
-
-    Arguments:
-        result: the last fit of the run.
-        ddn: the network of the chosen depth, for comparison.
-        folder: is made.
-        before: the fits of the run before the last.
-        predictor: what a prediction of the fit is made by.
-
-    Returns:
-        The files written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     data = result.data

@@ -155,9 +155,6 @@ class Bayes(OverWeights):
             chosen = f"threshold={self.threshold!r} is chosen. Add threshold=noise or a number"
             yield "last_rows", f"leaves no validation rows, on which {chosen}."
 
-    def retrain_epochs(self, settings: Settings, rows: int) -> int:
-        return round(self.finish * settings.epochs_for(rows))
-
     def numbers(self, settings: Settings, data: Dataset) -> tuple[int, int]:
         unit = settings.steps_per_epoch(data.N) if settings.epochs is None else 1
         first = self._parts(settings)[0]

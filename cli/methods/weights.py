@@ -82,6 +82,7 @@ class OverWeights(Method):
     noise: Noise = "weights"
     threshold: Threshold | None = None
     tolerance: float | None = None
+    finish: float = 0.0
 
     @property
     def passes(self) -> float:
@@ -90,7 +91,7 @@ class OverWeights(Method):
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         """Passes over the rows in which the smaller network is trained as numbers in the end."""
-        return 0
+        return round(self.finish * settings.epochs_for(rows))
 
     @property
     def cuts(self) -> dict[str, Threshold | None]:
@@ -115,10 +116,7 @@ class OverWeights(Method):
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
         if not (folder / FILE).is_file():
-            raise PyroccamError(
-                f"{folder} has no {FILE}, the network that would be exported.\nTry `pyroccam "
-                f"compress {folder}` first; a posterior without means has none."
-            )
+            raise PyroccamError(f"{folder} has no {FILE}", hint=f"pyroccam compress {folder}")
         return network_of_file(result, folder / FILE, self.threshold, self.tolerance)
 
     def report(self, run: Finished) -> dict[str, Any]:

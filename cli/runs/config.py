@@ -123,7 +123,8 @@ class RunConfig:
             if name in options:
                 options[name] = value
             elif name in accepts:
-                _refuse_no_bool(name, value, builder[name].default)
+                if isinstance(builder[name].default, bool) and not isinstance(value, bool):
+                    raise PyroccamError(f"{name}={value!r}", "true or false")
                 network_options[name] = value
             elif name in Settings.names():
                 if name == "steps":
@@ -242,12 +243,6 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
     seed = sets.get("data.seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise PyroccamError(f"data.seed={seed!r}: give a whole number from 0 on.")
-
-
-def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
-    """A word that is neither true nor false would be taken for true."""
-    if isinstance(usual, bool) and not isinstance(value, bool):
-        raise PyroccamError(f"{name}={value!r}: give true or false.")
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -59,11 +59,8 @@ def load_fit(
     check_files(folder)
     where = pick_device(device)
     if data_file is None and not trust and is_code(str(config.data["name"])):
-        raise RunError(
-            f"the data of {folder} are made by somebody's own code, {config.data['name']}: to open "
-            "the run is to run that",
-            hint="--trust to import what the run names",
-        )
+        given = f"the data of {folder} are made by somebody's own code, {config.data['name']}"
+        raise RunError(given, hint="--trust, which runs that code")
     data = _own_data(config, folder, data_root, data_file)
     refuse_other_data(data, folder)
     rows = data.to(where)
@@ -103,10 +100,8 @@ def _own_data(config: RunConfig, folder: Path, root: str | None, file: str | Non
             return config.load_data(**place)
         except PyroccamError as error:
             failed.append(error)
-    raise RunError(
-        f"the data of {folder} cannot be loaded: {failed[0]}",
-        hint="--data-root FOLDER, if it was moved",
-    ) from failed[0]
+    given = f"the data of {folder} cannot be loaded: {failed[0]}"
+    raise RunError(given, hint="--data-root FOLDER, if it was moved") from failed[0]
 
 
 def was_compressed(folder: Path) -> bool:
@@ -142,12 +137,8 @@ def _known_network(
         with reading(path):
             return network_of(words)
     if not ready and not trust:
-        raise RunError(
-            f"{folder} was trained with a network of somebody's own, {config.network}, for which "
-            "there is no description: to open it runs that code",
-            hint=f"--network {config.network} if you know it, or --trust to import what the run "
-            "names",
-        )
+        given = f"{folder} has a network of somebody's own, {config.network}, without a description"
+        raise RunError(given, hint=f"--network {config.network}, or --trust, which runs that code")
     with reading(folder / "config.json"):
         return build_network(config, data)
 

@@ -71,8 +71,5 @@ def refuse_other_data(found: Dataset, folder: Path) -> None:
     except DataError as error:
         raise RunError(f"{path} cannot be read: {error}", hint=_AGAIN) from error
     if differences:
-        raise RunError(
-            f"{found.name} is not the data that {folder} was trained on: {'; '.join(differences)}",
-            hint="put the data back; other rows are scored with `pyroccam evaluate RUN --data "
-            "FILE`, and learnt from with another --out",
-        )
+        given = f"{found.name} is not the data of {folder}: {'; '.join(differences)}"
+        raise RunError(given, hint="pyroccam evaluate RUN --data FILE, or another --out")

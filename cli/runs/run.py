@@ -88,11 +88,7 @@ def run(
     out: Path | None = None,
     options: RunOptions = RunOptions(),
 ) -> Outcome:
-    """Fit, cut, compare and write.
-
-    Raises:
-        FileExistsError: if ``out`` holds another run and is not to be gone on with.
-    """
+    """Fit, cut, compare and write."""
     return _run([_Job(config, data, out)], out, options)[0]
 
 
@@ -128,7 +124,8 @@ class _Job:
         if begun(out):
             if not resume:
                 raise FileExistsError(f"{out} holds a run already: --resume, or another --out")
-            _check_same(RunConfig.read(out), config, out)
+            if changed := changed_settings(RunConfig.read(out).flat(), config.flat()):
+                raise PyroccamError(f"{out} was started with other settings: {'; '.join(changed)}")
             refuse_other_data(self.data, out)
             return  # what a run was begun with stays
         write_json(out / "data.json", record)
@@ -144,16 +141,12 @@ class _Job:
 
     def train_numbers(self, device: str, progress: bool | None) -> None:
         """Train the network as numbers, where its method asks for that."""
-        if epochs := self.number_epochs:
-            pair = self.config.chosen.build(self.network(), self.data)
+        chosen = self.config.chosen
+        if epochs := chosen.numbers(Settings.of(self.config.settings), self.data)[1]:
+            pair = chosen.build(self.network(), self.data)
             settings = Settings.of(self.config.settings_of(0))
             fresh = untrained(pair, self.data.to(device), settings)
             self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
-
-    @property
-    def number_epochs(self) -> int:
-        """Passes of a training as numbers, before the first fit."""
-        return self.config.chosen.numbers(Settings.of(self.config.settings), self.data)[1]
 
     def first(self) -> Pair:
         """The pair with which the fits begin."""
@@ -389,12 +382,6 @@ def _too_short(result: Fit, longer: str) -> list[str]:
             f"Try --budget {longer}, twice the length."
         ]
     return [f"For q(d) to arrive, try --budget {longer}."] if not_arrived(result) else []
-
-
-def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
-    """A run is resumed as it was started: its checkpoint fits nothing else."""
-    if changed := changed_settings(then.flat(), now.flat()):
-        raise PyroccamError(f"{out} was started with other settings: {'; '.join(changed)}")
 
 
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:

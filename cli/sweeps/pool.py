@@ -69,12 +69,7 @@ def _cores() -> int:
 
 
 class Pool:
-    """Processes that train runs. It is a context, at whose end they stop, and save.
-
-    Attributes:
-        waiting: runs that are not finished, and not trained here.
-        failed: why runs cannot be done.
-    """
+    """Processes that train runs. It is a context, at whose end they stop, and save."""
 
     def __init__(
         self, folder: Path, trials: Iterable[Trial], slots: Sequence[Slot], options: Sequence[str]

@@ -36,9 +36,6 @@ class Group(Ranks):
 
     Tensors pass through the backend of their device (NCCL on CUDA, gloo elsewhere); what is no
     tensor passes through gloo.
-
-    Raises:
-        RanksError: of every method that waits for the others, if one of them is gone.
     """
 
     def __init__(self, store: dist.Store) -> None:
@@ -55,11 +52,8 @@ class Group(Ranks):
             return device
         count = torch.cuda.device_count()
         if device.index not in (None, self.rank) or self.rank >= count:
-            raise RanksError(
-                f"{device} of {count} GPUs for process {self.rank + 1} of {self.size}",
-                "a GPU for each process",
-                "device='cuda' (--device cuda)",
-            )
+            given = f"{device} of {count} GPUs for process {self.rank + 1} of {self.size}"
+            raise RanksError(given, "a GPU for each", "device='cuda' (--device cuda)")
         torch.cuda.set_device(self.rank)
         return torch.device("cuda", self.rank)
 
@@ -72,10 +66,8 @@ class Group(Ranks):
             raise
         except RuntimeError as error:  # of gloo, NCCL and the store, all of them
             time.sleep(HEARD_LATER)
-            raise RanksError(
-                f"rank {self.rank} of {self.size} waits in vain for another, which has ended",
-                hint="--resume (resume=True), which goes on from the last checkpoint",
-            ) from error
+            given = f"rank {self.rank} of {self.size} waits for another, which has ended"
+            raise RanksError(given, hint="--resume (resume=True)") from error
 
     # -- tensors ----------------------------------------------------------------------------------
 

@@ -111,19 +111,13 @@ def refuse_device(device: str, processes: int) -> None:
     if processes == 1 or device == "cpu":
         return
     if device.startswith("cuda:"):
-        raise RanksError(
-            f"{processes} processes on {device}, which is one GPU",
-            "a GPU for each process",
-            "device='cuda' (--device cuda)",
-        )
+        given = f"{processes} processes on {device}, which is one GPU"
+        raise RanksError(given, "a GPU for each", "device='cuda' (--device cuda)")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto" and not count:
         return
     if processes > count:
-        raise RanksError(
-            f"there are {count} GPUs on this machine for {processes} processes",
-            "a GPU for each process",
-        )
+        raise RanksError(f"{count} GPUs for {processes} processes", "a GPU for each")
 
 
 def _on_rank(function: Callable[..., T], args: tuple[Any, ...]) -> T | None:

@@ -202,10 +202,8 @@ def _put_names(scales: Mapping[str, int], own: Mapping[str, Tensor], out: BitWri
     expected, previous = 0, -1
     for name, byte in scales.items():
         if name not in own or own[name].dtype != torch.float32:
-            raise PyroccamError(
-                f"The weights {name!r} cannot be coded as a draw: expected a tensor of the network "
-                "in single precision.\nCall net.float()."
-            )
+            given = f"weights {name!r} that are coded as a draw"
+            raise PyroccamError(given, "a tensor of the network in single precision", "net.float()")
         place = names.index(name)
         out.fixed(int(place == expected), 1)
         if place != expected:

@@ -50,10 +50,6 @@ class Phase:
 
     What a unit does depends on what has been trained, on the seed and on where it begins, so a
     training that stopped between two goes on as if it had not.
-
-    Attributes:
-        name: in front of the bar, and of the folder of its checkpoint.
-        every: units between checkpoints.
     """
 
     name: str

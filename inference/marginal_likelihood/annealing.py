@@ -209,11 +209,8 @@ def _pilot(places: _Places, moves: int) -> list[_Temperature]:
             step *= 2.718281828 ** (rate - WANTED)
         found.append(_Temperature(power, step, at.theta.std(0).clamp_min(1e-8)))
         if len(found) == MOST_TEMPERATURES:
-            raise PyroccamError(
-                f"a likelihood to the power of {power:.2g} after {MOST_TEMPERATURES} temperatures",
-                "1",
-                "more particles, or a prior nearer to the weights",
-            )
+            given = f"a likelihood to the power of {power:.2g} after {len(found)} temperatures"
+            raise PyroccamError(given, "1", "more particles, or a prior nearer to the weights")
     return found
 
 

@@ -254,10 +254,8 @@ def _noting(name: str, seen: dict[str, tuple[Tensor, Tensor]]) -> Callable[..., 
 
     def hook(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> Tensor:
         if made.dim() != 2 or name in seen:
-            raise PyroccamError(
-                f'layer {name!r} at several places of an input, with curvature="kronecker"',
-                "one place",
-            )
+            said = f'layer {name!r} at several places of an input, with curvature="kronecker"'
+            raise PyroccamError(said, "one place")
         kept = made if made.requires_grad else made.requires_grad_()
         seen[name] = (given[0].detach(), kept)
         return kept

@@ -186,7 +186,7 @@ def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
     else:
         empty = _declared(header.get("tensors"))
     most = max((tensor.numel() for tensor in empty.values()), default=0)
-    ask(2 * sum(map(_size, empty.values())) + WORKING * most, "it")
+    ask(2 * sum(t.numel() * t.element_size() for t in empty.values()) + WORKING * most, "it")
     tensors = {name: _get(reader, tensor) for name, tensor in empty.items()}
     reader.close()
     found = hashlib.blake2b(digest_size=8)
@@ -200,11 +200,8 @@ def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
         fill(described, header["description"], tensors)
         net = described
     else:
-        raise PackedFileError(
-            "it holds tensors without a description. Build the network that was written by "
-            "its own code (of a small one, inference.shrink(fit, ...).net as before) "
-            "and pass it: load(path, like=net)."
-        )
+        given = "it holds tensors without a description"
+        raise PackedFileError(given, hint="load(path, like=net) with the network that was written")
     return net
 
 
@@ -265,10 +262,6 @@ def _get(reader: SymbolReader, empty: Tensor) -> Tensor:
     return torch.from_numpy(raw).view(empty.dtype).reshape(empty.shape).clone()
 
 
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _bytes(tensor: Tensor) -> bytes:
     """Memory of a tensor on the CPU, with zeros that have no sign."""
     if tensor.is_floating_point():
@@ -305,10 +298,8 @@ def _into(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     held = _all_tensors(net)
     if set(held) != set(tensors):
         odd = sorted(set(held) ^ set(tensors))
-        raise PackedFileError(
-            f"the skeleton has other tensors: {', '.join(odd[:5])}. Of a network that was cut, it "
-            "is the cut one: inference.shrink(fit, ...).net."
-        )
+        given = f"the skeleton has other tensors: {', '.join(odd[:5])}"
+        raise PackedFileError(given, hint="the cut network: inference.shrink(fit, ...).net")
     with torch.no_grad():
         for name, tensor in tensors.items():
             if held[name].shape != tensor.shape or held[name].dtype != tensor.dtype:

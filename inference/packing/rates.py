@@ -126,14 +126,9 @@ def place_bits(layer: Layer, nonzero: int) -> int:
     rows, columns = layer.outputs, layer.inputs * layer.kernel
     end = nonzero.bit_length()
     return min(
-        nonzero * _index_bits(inner) + outer * end
+        nonzero * max(inner - 1, 0).bit_length() + outer * end
         for inner, outer in ((rows, columns), (columns, rows))
     )
-
-
-def _index_bits(count: int) -> int:
-    """``ceil(log2(count))``: to tell so many things apart."""
-    return max(count - 1, 0).bit_length()
 
 
 def _rates(

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...data.errors import PyroccamError
-
 __all__ = ["BitReader", "BitWriter", "DamagedBits", "code_lengths"]
 
 
@@ -27,8 +25,6 @@ class BitWriter:
 
     def fixed(self, value: int, width: int) -> None:
         """A number below 2^width."""
-        if not 0 <= value < 1 << width:
-            raise PyroccamError(f"{value} has no {width} bits.")
         self._bits += [value >> i & 1 for i in range(width - 1, -1, -1)]
 
     def number(self, value: int) -> None:

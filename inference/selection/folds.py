@@ -109,9 +109,6 @@ class Folds(Objectives):
                 for theta in (first, search.theta)
             )
         if not math.isfinite(now) or now < min(before, least) - 1.0:
-            raise NonFiniteGradient(
-                f"L of {now:g} per observation after {steps} steps on all rows",
-                f"about {least:g}, as folds had",
-                "a smaller lr",
-            )
+            given = f"L of {now:g} per observation after {steps} steps on all rows"
+            raise NonFiniteGradient(given, f"about {least:g}, as folds had", "a smaller lr")
         whole.put(search.theta, search.h)

@@ -61,12 +61,6 @@ def _streamed(data: Dataset, size: int, seed: int) -> Iterator[tuple[Tensor, Ten
 class Search:
     """State of a selection.
 
-    Arguments:
-        objectives: L and Q.
-        rows: of the two.
-        steps: inner steps in an outer one.
-        lr, outer_lr: of θ and of h.
-
     Attributes:
         theta, h: now.
         state, state_h: of their optimisers, ``move`` and ``move_h``.

@@ -31,18 +31,7 @@ __all__ = ["report"]
 
 
 def report(folders: Sequence[Path]) -> str:
-    """One HTML page of finished runs.
-
-    Arguments:
-        folders: of the runs, each of one seed or, with ``--repeats``, of several.
-
-    Returns:
-        The page, with everything in it.
-
-    Raises:
-        FileNotFoundError: for a folder that is no finished run.
-        PyroccamError: for a file that is not what was written, no runs, or one that is given twice.
-    """
+    """One HTML page of finished runs."""
     if not folders:
         raise PyroccamError("folders: got no runs, expected at least one")
     runs = [read_run(folder) for folder in folders]

@@ -60,14 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How runs are done, whatever they are of.
-
-    Attributes:
-        resume: go on from the checkpoints of the run.
-        device, progress: as for :func:`~pyroccam.inference.fit`.
-        compare: also train the deterministic network of the chosen depth, at the same protocol.
-        figures: draw them into ``figures``.
-    """
+    """How runs are done, whatever they are of."""
 
     resume: bool = False
     device: str = "auto"

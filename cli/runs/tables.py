@@ -90,11 +90,7 @@ _PARTS = {
 
 
 def networks(seeds: Sequence[Mapping[str, Any]]) -> list[Network]:
-    """All networks that a run reports, the whole first.
-
-    Arguments:
-        seeds: ``metrics.json`` of each; networks that all of them report are taken.
-    """
+    """All networks that a run reports, the whole first."""
     found: list[Network] = []
     sizes, times = whole(seeds)
 

@@ -58,16 +58,6 @@ def draw(net: nn.Module, data: Dataset, how: Draw, *, likelihood: Any = None) ->
     weights are assigned to blocks at random, and each block keeps to its budget
     (:class:`~pyroccam.guides.MeanKL`); then they are coded one after another
     (:class:`~pyroccam.inference.draw_coding.sending.Sending`).
-
-    Arguments:
-        net: trained as numbers, or cut from a fit; it is not changed.
-        data: with the training rows; no other rows are looked at.
-        how: see :class:`Draw`.
-        likelihood: of the targets; by default that of the task.
-
-    Raises:
-        PyroccamError: for a size that the file cannot have.
-        Interrupted: on a signal, after saving.
     """
     return _coded(lambda: (_model(net, data, likelihood), None), data, how, likelihood)
 
@@ -86,11 +76,6 @@ def draw_own(fit: Fit, how: Draw) -> Small:
             each layer, by independent normals, with weights that count at all depths. It is not
             changed.
         how: as that of :func:`draw`.
-
-    Raises:
-        PyroccamError: for another prior, another posterior, or a size that the KL does not fit
-            into, with the size that it needs.
-        Interrupted: on a signal, after saving.
     """
     model, guide = require(fit, BayesianNetwork, "A draw")
 

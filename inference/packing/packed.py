@@ -166,11 +166,6 @@ def read(path: str | Path, *, skeleton: nn.Module | None = None) -> nn.Module:
         path: of a file that :func:`write` wrote.
         skeleton: the network as its own code builds it, for a file without description; its
             numbers do not matter, and it is not changed.
-
-    Raises:
-        PackedFileError: if the file is missing, of another kind or version, cut off or damaged; if
-            it has no description and there is no skeleton; if the skeleton is of other tensors.
-        TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
     """
     with _naming(path):
         return _network(_parts(Path(path)), skeleton)

@@ -45,10 +45,6 @@ class MissingFile(PyroccamError, FileNotFoundError):
 def save(net: nn.Module, folder: str | Path) -> Path:
     """Write ``model.safetensors``, ``description.json`` and ``digests.json`` into ``folder``;
     returns the folder.
-
-    Arguments:
-        net: a pruned network, or any plain one that
-            :func:`~pyroccam.models.plain.description.describe` can describe.
     """
     folder = Path(folder)
     if isinstance(net, PrunedNetwork):
@@ -84,12 +80,6 @@ def load(
         stack: for a network of one's own, which a description cannot rebuild: the stack as it was
             built before training (its weights do not matter).
         likelihood: in the same way, where it is one's own.
-
-    Raises:
-        MissingFile: if a file is missing; a ``FileNotFoundError``.
-        DamagedFile: if a file is not what was written.
-        NetworkFolderError: if the description cannot be used, or the weights do not fit.
-        TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
     """
     folder = Path(folder)
     for name in (DESCRIPTION, TENSORS):

@@ -174,8 +174,8 @@ def _put_back(row: Tensor, parts: Sequence[Tensor]) -> None:
         t.copy_(part.view(t.shape))
 
 
-def _odd(a: str, b: str, most: int = 60) -> tuple[str, str]:
+def _odd(a: str, b: str) -> tuple[str, str]:
     """Two descriptions, long ones only from where they begin to differ."""
     first = next((i for i, (p, q) in enumerate(zip(a, b, strict=False)) if p != q), 0)
-    start = max(0, first - 20) if max(len(a), len(b)) > most else 0
-    return a[start : start + most], b[start : start + most]
+    start = max(0, first - 20) if max(len(a), len(b)) > 60 else 0
+    return a[start : start + 60], b[start : start + 60]

@@ -289,8 +289,6 @@ def path(
     References:
         Grebenkova, Bakhteev, Strijov, ICAART 2023, of networks by λ out of one training.
     """
-    if not hasattr(fit, "guide"):
-        raise PyroccamError(f"A path of {type(fit).__name__}", "one fit, as inference.fit gives it")
     if fit.guide.traits.variable is None:
         fit.guide.condition(1.0)  # which says so
     if fit.guide.edges and fit.structure is None:

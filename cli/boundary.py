@@ -76,9 +76,6 @@ class _CtrlC:
     """Ctrl-C as it is, but for the middle of an import of a package, whose end it waits for: a
     compiled module that is interrupted while it is made may abort the process. Who presses again
     and again is heard at once.
-
-    Attributes:
-        waits: one has not been heard yet.
     """
 
     def __init__(self) -> None:
@@ -206,11 +203,7 @@ def _own(code: CodeType) -> bool:
         return False
     resolved = path.resolve()
     theirs = any(part in _INSTALLED or part.startswith(_COMPILED) for part in resolved.parts)
-    return not theirs and not _within(resolved, *_OURS, *_NOBODYS)
-
-
-def _within(path: Path, *roots: Path) -> bool:
-    return any(path.is_relative_to(root) for root in roots)
+    return not theirs and not any(map(resolved.is_relative_to, (*_OURS, *_NOBODYS)))
 
 
 def _keep_traceback(error: BaseException) -> str:

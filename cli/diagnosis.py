@@ -12,14 +12,13 @@ from ..inference import figures
 from ..inference.arviz import adapter as arviz_adapter
 from ..inference.diagnostics import diagnose
 from ..inference.diagnostics.finding import Finding
-from ..inference.fits.fitting import Fit
 from ..inference.storage.checkpoint import versions, write_json
 from ..inference.storage.lock import refuse_links
 from .console import PlainConsole, styled
 from .pages.catalogue import DIAGNOSIS, slug
 from .runs.loading import load_fit
 
-__all__ = ["POSTERIOR", "diagnose_run", "print_findings", "runs_of", "write_posterior"]
+__all__ = ["POSTERIOR", "diagnose_run", "print_findings", "runs_of"]
 
 POSTERIOR = "posterior.nc"
 COLOURS = {"good": "green", "doubtful": "yellow", "poor": "red", "refused": "dim"}
@@ -27,11 +26,7 @@ DRAWS, ROWS = 500, 2000  # of the file
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """The folder of a run, or those of its repeats.
-
-    Raises:
-        FileNotFoundError: if there is no run.
-    """
+    """The folder of a run, or those of its repeats."""
     if (folder / "config.json").is_file():
         return [folder]
     seeds = sorted(
@@ -43,32 +38,19 @@ def runs_of(folder: Path) -> list[Path]:
     return seeds
 
 
-def write_posterior(fit: Fit, folder: Path, draws: int = DRAWS) -> Path:
-    """``posterior.nc`` with structure, scales and what they say of at most 2,000 training rows."""
-    return arviz_adapter.write(fit.to_arviz(draws, rows=ROWS), folder / POSTERIOR)
-
-
 def diagnose_run(
     folder: Path, device: str, *, draws: int, rows: int | None, **opening: Any
 ) -> tuple[list[Finding], list[Path]]:
     """Diagnose a run, or repeats of one, and write what was found beside it.
 
     ``diagnostics.json``, ``figures/diagnose-*`` as PNG and SVG, and ``posterior.nc``.
-
-    Arguments:
-        folder: of the run.
-        device: as for ``fit``.
-        draws, rows: see :func:`~pyroccam.inference.diagnostics.diagnose`.
-        opening: options of :func:`~pyroccam.cli.runs.loading.load_fit`.
-
-    Returns:
-        The findings, and the files.
     """
     folders = runs_of(folder)
     refuse_links(folder)
     fits = [load_fit(one, device, **opening) for one in folders]
     found = diagnose(fits, draws=draws, rows=rows)
-    written = [write_posterior(fits[0], folders[0])]
+    posterior = fits[0].to_arviz(DRAWS, rows=ROWS)
+    written = [arviz_adapter.write(posterior, folders[0] / POSTERIOR)]
     for one in found:
         if one.figure is not None:
             path = folder / "figures" / f"{DIAGNOSIS}{slug(one.name)}"

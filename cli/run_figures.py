@@ -48,16 +48,6 @@ def draw(
 ) -> list[Path]:
     """Draw what every run can show: q(d), functions by depth (inputs in the plane), reliability or
     predictive bands, and the training curve.
-
-    Arguments:
-        result: the last fit of the run.
-        ddn: the network of the chosen depth, for comparison.
-        folder: is made.
-        before: the fits of the run before the last.
-        predictor: what a prediction of the fit is made by.
-
-    Returns:
-        The files written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     data = result.data
@@ -104,12 +94,6 @@ def draw_compressed(
 ) -> list[Path]:
     """Draw a compressed network: the thresholds and the scales behind them, where there are
     some, what is left of each layer, and what takes the bytes of the file.
-
-    Arguments:
-        result: that was compressed.
-        small: the network.
-        folder: is made.
-        first: with which the run began, if it was narrowed since.
     """
     before = (first or result).model.layers
     shapes = {name: layer.affine.shape.weight for name, layer in before.items()}
@@ -151,15 +135,7 @@ def draw_trade(
     others: str = "other depths",
     seconds: str = "seconds_per_batch",
 ) -> list[Path]:
-    """Draw the test error of small networks against what they cost.
-
-    Arguments:
-        result: on whose data they were tested.
-        networks: as ``metrics.json`` has them, with their bytes, multiply-adds, seconds and test.
-        labels, chosen, others: see :func:`~pyroccam.inference.figures.trade_off`.
-        folder: is made.
-        seconds: the name of the seconds of a batch.
-    """
+    """Draw the test error of small networks against what they cost."""
     classes = result.data.task == "classification"
     costs = {
         "file, bytes": [row["file_bytes"] for row in networks],
@@ -175,12 +151,7 @@ def draw_trade(
 
 
 def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
-    """The training curves of several seeds in one figure.
-
-    Arguments:
-        runs: the fits of each.
-        folder: is made.
-    """
+    """The training curves of several seeds in one figure."""
     histories = [joined_history(fits) for fits in runs]
     if not all(histories):
         return []

@@ -159,11 +159,7 @@ def _refuse_together(
     if nats is not None and cut not in (None, "validation"):
         raise PyroccamError(f"--cut.nats with --cut {cut}", "--cut validation")
     if budgeted and (cuts or asked or code != "digits"):
-        raise PyroccamError(
-            "--bytes and --milliseconds choose among networks that are cut and rounded by the "
-            "rules of the run",
-            "neither --cut nor --code",
-        )
+        raise PyroccamError("--bytes or --milliseconds with --cut or --code", "one of the two")
     if asked.get("posterior") == "own" and cuts:
         raise PyroccamError("--code.posterior own, which is sent whole", "no --cut")
 

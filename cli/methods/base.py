@@ -103,11 +103,7 @@ def length_in(settings: Settings) -> str:
 
 
 def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The part of ``metrics.json`` on the speed of a network, of one row and of many.
-
-    Arguments:
-        speed: of :func:`~pyroccam.inference.cutting.cost.compare_speed`.
-    """
+    """The part of ``metrics.json`` on the speed of a network, of one row and of many."""
     many = speed[-1]
     return {
         "seconds_per_batch": many["seconds"],
@@ -118,22 +114,13 @@ def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def told(one: Structure, **more: Any) -> dict[str, Any]:
-    """What a structure says for itself, as ``learnt`` of ``metrics.json`` has it.
-
-    Arguments:
-        more: numbers for each row, beside its own.
-    """
+    """What a structure says for itself, as ``learnt`` of ``metrics.json`` has it."""
     rows = [{**row, **more} for row in one.rows()]
     return {"title": one.title, "sentences": one.sentences(), "rows": rows}
 
 
 def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str, Any]:
-    """How much smaller and faster a network is, for ``learnt``.
-
-    Arguments:
-        part: of the network, with what :func:`timed` gives.
-        sentences: on its file.
-    """
+    """How much smaller and faster a network is, for ``learnt``."""
     after, before = part["parameters"], part["parameters_before"]
     said = (
         f"The smaller network has {after:,} of {before:,} parameters, {before / after:.1f} x fewer."
@@ -187,11 +174,7 @@ class Method(ABC):
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
-        """This method with other options.
-
-        Raises:
-            PyroccamError: for an option that it has not, or a value that is not of its type.
-        """
+        """This method with other options."""
         known, types = self.options, get_type_hints(type(self), include_extras=True)
         if unknown := [name for name in options if name not in known]:
             raise PyroccamError(unknown_name(f"option of {self.name}", unknown[0], known))
@@ -212,33 +195,19 @@ class Method(ABC):
         return {}
 
     def stages(self, settings: Settings) -> Sequence[Stage]:
-        """The fits that follow the first.
-
-        Raises:
-            PyroccamError: for options that cannot be together.
-        """
+        """The fits that follow the first."""
         return ()
 
     def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
         """Pairs like those of what is trained after the first fit, by its name, where a step of it
         takes another time. The last stands for the further fits that are not named.
-
-        Arguments:
-            begin: makes the network as it is before the first fit.
-            data: on which it is trained.
         """
         return {}
 
     def trainings(
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
-        """What is trained for the report: how many trainings, at most, and the epochs of each.
-
-        Arguments:
-            settings: of the run.
-            data: on which it is trained.
-            compare: train other networks for comparison.
-        """
+        """What is trained for the report: how many trainings, at most, and the epochs of each."""
         return {}
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
@@ -274,15 +243,7 @@ class Method(ABC):
         return {}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
-        """The smaller network of a finished run.
-
-        Arguments:
-            result: its fit.
-            folder: of the run.
-
-        Raises:
-            PyroccamError: if there is none.
-        """
+        """The smaller network of a finished run."""
         raise PyroccamError(f"{folder} has no smaller network: {self.name} learns no structure.")
 
     @property
@@ -293,14 +254,7 @@ class Method(ABC):
         return PLAIN if self.over == "net" else GRAPHS
 
     def network(self, name: str) -> Callable[..., nn.Module]:
-        """The maker of a network, from the shape of an input, the number of outputs and options.
-
-        Arguments:
-            name: of a ready network, or ``module:function`` for one of a person's own.
-
-        Raises:
-            PyroccamError: if there is none.
-        """
+        """The maker of a network, from the shape of an input, the number of outputs and options."""
         if name in self.networks:
             return self.networks[name]
         module, _, function = name.partition(":")

@@ -155,9 +155,6 @@ class Bayes(OverWeights):
             chosen = f"threshold={self.threshold!r} is chosen. Add threshold=noise or a number"
             yield "last_rows", f"leaves no validation rows, on which {chosen}."
 
-    def retrain_epochs(self, settings: Settings, rows: int) -> int:
-        return round(self.finish * settings.epochs_for(rows))
-
     def numbers(self, settings: Settings, data: Dataset) -> tuple[int, int]:
         unit = settings.steps_per_epoch(data.N) if settings.epochs is None else 1
         first = self._parts(settings)[0]
@@ -188,11 +185,7 @@ class Bayes(OverWeights):
         return [b - a for a, b in itertools.pairwise([0, *(e for e in ends if e <= whole)])]
 
     def first(self, settings: Settings) -> dict[str, Any]:
-        """The learning rate falls in the last fit.
-
-        Raises:
-            PyroccamError: if the KL has not its full weight by then: nothing could be told by it.
-        """
+        """The learning rate falls in the last fit."""
         first, *rest = self._lengths(settings)
         unit, whole = length_in(settings), first + sum(rest)
         if not rest:

@@ -80,10 +80,7 @@ class EverySize(FromNumbers):
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         if not len(data.x_val):
-            raise PyroccamError(
-                f"{self.name} chooses one of many networks by validation rows, and there are none."
-                "\nSet data.val_fraction=0.1."
-            )
+            raise PyroccamError(f"{self.name} of no validation rows", hint="data.val_fraction=0.1")
         return super().build(net, data)
 
     def _model(self, net: nn.Module, data: Dataset, prior: str, **more: Any) -> Any:
@@ -91,27 +88,18 @@ class EverySize(FromNumbers):
             return super()._model(net, data, prior, **more)
         for one in fields(self):
             if one.name in _OF_STACKS and (value := getattr(self, one.name)) != one.default:
-                raise PyroccamError(
-                    f"{one.name}={value!r} is of a depth that is learnt, and the network is no "
-                    "stack of blocks.\nLeave it out, or give a stack, such as --network "
-                    f"{' or '.join(ready.NETWORKS)}."
-                )
+                known = f"--network {' or '.join(ready.NETWORKS)}"
+                raise PyroccamError(f"{one.name}={value!r} of a net without a depth", hint=known)
         weights = models.priors.parse_weights(prior)
         return models.BayesianNetwork(net, data, prior=weights, likelihood=self.likelihood)
 
     def _pair(self, model: Any, guide: Any) -> Pair:
         if model.structure and isinstance(self.threshold, Mapping):
-            raise PyroccamError(
-                "threshold= has numbers by layer, and networks of other depths have other layers."
-                "\nGive one rule, or one number, for all."
-            )
+            raise PyroccamError("threshold= by layer, of a stack", "one rule or number for all")
         refuse_names(model, self.threshold)
         found = guides.Conditional(guide, low=self.low, high=self.high, pivots=self.pivots)
         if all(guide.factor_of(site).is_point for site in guide.sites):
-            raise PyroccamError(
-                f"guide={self.guide!r} has weights that are points, which do not say what they do "
-                "not need: all sizes would be one.\nTake guide=mean-field."
-            )
+            raise PyroccamError(f"guide={self.guide!r}, whose weights are points", "mean-field")
         return model, found
 
     def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
@@ -192,9 +180,6 @@ def _row(point: PathPoint, chosen: bool) -> dict[str, Any]:
 def _told(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The networks along the weight of the KL, for ``learnt``: bytes are of the file, units those
     that are left of each layer, ms of 256 rows, scores of the test rows.
-
-    Arguments:
-        found: the path, as ``metrics.json`` has it.
     """
     rows, networks = [], found["networks"]
     for one in networks:

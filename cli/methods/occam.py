@@ -83,18 +83,17 @@ class FromNumbers(OverWeights):
                 f"This method cuts the network, which cannot be done: {error}"
             ) from error
         pair = self._pair(model, guide)
-        return self._points(net, data) if self.start else pair
+        if not self.start:
+            return pair
+        points = self._model(net, data, _POINTS)
+        return points, guides.Delta(points, structure=self._family(0.99))
 
     def _pair(self, model: Any, guide: Any) -> Pair:
         """What is trained of a model and the posterior of its weights."""
         return model, guide
 
     def _model(self, net: nn.Module, data: Dataset, prior: str, **more: Any) -> Any:
-        """A model of the network.
-
-        Arguments:
-            more: of a stack, the prior of its depth.
-        """
+        """A model of the network."""
         weights = models.priors.parse_weights(prior)
         return models.BayesianStack(net, data, prior=weights, likelihood=self.likelihood, **more)
 
@@ -106,10 +105,6 @@ class FromNumbers(OverWeights):
 
     def _family(self, hold: float) -> guides.StructureFamily:
         return guides.StructureFamily(hold=hold, reach=self.reach)
-
-    def _points(self, net: nn.Module, data: Dataset) -> Pair:
-        model = self._model(net, data, _POINTS)
-        return model, guides.Delta(model, structure=self._family(0.99))
 
     def _joint(self, before: Fit) -> Pair:
         net = mean_network(*require(before, models.BayesianNetwork, self.name))
@@ -179,9 +174,6 @@ class Occam(FromNumbers):
             yield "narrow_at", "changes nothing: no fit follows that cut. Set last=0.25."
         if not len(data.x_val):
             yield "finish", "needs validation rows, and there are none."
-
-    def retrain_epochs(self, settings: Settings, rows: int) -> int:
-        return round(self.finish * settings.epochs_for(rows))
 
     def trainings(
         self, settings: Settings, data: Dataset, compare: bool

@@ -30,12 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value beside its type.
-
-    Attributes:
-        words: for what is asked.
-        holds: the condition, if any.
-    """
+    """A condition on a value beside its type."""
 
     words: str
     holds: Callable[[Any], bool] = lambda value: True
@@ -55,16 +50,7 @@ Likelihood = Annotated[
 
 
 def taken(name: str, value: object, hint: object) -> Any:
-    """The value of an option, as its type has it.
-
-    Arguments:
-        name: of the option.
-        value: as JSON has it.
-        hint: the type, with ranges and rules in ``Annotated``.
-
-    Raises:
-        PyroccamError: for a value that is not of it.
-    """
+    """The value of an option, as its type has it."""
     check(name, value, hint)
     own = [hint, *(one for one in get_args(hint) if get_origin(one) is Annotated)]
     rules = [rule for one in own for rule in get_args(one) if isinstance(rule, Rule)]

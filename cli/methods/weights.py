@@ -82,6 +82,7 @@ class OverWeights(Method):
     noise: Noise = "weights"
     threshold: Threshold | None = None
     tolerance: float | None = None
+    finish: float = 0.0
 
     @property
     def passes(self) -> float:
@@ -90,7 +91,7 @@ class OverWeights(Method):
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         """Passes over the rows in which the smaller network is trained as numbers in the end."""
-        return 0
+        return round(self.finish * settings.epochs_for(rows))
 
     @property
     def cuts(self) -> dict[str, Threshold | None]:
@@ -115,10 +116,7 @@ class OverWeights(Method):
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
         if not (folder / FILE).is_file():
-            raise PyroccamError(
-                f"{folder} has no {FILE}, the network that would be exported.\nTry `pyroccam "
-                f"compress {folder}` first; a posterior without means has none."
-            )
+            raise PyroccamError(f"{folder} has no {FILE}", hint=f"pyroccam compress {folder}")
         return network_of_file(result, folder / FILE, self.threshold, self.tolerance)
 
     def report(self, run: Finished) -> dict[str, Any]:
@@ -185,11 +183,7 @@ def uncut(why: str) -> dict[str, Any]:
 
 
 def said_of_file(sizes: Mapping[str, Any]) -> list[str]:
-    """Sentences on the file of a network that was cut.
-
-    Arguments:
-        sizes: as :func:`compress_run` gives them.
-    """
+    """Sentences on the file of a network that was cut."""
     said = [
         f"Its file has {sizes['file_bytes']:,} bytes, {sizes['file_rate']:.3g} times fewer than "
         "all parameters had as 32-bit numbers."
@@ -239,10 +233,6 @@ def _message(result: Fit) -> dict[str, Any]:
 def sent(result: Fit, net: nn.Module, size: int) -> dict[str, Any]:
     """Bits that send the classes of the training rows: ``uniform`` if nothing is known of them, and
     with a network in a file, which is sent first.
-
-    Arguments:
-        net: read from the file.
-        size: of the file, in bytes.
     """
     data: Dataset = result.data
     if data.classes is None or data.weighted:
@@ -302,13 +292,7 @@ def cut_of(
     epochs: int = 0,
     trained: Numbers | None = None,
 ) -> rules.Cut | None:
-    """Where a fit is cut by the options of its run.
-
-    Arguments:
-        tolerance: of a cut by validation rows; a run has one whatever its rule is.
-        epochs: in which networks are trained on that a search chooses among, or what is left.
-        trained: the network with which that search begins.
-    """
+    """Where a fit is cut by the options of its run."""
     nats = {} if tolerance is None else {"nats": tolerance}
     if result.guide.traits.point and threshold is None:
         return None
@@ -335,12 +319,7 @@ def compress_run(
 def draw_run(
     result: Fit, rule: rules.Cut | None, path: Path, **how: Any
 ) -> tuple[Small, dict[str, float]]:
-    """Code a draw of what is left of a fit, write it to a file, and what it scores when read.
-
-    Arguments:
-        path: checkpoints are in a folder beside it, until it is written.
-        how: for :class:`~pyroccam.inference.Draw`.
-    """
+    """Code a draw of what is left of a fit, write it to a file, and what it scores when read."""
     require(result, BayesianNetwork, "compress")
     checkpoints = path.with_name(f"{path.name}.coding")
     drawn = shrink(result, cut=rule, code=Draw(out=checkpoints, **how))
@@ -367,13 +346,7 @@ def _compressed(
 def network_of_file(
     result: Fit, path: Path, threshold: Threshold | None, tolerance: float | None
 ) -> nn.Module:
-    """The network in a run's own file.
-
-    Arguments:
-        result: the run's fit, with its own data.
-        threshold, tolerance: of the run, by which a network is cut again whose file does not say
-            how it is built; one that was trained once more by the thresholds in ``metrics.json``.
-    """
+    """The network in a run's own file."""
     if is_described(path):
         return load(path)
     kept = path.parent / "metrics.json"
@@ -387,11 +360,7 @@ def network_of_file(
 def evaluate(
     result: Fit, net: nn.Module, split: str = "test", own: Dataset | None = None
 ) -> dict[str, float]:
-    """Metrics of a small network, on the data of a fit.
-
-    Arguments:
-        own: data by whose validation rows the noise of a regression is known, if others.
-    """
+    """Metrics of a small network, on the data of a fit."""
     data: Dataset = result.data
     model: BayesianNetwork = result.model
     net = net.to(data.x_test.device)

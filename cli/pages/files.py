@@ -67,15 +67,7 @@ class RunFiles:
 
 
 def read_run(folder: Path) -> RunFiles:
-    """Read a run.
-
-    Arguments:
-        folder: that ``pyroccam fit ... --out`` wrote, with ``--repeats`` or without.
-
-    Raises:
-        FileNotFoundError: if it is no run, or one that has not finished.
-        RunError, DamagedFile: if a file of it is not what was written.
-    """
+    """Read a run."""
     folder = Path(folder)
     path = folder / "metrics.json"
     if not path.is_file():

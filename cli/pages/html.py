@@ -21,14 +21,7 @@ LARGEST = 300_000  # of one
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in a file.
-
-    Attributes:
-        path: of a PNG or an SVG.
-        alt: what it says, for a reader who cannot see it.
-        title: short, in bold.
-        text: how to read it.
-    """
+    """A figure in a file."""
 
     path: Path
     alt: str
@@ -38,12 +31,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Remark:
-    """One line of a diagnosis, see :class:`~pyroccam.inference.diagnostics.finding.Finding`.
-
-    Attributes:
-        name, verdict, text, numbers: of the finding.
-        picture: that shows it.
-    """
+    """One line of a diagnosis, see :class:`~pyroccam.inference.diagnostics.finding.Finding`."""
 
     name: str
     verdict: Verdict
@@ -54,14 +42,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Section:
-    """Part of a page under a heading of its own.
-
-    Attributes:
-        title: the heading.
-        sentences: paragraphs.
-        tables, remarks, pictures, parts: that follow them, in this order.
-        folded: shown only when asked for (and in print).
-    """
+    """Part of a page under a heading of its own."""
 
     title: str
     sentences: Sequence[str] = ()
@@ -74,13 +55,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page.
-
-    Attributes:
-        title: the first heading, and the browser's.
-        sections: those after it.
-        lead: paragraphs before the first section.
-    """
+    """A whole page."""
 
     title: str
     sections: Sequence[Section]
@@ -92,16 +67,6 @@ def render(page: Page) -> str:
 
     The more pictures there are, the fewer bytes each gets, so that a page of many runs opens on a
     phone too.
-
-    Arguments:
-        page: what is on it.
-
-    Returns:
-        HTML. Every text is escaped.
-
-    Raises:
-        FileNotFoundError, ValueError: for a picture that cannot be read,
-            see :func:`~pyroccam.cli.pages.inlined.inline`.
     """
     count = sum(1 for section in page.sections for _ in _pictures(section))
     most = min(LARGEST, BUDGET // max(count, 1))

@@ -21,12 +21,7 @@ _NARROWEST = 320  # pixels; below, nothing in a figure can be read
 
 
 class Inlined(NamedTuple):
-    """A picture as the source of an ``img``.
-
-    Attributes:
-        source: a ``data:`` address that holds the whole picture.
-        width, height: in pixels, or ``None`` for vectors, which have no size of their own.
-    """
+    """A picture as the source of an ``img``."""
 
     source: str
     width: int | None
@@ -38,15 +33,6 @@ def inline(path: Path, most: int = 300_000) -> Inlined:
 
     Vectors go as they are, if they are small enough. Of pixels 256 colours are kept, which a figure
     does with, and as many of them as the limit allows.
-
-    Arguments:
-        path: of a ``.png`` or an ``.svg``. For either, the other beside it, of the same name, is
-            taken where it does not fit.
-        most: bytes of the picture, before the third that base64 adds.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        PyroccamError: for another kind of file, a damaged one, or one that stays too large.
     """
     path = Path(path)
     if path.suffix not in (".png", ".svg"):
@@ -60,10 +46,8 @@ def inline(path: Path, most: int = 300_000) -> Inlined:
             raise PyroccamError(f"{vector}: no SVG picture; draw it again")
         return Inlined(_address("image/svg+xml", content), None, None)
     if not pixels.is_file():
-        raise PyroccamError(
-            f"{vector}: {vector.stat().st_size:,} bytes, more than the {most:,} there is room for; "
-            f"save it as {pixels.name} too (inference.figures.save)"
-        )
+        given = f"{vector} of {vector.stat().st_size:,} bytes"
+        raise PyroccamError(given, f"at most {most:,}", f"save it as {pixels.name} too")
     content, width, height = _fewer(pixels, most)
     return Inlined(_address("image/png", content), width, height)
 
@@ -89,8 +73,6 @@ def _fewer(path: Path, most: int) -> tuple[bytes, int, int]:
         # Bytes go with the area, if not exactly.
         width = round(shown.width * min(0.9, 0.97 * math.sqrt(most / held.tell())))
         if width < _NARROWEST:
-            raise PyroccamError(
-                f"{path}: {held.tell():,} bytes at {shown.width} pixels, more than the {most:,} "
-                "there is room for"
-            )
+            given = f"{path} of {held.tell():,} bytes at {shown.width} pixels"
+            raise PyroccamError(given, f"at most {most:,}")
         shown = whole.resize((width, max(1, round(whole.height * width / whole.width))))

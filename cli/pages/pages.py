@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +31,7 @@ __all__ = ["report"]
 
 
 def report(folders: Sequence[Path]) -> str:
-    """One HTML page of finished runs.
-
-    Arguments:
-        folders: of the runs, each of one seed or, with ``--repeats``, of several.
-
-    Returns:
-        The page, with everything in it.
-
-    Raises:
-        FileNotFoundError: for a folder that is no finished run.
-        PyroccamError: for a file that is not what was written, no runs, or one that is given twice.
-    """
+    """One HTML page of finished runs."""
     if not folders:
         raise PyroccamError("folders: got no runs, expected at least one")
     runs = [read_run(folder) for folder in folders]
@@ -150,26 +138,27 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
         shown = [cell(column, form, k == best) for k, column in enumerate(columns)]
         rows.append([Cell(name), *shown])
 
-    def of(kind: str, take: Callable[[Network], list[float]]) -> list[list[float]]:
-        chosen = [next((n for n in one if n.kind == kind), None) for one in found]
-        return [[] if network is None else take(network) for network in chosen]
-
     before = [[1e3 * t for t in whole(run.seeds)[1]] for run in runs]
     for kind in ("whole", "small"):
+        none = Network("", kind, [], [], [])
+        chosen = [next((n for n in one if n.kind == kind), none) for one in found]
         for name, title in METRICS.items():
-            columns = of(kind, partial(_metric, name))
+            columns = [[test[name] for test in n.test if name in test] for n in chosen]
             higher = None if name == "coverage" else name in HIGHER  # as near to 0.9 as it can be
             add(f"{title}, {kind} network", columns, ".4f", higher)
-        sizes = of(kind, lambda n: [float(p) for p in n.parameters])
+        sizes = [[float(p) for p in n.parameters] for n in chosen]
         add(f"parameters, {kind} network", sizes, ",.0f", False if kind == "small" else None)
-        times = before if kind == "whole" else of(kind, lambda n: [1e3 * t for t in n.seconds])
+        own = [[1e3 * t for t in n.seconds] for n in chosen]
+        times = before if kind == "whole" else own
         add(f"ms per batch, one pass of the {kind} network", times, ".2f", None)
-    bytes_ = [[float(s) for one in run.seeds if (s := _file_bytes(one))] for run in runs]
+    cut = [[one.get("structure") or {} for one in run.seeds] for run in runs]
+    bytes_ = [[float(s) for one in each if (s := one.get("file_bytes"))] for each in cut]
     add("file, bytes", bytes_, ",.0f", False)
     for part, title in (("weights", "weights"), ("targets", "targets"), ("total", "both")):
         each = [[one["message"][part] for one in run.seeds if "message" in one] for run in runs]
         add(f"bits by the bound, {title}", each, ",.0f", False if part == "total" else None)
-    bits = [[_sent(one["sent"]) for one in run.seeds if "sent" in one] for run in runs]
+    sent = [[one["sent"] for one in run.seeds if "sent" in one] for run in runs]
+    bits = [[one["file"] + one["left"] for one in each] for each in sent]
     add("bits of the file and of the labels with it", bits, ",.0f", False)
     took = [[training_seconds(one) for one in run.seeds] for run in runs]
     add("training of a seed, s", took, ".0f", None)
@@ -182,19 +171,6 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
         "called the best."
     )
     return Table("The runs side by side", ["", *(run.name for run in runs)], rows, note)
-
-
-def _metric(name: str, network: Network) -> list[float]:
-    return [test[name] for test in network.test if name in test]
-
-
-def _sent(bits: dict[str, float]) -> float:
-    return bits["file"] + bits["left"]
-
-
-def _file_bytes(metrics: dict[str, Any]) -> int | None:
-    structure = metrics.get("structure") or {}
-    return structure.get("file_bytes")
 
 
 # -- diagnosis and settings -----------------------------------------------------------------------

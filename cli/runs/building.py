@@ -27,11 +27,6 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     """The network of a run, with initial weights that depend on the seed alone.
 
     A person's own function gets the shape of one input, or the shapes of several by their names.
-
-    Raises:
-        PyroccamError: if a ready one cannot be built for this data with these options.
-        NetworkError: if a person's own function fails, or gives no ``torch.nn.Module``.
-        TooLarge: if its weights ask for more memory than may be taken.
     """
     method = find(config.method)
     builder = method.network(config.network)

@@ -87,9 +87,6 @@ class RunConfig:
             seed: of data, weights and training.
             sets: network, method and fit settings; ``data.<name>`` goes to the data set, and
                 ``data.seed`` makes its rows another's, or the same for several seeds.
-
-        Raises:
-            PyroccamError: for a name that does not exist or a value that cannot be.
         """
         row = find(method)
         sets = dict(sets or {})
@@ -126,7 +123,8 @@ class RunConfig:
             if name in options:
                 options[name] = value
             elif name in accepts:
-                _refuse_no_bool(name, value, builder[name].default)
+                if isinstance(builder[name].default, bool) and not isinstance(value, bool):
+                    raise PyroccamError(f"{name}={value!r}", "true or false")
                 network_options[name] = value
             elif name in Settings.names():
                 if name == "steps":
@@ -186,12 +184,7 @@ class RunConfig:
         return plain
 
     def load_data(self, **other: Any) -> Dataset:
-        """The data of this run, from files that are here: nothing is downloaded.
-
-        Arguments:
-            other: options of the data set that are no longer what they were, such as its
-                ``data_root``, or the ``name`` of a file that was moved.
-        """
+        """The data of this run, from files that are here: nothing is downloaded."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", datasets.DataWarning)  # the run has said it
             return datasets.load(**{**self.data, **other, "download": False})
@@ -205,12 +198,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, folder: Path) -> RunConfig:
-        """The configuration in the ``config.json`` of a run.
-
-        Raises:
-            FileNotFoundError: if there is none.
-            PyroccamError: if it cannot be used.
-        """
+        """The configuration in the ``config.json`` of a run."""
         path = folder / "config.json"
         if not path.is_file():
             seeds = sorted(folder.glob("seed-*/config.json"))
@@ -255,12 +243,6 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
     seed = sets.get("data.seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise PyroccamError(f"data.seed={seed!r}: give a whole number from 0 on.")
-
-
-def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
-    """A word that is neither true nor false would be taken for true."""
-    if isinstance(usual, bool) and not isinstance(value, bool):
-        raise PyroccamError(f"{name}={value!r}: give true or false.")
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -22,18 +22,16 @@ def words_of(
 ) -> dict[str, Any] | None:
     """The description of a network, if there are words for all of it.
 
-    Arguments:
-        net: a plain network, or a :class:`~pyroccam.models.DepthStack` of plain parts.
-        example: inputs ``(B, *)``, on which the network and its description are compared.
-        fields: of the example, if a row has several inputs.
-
     Returns:
         What :func:`network_of` takes, or ``None``: for a network with modules or control flow that
         a description does not know, or with parts that the pass through it does not use.
     """
     mark(net, fields)
     try:
-        words = _stack_words(net) if isinstance(net, DepthStack) else _words(net)
+        if isinstance(net, DepthStack):
+            words = _stack_words(net)
+        else:
+            words = {"net": describe(net), "order": [name for name, _ in net.named_modules()]}
         again = network_of(words)
     except (DescriptionError, ValueError, RuntimeError):
         return None
@@ -59,11 +57,6 @@ def words_of(
 def network_of(words: Mapping[str, Any]) -> nn.Module:
     """The network of a description, in evaluation mode, with initial weights that mean nothing.
     Runs no code but that of known modules.
-
-    Raises:
-        DescriptionError: if the description cannot be used.
-        TooLarge: if it asks for more memory than may be taken.
-        KeyError, TypeError: for words of another kind.
     """
     if "recipe" in words:
         return networks.build(words["recipe"])
@@ -72,7 +65,9 @@ def network_of(words: Mapping[str, Any]) -> nn.Module:
         net = rebuild(words["net"])
         _put_in_order(net, [str(name) for name in words["order"]])
     else:
-        net = _stack_of(words)
+        parts = {n: [_part(w) for w in words[n]] for n in ("stem", "blocks", "head", "adapters")}
+        adapters = [None if i is None else parts["adapters"][i] for i in words["adapter_of"]]
+        net = DepthStack(parts["stem"][0], parts["blocks"], parts["head"][0], adapters)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         _begin(net)
@@ -89,16 +84,6 @@ def _begin(net: nn.Module) -> None:
             continue
         for parameter in module.parameters(recurse=False):
             nn.init.normal_(parameter, std=0.1)
-
-
-def _stack_of(words: Mapping[str, Any]) -> DepthStack:
-    parts = {n: [_part(w) for w in words[n]] for n in ("stem", "blocks", "head", "adapters")}
-    adapters = [None if i is None else parts["adapters"][i] for i in words["adapter_of"]]
-    return DepthStack(parts["stem"][0], parts["blocks"], parts["head"][0], adapters)
-
-
-def _words(net: nn.Module) -> dict[str, Any]:
-    return {"net": describe(net), "order": [name for name, _ in net.named_modules()]}
 
 
 def _put_in_order(net: nn.Module, order: list[str]) -> None:

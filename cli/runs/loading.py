@@ -53,23 +53,14 @@ def load_fit(
             were.
         data_file: where the run's data are now, a file, a folder or a function, by whatever name.
         options: of the method, by which the fit is chosen anew that the run stands for.
-
-    Raises:
-        FileNotFoundError: if the folder is not a finished run.
-        PyroccamError: for options that the method has not, or that no fit meets.
-        RunError, DamagedFile: if a file in it is not what was written, or the data is not that of
-            the run, or its network is code that nobody vouches for.
     """
     config = RunConfig.read(folder)
     chosen = config.chosen.with_options(options or {})
     check_files(folder)
     where = pick_device(device)
     if data_file is None and not trust and is_code(str(config.data["name"])):
-        raise RunError(
-            f"the data of {folder} are made by somebody's own code, {config.data['name']}: to open "
-            "the run is to run that",
-            hint="--trust to import what the run names",
-        )
+        given = f"the data of {folder} are made by somebody's own code, {config.data['name']}"
+        raise RunError(given, hint="--trust, which runs that code")
     data = _own_data(config, folder, data_root, data_file)
     refuse_other_data(data, folder)
     rows = data.to(where)
@@ -94,11 +85,7 @@ def load_fit(
 
 
 def _own_data(config: RunConfig, folder: Path, root: str | None, file: str | None) -> Dataset:
-    """The data of a run, from where it is now: in a file, in a folder, or where it was.
-
-    Raises:
-        RunError: if it is nowhere there.
-    """
+    """The data of a run, from where it is now: in a file, in a folder, or where it was."""
     name = str(config.data["name"])
     places: list[dict[str, str]] = [{}]
     if file is not None:
@@ -113,10 +100,8 @@ def _own_data(config: RunConfig, folder: Path, root: str | None, file: str | Non
             return config.load_data(**place)
         except PyroccamError as error:
             failed.append(error)
-    raise RunError(
-        f"the data of {folder} cannot be loaded: {failed[0]}",
-        hint="--data-root FOLDER, if it was moved",
-    ) from failed[0]
+    given = f"the data of {folder} cannot be loaded: {failed[0]}"
+    raise RunError(given, hint="--data-root FOLDER, if it was moved") from failed[0]
 
 
 def was_compressed(folder: Path) -> bool:
@@ -152,12 +137,8 @@ def _known_network(
         with reading(path):
             return network_of(words)
     if not ready and not trust:
-        raise RunError(
-            f"{folder} was trained with a network of somebody's own, {config.network}, for which "
-            "there is no description: to open it runs that code",
-            hint=f"--network {config.network} if you know it, or --trust to import what the run "
-            "names",
-        )
+        given = f"{folder} has a network of somebody's own, {config.network}, without a description"
+        raise RunError(given, hint=f"--network {config.network}, or --trust, which runs that code")
     with reading(folder / "config.json"):
         return build_network(config, data)
 

@@ -25,13 +25,7 @@ class RunError(PyroccamError):
 
 
 def check_files(folder: Path) -> None:
-    """Compare the files of a run, or of a fit of it, with what was written.
-
-    Raises:
-        DamagedFile: if one of them changed.
-        LinkedFolder: if the folder leads elsewhere.
-        RunError: for a finished run without digests.
-    """
+    """Compare the files of a run, or of a fit of it, with what was written."""
     refuse_links(folder)
     checked = check_digests(folder, may_lack=[FILE])  # which can be made again
     if not checked and (folder / "metrics.json").exists():  # not a fit that was broken off
@@ -40,11 +34,7 @@ def check_files(folder: Path) -> None:
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Say of what does not fit while a file is read that the file is damaged.
-
-    Raises:
-        RunError: naming the file, in place of whatever Python or torch raised.
-    """
+    """Say of what does not fit while a file is read that the file is damaged."""
     try:
         yield
     except (FileNotFoundError, Warning):
@@ -56,12 +46,7 @@ def reading(path: Path | str) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file that holds an object.
-
-    Raises:
-        RunError: if it holds anything else.
-        FileNotFoundError: if there is none.
-    """
+    """The content of a JSON file that holds an object."""
     with reading(path):
         ask(path.stat().st_size, str(path))
         text = path.read_bytes()
@@ -78,9 +63,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def refuse_other_data(found: Dataset, folder: Path) -> None:
     """Data that is not what a run saw would be split and scaled in another way: its test rows may
     be rows of the training.
-
-    Raises:
-        RunError: for such data, naming what differs.
     """
     path = folder / "data.json"
     record = read_json(path)
@@ -89,8 +71,5 @@ def refuse_other_data(found: Dataset, folder: Path) -> None:
     except DataError as error:
         raise RunError(f"{path} cannot be read: {error}", hint=_AGAIN) from error
     if differences:
-        raise RunError(
-            f"{found.name} is not the data that {folder} was trained on: {'; '.join(differences)}",
-            hint="put the data back; other rows are scored with `pyroccam evaluate RUN --data "
-            "FILE`, and learnt from with another --out",
-        )
+        given = f"{found.name} is not the data of {folder}: {'; '.join(differences)}"
+        raise RunError(given, hint="pyroccam evaluate RUN --data FILE, or another --out")

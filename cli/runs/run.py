@@ -60,14 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How runs are done, whatever they are of.
-
-    Attributes:
-        resume: go on from the checkpoints of the run.
-        device, progress: as for :func:`~pyroccam.inference.fit`.
-        compare: also train the deterministic network of the chosen depth, at the same protocol.
-        figures: draw them into ``figures``.
-    """
+    """How runs are done, whatever they are of."""
 
     resume: bool = False
     device: str = "auto"
@@ -88,16 +81,7 @@ def run(
     out: Path | None = None,
     options: RunOptions = RunOptions(),
 ) -> Outcome:
-    """Fit, cut, compare and write.
-
-    Arguments:
-        config, data: from :meth:`RunConfig.resolve`.
-        out: the run directory; nothing is written without it.
-        options: see :class:`RunOptions`.
-
-    Raises:
-        FileExistsError: if ``out`` holds another run and is not to be gone on with.
-    """
+    """Fit, cut, compare and write."""
     return _run([_Job(config, data, out)], out, options)[0]
 
 
@@ -108,13 +92,7 @@ def run_repeats(
     out: Path | None = None,
     options: RunOptions = RunOptions(),
 ) -> list[Outcome]:
-    """The same run at several seeds, trained together where that pays (``fit_repeats``).
-
-    Arguments:
-        configs, datas: of each seed.
-        out: each run gets the folder ``seed-<n>`` inside it.
-        options: see :class:`RunOptions`.
-    """
+    """The same run at several seeds, trained together where that pays (``fit_repeats``)."""
     jobs = [
         _Job(config, data, None if out is None else out / f"seed-{config.settings['seed']}")
         for config, data in zip(configs, datas, strict=True)
@@ -139,7 +117,8 @@ class _Job:
         if begun(out):
             if not resume:
                 raise FileExistsError(f"{out} holds a run already: --resume, or another --out")
-            _check_same(RunConfig.read(out), config, out)
+            if changed := changed_settings(RunConfig.read(out).flat(), config.flat()):
+                raise PyroccamError(f"{out} was started with other settings: {'; '.join(changed)}")
             refuse_other_data(self.data, out)
             return  # what a run was begun with stays
         write_json(out / "data.json", record)
@@ -155,16 +134,12 @@ class _Job:
 
     def train_numbers(self, device: str, progress: bool | None) -> None:
         """Train the network as numbers, where its method asks for that."""
-        if epochs := self.number_epochs:
-            pair = self.config.chosen.build(self.network(), self.data)
+        chosen = self.config.chosen
+        if epochs := chosen.numbers(Settings.of(self.config.settings), self.data)[1]:
+            pair = chosen.build(self.network(), self.data)
             settings = Settings.of(self.config.settings_of(0))
             fresh = untrained(pair, self.data.to(device), settings)
             self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
-
-    @property
-    def number_epochs(self) -> int:
-        """Passes of a training as numbers, before the first fit."""
-        return self.config.chosen.numbers(Settings.of(self.config.settings), self.data)[1]
 
     def first(self) -> Pair:
         """The pair with which the fits begin."""
@@ -391,9 +366,6 @@ def _too_short(result: Fit, longer: str) -> list[str]:
     A run is not ended before its time where the trend is flat: the learning rate falls along a
     length that is known from the start, and a bound at rest in the middle of that is not one that
     is at its end.
-
-    Arguments:
-        longer: the budget of twice the length.
     """
     found = convergence(result, worth=COSTLY)
     if found.verdict == "poor" and found.gain > 0:
@@ -403,12 +375,6 @@ def _too_short(result: Fit, longer: str) -> list[str]:
             f"Try --budget {longer}, twice the length."
         ]
     return [f"For q(d) to arrive, try --budget {longer}."] if not_arrived(result) else []
-
-
-def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
-    """A run is resumed as it was started: its checkpoint fits nothing else."""
-    if changed := changed_settings(then.flat(), now.flat()):
-        raise PyroccamError(f"{out} was started with other settings: {'; '.join(changed)}")
 
 
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:

@@ -25,11 +25,6 @@ def read_new_rows(
 ) -> dict[str, Dataset]:
     """New rows as data sets to score, by what is added to the names of their scores: all of them,
     and, where some were seen before, those that were not.
-
-    Arguments:
-        console: on which is said what is odd about them.
-        data, data_root: as on the command line.
-        own: the data on which the run was trained.
     """
     where: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
     new = datasets.new_rows(data, like=own, **where)
@@ -51,19 +46,7 @@ def read_new_rows(
 def score(
     console: PlainConsole, folder: Path, result: Fit, sets: Mapping[str, Dataset], split: str
 ) -> dict[str, Any]:
-    """Metrics of every network of a run, by its name.
-
-    Arguments:
-        console: on which is said what could not be scored.
-        folder: of the run.
-        result: its fit, with its own data; in the end with the last of the sets.
-        sets: data by what is added to the names.
-        split: whose rows; sets without any are passed over.
-
-    Raises:
-        PyroccamError: if there are no rows at all.
-        RunError: if the compressed file is not that of the run.
-    """
+    """Metrics of every network of a run, by its name."""
     config, path, small = RunConfig.read(folder), folder / weights.FILE, None
     if path.exists():
         rule = (config.options.get(name) for name in ("threshold", "tolerance"))

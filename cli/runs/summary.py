@@ -17,9 +17,6 @@ __all__ = ["print_repeats", "print_run", "refuse_unmet"]
 def refuse_unmet(metrics: Mapping[str, Any]) -> None:
     """Refuse a run of every size of which no network was cut, or none meets the budget; all that
     was trained is written by then.
-
-    Raises:
-        PyroccamError: with the reason.
     """
     if "unmet" in metrics.get("path", {}):
         raise PyroccamError(metrics["path"]["unmet"])

@@ -40,13 +40,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table.
-
-    Attributes:
-        text: that is shown.
-        value: the number behind it, exactly, for programs that read the page.
-        best: in bold.
-    """
+    """One entry of a table."""
 
     text: str
     value: float | None = None
@@ -55,14 +49,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a head; the first entry of a row names it.
-
-    Attributes:
-        caption: what it shows, for a reader who cannot see it beside its heading too.
-        head: names of the columns, that of the first included.
-        rows: as many entries each.
-        note: in small print below.
-    """
+    """Rows under a head; the first entry of a row names it."""
 
     caption: str
     head: Sequence[str]
@@ -103,11 +90,7 @@ _PARTS = {
 
 
 def networks(seeds: Sequence[Mapping[str, Any]]) -> list[Network]:
-    """All networks that a run reports, the whole first.
-
-    Arguments:
-        seeds: ``metrics.json`` of each; networks that all of them report are taken.
-    """
+    """All networks that a run reports, the whole first."""
     found: list[Network] = []
     sizes, times = whole(seeds)
 
@@ -153,13 +136,7 @@ def whole(seeds: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
 
 
 def cell(values: Sequence[float], form: str = ".4f", best: bool = False) -> Cell:
-    """A number, or the mean of several with their standard deviation; empty without any.
-
-    Arguments:
-        values: one for each seed.
-        form: of Python's format.
-        best: in bold.
-    """
+    """A number, or the mean of several with their standard deviation; empty without any."""
     if not values:
         return Cell("")
     spread = mean_spread([{"value": float(v)} for v in values])["value"]
@@ -171,11 +148,7 @@ def cell(values: Sequence[float], form: str = ".4f", best: bool = False) -> Cell
 def scores(
     seeds: Sequence[Mapping[str, Any]], caption: str, without: Collection[str] = ()
 ) -> Table:
-    """Every network of a run with its metrics on the test rows.
-
-    Arguments:
-        without: metrics that are left out.
-    """
+    """Every network of a run with its metrics on the test rows."""
     found = networks(seeds)
     columns = [name for name in METRICS if name in found[0].test[0] and name not in without]
     rows = []
@@ -205,12 +178,7 @@ def _with_speed(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:
-    """Words for the speed of a network beside another, with both times.
-
-    Arguments:
-        speed: for each size of batch, as
-            :func:`~pyroccam.inference.cutting.cost.compare_speed` gives it.
-    """
+    """Words for the speed of a network beside another, with both times."""
     said = []
     for one in speed:
         after, before = 1e3 * one["seconds"], 1e3 * one["seconds_before"]

@@ -30,12 +30,7 @@ LOOK = 0.1  # seconds between looks at the processes
 
 @dataclass(frozen=True)
 class Ended:
-    """How a sweep ended.
-
-    Attributes:
-        left: how many runs are not finished: some, if it was stopped.
-        failed: runs that cannot be done, with the reasons.
-    """
+    """How a sweep ended."""
 
     left: int
     failed: dict[str, str]
@@ -51,15 +46,7 @@ def run_sweep(
     threads: int = 1,
     device: str = "auto",
 ) -> Ended:
-    """Check a sweep, and have every run of it trained. A signal stops it, after all is saved.
-
-    Arguments:
-        console: on which it is told.
-        folder: of the sweep.
-        trials: its runs.
-        options: more arguments of each ``pyroccam fit``.
-        workers, threads, device: see :func:`~pyroccam.cli.sweeps.pool.slots_of`.
-    """
+    """Check a sweep, and have every run of it trained. A signal stops it, after all is saved."""
     if folder.exists():
         refuse_links(folder)
         results = folder / RESULTS

@@ -27,11 +27,7 @@ _FILES = (".csv", ".npz")
 
 @dataclass(frozen=True)
 class Asked(Options):
-    """What ``pyroccam fit`` is asked for, but for the seed.
-
-    Attributes:
-        sets: as of ``--set``.
-    """
+    """What ``pyroccam fit`` is asked for, but for the seed."""
 
     method: str
     data: str = "spirals"
@@ -90,13 +86,7 @@ class Trial:
 
 
 def trials_of(asked: Asked, lists: Mapping[str, Sequence[Any]]) -> list[Trial]:
-    """The runs of a product of lists.
-
-    Arguments:
-        asked: what all share.
-        lists: the values of ``seed``, of settings and of ``method``, ``data``, ``network`` and
-            ``budget``.
-    """
+    """The runs of a product of lists."""
     for key, values in lists.items():
         if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
             raise PyroccamError(f"--sweep {key} has a value twice")

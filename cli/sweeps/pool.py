@@ -40,12 +40,7 @@ _ENDED_BY_SIGNAL = (STOPPED, 128 + 15)
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one process at a time.
-
-    Attributes:
-        device: as of ``pyroccam fit``.
-        environment: variables of its process.
-    """
+    """A place for one process at a time."""
 
     device: str
     environment: Mapping[str, str]
@@ -54,11 +49,6 @@ class Slot:
 def slots_of(device: str, workers: int | None, threads: int) -> list[Slot]:
     """The places of a machine: of ``auto``, one for every CUDA device, or for every core of a
     machine without any.
-
-    Arguments:
-        device: as of ``pyroccam fit``.
-        workers: how many, if it was said.
-        threads: CPU threads of each.
     """
     import torch
 
@@ -79,18 +69,7 @@ def _cores() -> int:
 
 
 class Pool:
-    """Processes that train runs. It is a context, at whose end they stop, and save.
-
-    Arguments:
-        folder: of the sweep.
-        trials: its runs.
-        slots: places for processes.
-        options: more arguments of each ``pyroccam fit``.
-
-    Attributes:
-        waiting: runs that are not finished, and not trained here.
-        failed: why runs cannot be done.
-    """
+    """Processes that train runs. It is a context, at whose end they stop, and save."""
 
     def __init__(
         self, folder: Path, trials: Iterable[Trial], slots: Sequence[Slot], options: Sequence[str]
@@ -131,11 +110,7 @@ class Pool:
         self._running = []
 
     def look(self) -> list[Trial]:
-        """Take note of runs that ended, here or elsewhere, and start others.
-
-        Returns:
-            Those that are finished now: done, or in ``failed``.
-        """
+        """Take note of runs that ended, here or elsewhere, and start others."""
         ended = []
         for one in [one for one in self._running if one[2].poll() is not None]:
             trial, slot, process = one

@@ -50,16 +50,7 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
 def write_results(
     folder: Path, trials: Sequence[Trial], failed: Mapping[str, str]
 ) -> dict[str, list[dict[str, float]]]:
-    """Write ``results.csv``, a row for each run, and ``metrics.json`` of each setting.
-
-    Arguments:
-        folder: of the sweep.
-        trials: its runs.
-        failed: why some of them cannot be done.
-
-    Returns:
-        The numbers of the finished runs, by setting.
-    """
+    """Write ``results.csv``, a row for each run, and ``metrics.json`` of each setting."""
     rows: list[dict[str, Any]] = []
     finished: dict[str, list[dict[str, Any]]] = {}
     for trial in trials:

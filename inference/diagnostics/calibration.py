@@ -107,11 +107,6 @@ def detectable(simulations: int, columns: int, level: float) -> tuple[float, flo
 
     That is where a wrong posterior moves the distribution function by the critical value. What no
     posterior reaches with so few simulations is 0 or infinite.
-
-    Arguments:
-        simulations: n.
-        columns: P.
-        level: of both tests together.
     """
     share = 0.5 * level / columns
     from scipy import optimize, stats  # slow to import
@@ -155,14 +150,7 @@ class Calibration:
     def of(
         cls, names: Sequence[str], p: Floats, *, level: float = 0.05, seed: int = 0
     ) -> Calibration:
-        """Test the probabilities.
-
-        Arguments:
-            names: of the P columns.
-            p: ``(n, P)``.
-            level: the false-alarm rate of the verdict.
-            seed: of the flips.
-        """
+        """Test the probabilities."""
         _, bias = symmetry(p, seed=seed)
         _, alone = dispersion(p)
         return cls(tuple(names), p, level, bias, holm(alone))

@@ -166,20 +166,13 @@ def loo(
         Magnusson, Andersen, Jonasson, Vehtari 2019, Bayesian leave-one-out cross-validation for
         large data, for the correction; Vehtari, Gelman, Gabry 2017.
     """
+    other = "diagnostics.elpd(fit, split='test')"
     if not fit.model.sites:
-        raise PyroccamError(
-            f"The weights of a {type(fit.model).__name__} are numbers that saw every row",
-            "random weights",
-            "diagnostics.elpd(fit, split='test')",
-        )
+        raise PyroccamError(f"weights of a {type(fit.model).__name__}", "random ones", other)
     fit.data.refuse_weights("Leaving out")
     drawn = draw_posterior(fit, draws, rows=rows, seed=seed)
     if not drawn.log_q:
-        raise PyroccamError(
-            "The posterior is a point, of which one draw says nothing of a row left out",
-            "random weights",
-            "diagnostics.elpd(fit, split='test')",
-        )
+        raise PyroccamError("a posterior that is a point", "random weights", other)
     ratio, joint, why = _correction(drawn, correction)
     own = drawn.log_likelihood.numpy()
     count = len(own)
@@ -190,7 +183,8 @@ def loo(
     return Loo(
         **_sums(pointwise), p_loo=float((lppd - pointwise).sum()), pointwise=pointwise, khat=khat,
         khat_joint=joint, correction="none" if joint is None or not ratio.any() else "p/q",
-        draws=count, rows=len(pointwise), numbers=_numbers(fit), why=why,
+        draws=count, rows=len(pointwise), why=why,
+        numbers=sum(p.numel() for p in fit.model.part("net").parameters()),
     )  # fmt: skip
 
 
@@ -225,11 +219,6 @@ def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, 
         "number of draws would correct them (in many dimensions it cannot be otherwise)."
     )
     return none, joint, why
-
-
-def _numbers(fit: Fit) -> int:
-    """Parameters of the network that are not random: biases, normalisation, layers left out."""
-    return sum(p.numel() for p in fit.model.part("net").parameters())
 
 
 @checked

@@ -89,11 +89,7 @@ class LogJoint:
         self.at_once = at_once(weights, min(self.rows, batch_size))
 
     def log_prior(self, values: Values, sites: Sequence[str]) -> Tensor:
-        """Density of the sites, and of others whose prior depends on values, ``(S,)``, float64.
-
-        Arguments:
-            values: of all sites, ``(S, *)``.
-        """
+        """Density of the sites, and of others whose prior depends on values, ``(S,)``, float64."""
         total = torch.zeros((), dtype=torch.float64)
         for site, prior in self.model.priors_given(values).items():
             if site in sites or prior.batch_shape:

@@ -255,10 +255,6 @@ def _refuse(model: Model, guide: Guide) -> None:
 def _rank(drawn: Tensor, truth: Tensor, rng: np.random.Generator) -> Floats:
     """The share of S draws below the truth: uniform if the truth is one more of them, whatever
     ties there are.
-
-    Arguments:
-        drawn: ``(S, *)``.
-        truth: ``(*)``.
     """
     less = (drawn < truth).sum(0).cpu().numpy()
     equal = (drawn == truth).sum(0).cpu().numpy()

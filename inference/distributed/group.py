@@ -36,12 +36,6 @@ class Group(Ranks):
 
     Tensors pass through the backend of their device (NCCL on CUDA, gloo elsewhere); what is no
     tensor passes through gloo.
-
-    Arguments:
-        store: of the group, by which processes that fail tell who has said why.
-
-    Raises:
-        RanksError: of every method that waits for the others, if one of them is gone.
     """
 
     def __init__(self, store: dist.Store) -> None:
@@ -53,20 +47,13 @@ class Group(Ranks):
         self._since: tuple[int, float] | None = None  # steps asked for, and when
 
     def device(self, device: torch.device) -> torch.device:
-        """The device of this process: its own GPU, by its number.
-
-        Raises:
-            RanksError: if there are fewer GPUs than processes, or it was given another.
-        """
+        """The device of this process: its own GPU, by its number."""
         if device.type != "cuda":
             return device
         count = torch.cuda.device_count()
         if device.index not in (None, self.rank) or self.rank >= count:
-            raise RanksError(
-                f"{device} of {count} GPUs for process {self.rank + 1} of {self.size}",
-                "a GPU for each process",
-                "device='cuda' (--device cuda)",
-            )
+            given = f"{device} of {count} GPUs for process {self.rank + 1} of {self.size}"
+            raise RanksError(given, "a GPU for each", "device='cuda' (--device cuda)")
         torch.cuda.set_device(self.rank)
         return torch.device("cuda", self.rank)
 
@@ -79,10 +66,8 @@ class Group(Ranks):
             raise
         except RuntimeError as error:  # of gloo, NCCL and the store, all of them
             time.sleep(HEARD_LATER)
-            raise RanksError(
-                f"rank {self.rank} of {self.size} waits in vain for another, which has ended",
-                hint="--resume (resume=True), which goes on from the last checkpoint",
-            ) from error
+            given = f"rank {self.rank} of {self.size} waits for another, which has ended"
+            raise RanksError(given, hint="--resume (resume=True)") from error
 
     # -- tensors ----------------------------------------------------------------------------------
 
@@ -151,11 +136,7 @@ class Group(Ranks):
         self.any(False)
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        """Refuse to go on where processes know different facts.
-
-        Raises:
-            RanksError: in all of them, naming the fact and two ranks.
-        """
+        """Refuse to go on where processes know different facts."""
         found = self.each({name: repr(value) for name, value in facts.items()})
         for rank, theirs in enumerate(found):
             for name in dict.fromkeys([*found[0], *theirs]):
@@ -193,8 +174,8 @@ def _put_back(row: Tensor, parts: Sequence[Tensor]) -> None:
         t.copy_(part.view(t.shape))
 
 
-def _odd(a: str, b: str, most: int = 60) -> tuple[str, str]:
+def _odd(a: str, b: str) -> tuple[str, str]:
     """Two descriptions, long ones only from where they begin to differ."""
     first = next((i for i, (p, q) in enumerate(zip(a, b, strict=False)) if p != q), 0)
-    start = max(0, first - 20) if max(len(a), len(b)) > most else 0
-    return a[start : start + most], b[start : start + most]
+    start = max(0, first - 20) if max(len(a), len(b)) > 60 else 0
+    return a[start : start + 60], b[start : start + 60]

@@ -47,13 +47,7 @@ def says() -> bool:
 
 
 def join(store: dist.Store, rank: int, size: int) -> None:
-    """Join the others, and wait until all are there.
-
-    Arguments:
-        store: by which they find each other.
-        rank: number of this process.
-        size: how many they are.
-    """
+    """Join the others, and wait until all are there."""
     global _group
     cuda = torch.cuda.is_available() and dist.is_nccl_available()
     dist.init_process_group(

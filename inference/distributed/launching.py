@@ -107,38 +107,21 @@ def launch(
 
 
 def refuse_device(device: str, processes: int) -> None:
-    """Refuse, before anything starts, a device that so many processes of a machine cannot have.
-
-    Arguments:
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``.
-
-    Raises:
-        RanksError: for one GPU by its number, or more processes than there are GPUs.
-    """
+    """Refuse, before anything starts, a device that so many processes of a machine cannot have."""
     if processes == 1 or device == "cpu":
         return
     if device.startswith("cuda:"):
-        raise RanksError(
-            f"{processes} processes on {device}, which is one GPU",
-            "a GPU for each process",
-            "device='cuda' (--device cuda)",
-        )
+        given = f"{processes} processes on {device}, which is one GPU"
+        raise RanksError(given, "a GPU for each", "device='cuda' (--device cuda)")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto" and not count:
         return
     if processes > count:
-        raise RanksError(
-            f"there are {count} GPUs on this machine for {processes} processes",
-            "a GPU for each process",
-        )
+        raise RanksError(f"{count} GPUs for {processes} processes", "a GPU for each")
 
 
 def _on_rank(function: Callable[..., T], args: tuple[Any, ...]) -> T | None:
-    """Join the others and call the function; its result, of which the first process is asked alone.
-
-    Raises:
-        SystemExit: after a Ctrl-C while the process began, which it hears now.
-    """
+    """Join the others and call the function; its result, which the first process alone is asked."""
     names = ("MASTER_PORT", "RANK", "WORLD_SIZE")  # as the launcher, which holds the store, says
     port, rank, size = (int(os.environ[name]) for name in names)
     first = rank == 0

@@ -41,12 +41,7 @@ class Part:
 
 
 class Ranks:
-    """One process alone, which has nobody to add to or to wait for.
-
-    Attributes:
-        rank: number of this process, from zero.
-        size: processes that train together.
-    """
+    """One process alone, which has nobody to add to or to wait for."""
 
     rank: int = 0
     size: int = 1
@@ -114,11 +109,7 @@ class Ranks:
         """Wait until all processes are here."""
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        """Refuse to go on where processes know different facts.
-
-        Raises:
-            RanksError: in all of them, naming the fact and two ranks.
-        """
+        """Refuse to go on where processes know different facts."""
 
     def says(self) -> bool:
         """True in the process that is the first to tell of an error."""

@@ -54,9 +54,6 @@ def write_network(net: nn.Module, out: BitWriter) -> nn.Module:
     Returns:
         the network as :func:`read_network` builds it, with zeros for numbers; :func:`tensors` of
         both are in the same order.
-
-    Raises:
-        DescriptionError: naming the module that cannot be described.
     """
     try:
         layers = _chain(net)
@@ -81,11 +78,7 @@ def write_network(net: nn.Module, out: BitWriter) -> nn.Module:
 
 
 def read_network(source: BitReader) -> nn.Module:
-    """The inverse of :func:`write_network`: a network in evaluation mode, with zeros for numbers.
-
-    Raises:
-        DamagedBits, DescriptionError, TooLarge: for what describes none.
-    """
+    """The inverse of :func:`write_network`: a network to evaluate, with zeros for numbers."""
     if not source.fixed(1):
         packed_size, size = source.number(), source.number()
         ask(size, "its description")

@@ -18,17 +18,7 @@ _USUAL = 4000
 
 
 def fitting_in(net: nn.Module, names: Iterable[str], count: int, how: Draw) -> int:
-    """How many blocks a file of the size has.
-
-    Arguments:
-        net: plain; what it sends as it is may still be trained.
-        names: of the coded tensors.
-        count: of their weights.
-        how: with the size, or none.
-
-    Raises:
-        PyroccamError: if it has none, with the size that it needs.
-    """
+    """How many blocks a file of the size has."""
     scales = _apart(list(names))
     most = min(8 * (_USUAL if how.bytes is None else how.bytes) // how.bits, count)
     beside = overhead(net, scales, how.seed, max(most, 1), ahead=True)
@@ -43,19 +33,7 @@ def fitting_in(net: nn.Module, names: Iterable[str], count: int, how: Draw) -> i
 
 
 def filled(net: nn.Module, scales: Mapping[str, int], count: int, how: Draw, kl: float) -> int:
-    """How many blocks a KL fills.
-
-    Arguments:
-        net: plain; what it sends as it is may still be trained.
-        scales: bytes of the deviations of the coded tensors.
-        count: of their weights.
-        how: with the bits of an index, and the size, if any.
-        kl: of all weights, in nats.
-
-    Raises:
-        PyroccamError: for a KL that is no number, or nothing; if there are fewer weights; if a file
-            of the size has fewer blocks, with the size that it needs.
-    """
+    """How many blocks a KL of all weights fills, in nats."""
     if not 0 < kl < math.inf:
         raise PyroccamError(f"The posterior of the fit has a KL of {kl:g}", "one above 0")
     bits = kl / math.log(2)

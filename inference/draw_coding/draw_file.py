@@ -66,17 +66,7 @@ class Sent:
 
 
 def encoded(net: nn.Module, draw: Sent) -> tuple[bytes, nn.Module]:
-    """The file of a network whose weights are a draw, and what was read back from it.
-
-    Arguments:
-        net: plain, on the CPU. Of the tensors that are coded only the shapes count.
-        draw: what is sent of them.
-
-    Raises:
-        DescriptionError: for a network that cannot be described.
-        PyroccamError: for a coded tensor that the network does not have, or not as numbers of
-            single precision.
-    """
+    """The file of a network whose weights are a draw, and what was read back from it."""
     content, _, own = _written(net, draw)
     own |= _weights(draw, [(name, own[name].shape) for name in draw.scales])
     content += _checksum(content, [*own.values()])
@@ -89,11 +79,7 @@ def encoded(net: nn.Module, draw: Sent) -> tuple[bytes, nn.Module]:
 def _written(
     net: nn.Module, draw: Sent, ahead: bool = False
 ) -> tuple[bytes, nn.Module, dict[str, Tensor]]:
-    """The file without its checksum, the network as it is described, and the tensors of ``net``.
-
-    Arguments:
-        ahead: give what is sent as it is the most bytes that it can take.
-    """
+    """The file without its checksum, the network as it is described, and the tensors of ``net``."""
     out = BitWriter()
     out.raw(_MAGIC)
     out.fixed(_VERSION, _VERSION_BITS)
@@ -216,10 +202,8 @@ def _put_names(scales: Mapping[str, int], own: Mapping[str, Tensor], out: BitWri
     expected, previous = 0, -1
     for name, byte in scales.items():
         if name not in own or own[name].dtype != torch.float32:
-            raise PyroccamError(
-                f"The weights {name!r} cannot be coded as a draw: expected a tensor of the network "
-                "in single precision.\nCall net.float()."
-            )
+            given = f"weights {name!r} that are coded as a draw"
+            raise PyroccamError(given, "a tensor of the network in single precision", "net.float()")
         place = names.index(name)
         out.fixed(int(place == expected), 1)
         if place != expected:

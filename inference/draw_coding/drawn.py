@@ -58,16 +58,6 @@ def draw(net: nn.Module, data: Dataset, how: Draw, *, likelihood: Any = None) ->
     weights are assigned to blocks at random, and each block keeps to its budget
     (:class:`~pyroccam.guides.MeanKL`); then they are coded one after another
     (:class:`~pyroccam.inference.draw_coding.sending.Sending`).
-
-    Arguments:
-        net: trained as numbers, or cut from a fit; it is not changed.
-        data: with the training rows; no other rows are looked at.
-        how: see :class:`Draw`.
-        likelihood: of the targets; by default that of the task.
-
-    Raises:
-        PyroccamError: for a size that the file cannot have.
-        Interrupted: on a signal, after saving.
     """
     return _coded(lambda: (_model(net, data, likelihood), None), data, how, likelihood)
 
@@ -86,11 +76,6 @@ def draw_own(fit: Fit, how: Draw) -> Small:
             each layer, by independent normals, with weights that count at all depths. It is not
             changed.
         how: as that of :func:`draw`.
-
-    Raises:
-        PyroccamError: for another prior, another posterior, or a size that the KL does not fit
-            into, with the size that it needs.
-        Interrupted: on a signal, after saving.
     """
     model, guide = require(fit, BayesianNetwork, "A draw")
 
@@ -102,11 +87,8 @@ def draw_own(fit: Fit, how: Draw) -> Small:
         if {n: v.shape for n, v in _names(made).items()} != {
             n: v.shape for n, v in _names(model).items()
         }:
-            raise PyroccamError(
-                "The plain network of this fit has its weights in other tensors than its posterior "
-                "has",
-                hint="Draw(posterior='trained')",
-            )
+            given = "a plain network with other tensors than the posterior has"
+            raise PyroccamError(given, hint="Draw(posterior='trained')")
         return made, guide
 
     return _coded(begin, fit.data, how, model.likelihood)
@@ -124,12 +106,16 @@ def _coded(
         stop = held.enter_context(StopSignal())
         if out is not None:
             held.enter_context(claimed(out))
-            _refuse_begun(out, how.resume)
+            if not how.resume and (others := sorted(out.glob(f"*/{CHECKPOINT}"))):
+                raise FileExistsError(f"{others[0].parent} holds a draw being coded: resume it")
         if how.shift and (len(data.input_shape) != 3 or data.x_train.dim() != 4):
             raise PyroccamError(f"shift={how.shift}: inputs {tuple(data.input_shape)}", "images")
         model, own = begin()
         names = _names(model)
-        _refuse_padding(model)
+        for name, layer in model.layers.items():
+            if layer.affine.padding is not None:
+                given = f"Embedding {name!r} has a padding_idx, and a draw has all rows"
+                raise PyroccamError(given)
         count = sum(numbers.numel() for numbers in names.values())
         usual = Settings(
             optimizer="adam", weight_decay=0.0, lr=how.lr, batch_size=how.batch_size,
@@ -161,7 +147,11 @@ def _coded(
             kl = float(divergences(model, own).sum())
             blocks = filled(plain, _of_tensors(model, scales), count, how, kl)
             nats = kl / blocks
-        guide = MeanKL(model, nats=nats, blocks=_block_of(count, blocks, how.seed), begin=own)
+        block = np.empty(count, np.int64)
+        block[assignment(how.seed, count)] = np.repeat(
+            np.arange(blocks), block_sizes(count, blocks)
+        )
+        guide = MeanKL(model, nats=nats, blocks=torch.from_numpy(block), begin=own)
         Blocks(model, guide, data, usual, **training).run(run)
         again = replace(usual, lr=how.coding_lr, schedule="linear")
         sending = Sending(
@@ -187,11 +177,7 @@ def _model(
     scales: Mapping[str, float] | None = None,
     random_biases: bool = True,
 ) -> BayesianNetwork:
-    """The network with a normal prior of each layer, that begins as wide as its weights.
-
-    Arguments:
-        scales: of the priors of the layers that are random, where they are known.
-    """
+    """The network with a normal prior of each layer, that begins as wide as its weights."""
     if scales is None:
         parts = {name: part for name, part in net.named_modules() if type(part) in AFFINE}
         if not parts:
@@ -218,31 +204,11 @@ def _of_tensors(model: BayesianNetwork, scales: list[int]) -> dict[str, int]:
     }
 
 
-def _refuse_begun(out: Path, resume: bool) -> None:
-    """Refuse a folder that holds checkpoints, unless they are to be gone on with."""
-    if not resume and (begun := sorted(out.glob(f"*/{CHECKPOINT}"))):
-        raise FileExistsError(f"{begun[0].parent} holds a draw that is being coded: resume it")
-
-
-def _refuse_padding(model: BayesianNetwork) -> None:
-    """Refuse an embedding whose row of the padding would be drawn, too."""
-    for name, layer in model.layers.items():
-        if layer.affine.padding is not None:
-            raise PyroccamError(f"Embedding {name!r} has a padding_idx, and a draw has all rows")
-
-
 def _names(model: BayesianNetwork) -> dict[str, Tensor]:
     return {
         f"{layer.name}.{name}".lstrip("."): layer.start[name]
         for layer, name in model.sites.values()
     }
-
-
-def _block_of(count: int, blocks: int, seed: int) -> Tensor:
-    """The block of each weight."""
-    found = np.empty(count, np.int64)
-    found[assignment(seed, count)] = np.repeat(np.arange(blocks), block_sizes(count, blocks))
-    return torch.from_numpy(found)
 
 
 @torch.no_grad()

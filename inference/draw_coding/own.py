@@ -18,12 +18,7 @@ __all__ = ["deviations"]
 
 @torch.no_grad()
 def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
-    """The deviation of the prior of each layer, by its name.
-
-    Raises:
-        PyroccamError: for a prior from which the receiver could not draw, or a posterior that is
-            not one of independent normals.
-    """
+    """The deviation of the prior of each layer, by its name."""
     if guide.traits.point:
         raise PyroccamError(f"A draw of {type(guide).__name__}", "guides.MeanField")
     found: dict[str, float] = {}

@@ -25,12 +25,7 @@ __all__ = ["Phase", "Run", "shifted"]
 
 
 def shifted(x: Tensor, most: int) -> Tensor:
-    """Images, each moved by up to so many pixels in both directions, with its rim repeated.
-
-    Arguments:
-        x: ``(B, C, H, W)``.
-        most: pixels.
-    """
+    """Images ``(B, C, H, W)``, each moved by up to so many pixels, with its rim repeated."""
     rows, channels, height, width = x.shape
     framed = nn.functional.pad(x, (most,) * 4, mode="replicate").flatten(2)
     wide = width + 2 * most
@@ -42,14 +37,7 @@ def shifted(x: Tensor, most: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Run:
-    """How all phases are run.
-
-    Attributes:
-        out: folder of their checkpoints, which are gone on with, or ``None``.
-        progress: show a bar; ``None`` shows it on a terminal only.
-        stop: whether to stop.
-        asked: what is coded, and how; a checkpoint has to be of the same.
-    """
+    """How all phases are run."""
 
     out: Path | None
     progress: bool | None
@@ -62,18 +50,6 @@ class Phase:
 
     What a unit does depends on what has been trained, on the seed and on where it begins, so a
     training that stopped between two goes on as if it had not.
-
-    Arguments:
-        model, guide: the pair, which is trained in place.
-        data: with the training rows.
-        settings: of the optimiser, its schedule over all steps, the batch, the seed.
-        total: steps.
-        units: how many there are.
-        shift: pixels by which images are moved at random.
-
-    Attributes:
-        name: in front of the bar, and of the folder of its checkpoint.
-        every: units between checkpoints.
     """
 
     name: str
@@ -101,11 +77,7 @@ class Phase:
             self.step.prepare(data.x_train[: self.batch], data.targets[: self.batch])
 
     def unit(self, number: int, kl_weight: float = 1.0) -> Tensor:
-        """Make the steps of a unit; the loss of the last, ``()``, in nats a row.
-
-        Arguments:
-            kl_weight: of the KL in the objective.
-        """
+        """Make the steps of a unit; the loss of the last, ``()``, in nats a row."""
         start, stop = (n * self.total // self.units for n in (number, number + 1))
         loss = torch.zeros((), device=self.device)
         for bound in self.step.bounds:
@@ -137,12 +109,7 @@ class Phase:
         return self._order[place * self.batch : (place + 1) * self.batch]
 
     def run(self, how: Run) -> None:
-        """Do all that are left.
-
-        Raises:
-            Interrupted: after a signal; what was done has been saved.
-            CheckpointError: if the checkpoint is of something else.
-        """
+        """Do all that are left."""
         folder = None if how.out is None else how.out / self.name
         if folder is not None and (folder / CHECKPOINT).exists():
             self._load(folder, how.asked)

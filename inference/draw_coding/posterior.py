@@ -28,10 +28,6 @@ class Budgeted(Phase):
     2 % of the budget C, and β stays in [0.001, 1000]. Deviations of priors are learnt along. A
     posterior whose KL is fixed by its parameters (:class:`~pyroccam.guides.MeanKL`) learns them
     badly from the start, as they are moved by the likelihood alone; it begins with this one.
-
-    Arguments:
-        nats: C.
-        training: as of every :class:`Phase`; the units are of about as many steps.
     """
 
     name = "posterior"

@@ -19,9 +19,6 @@ def deviation(byte: int) -> float:
     """``2^((byte - 128) / 8)``, from 1.5e-5 to 60,000, in steps of 9 %.
 
     Made of square roots and products of doubles, which are rounded in the same way everywhere.
-
-    Raises:
-        PyroccamError: for a number that is no byte.
     """
     if not 0 <= byte < 256:
         raise PyroccamError(f"{byte} is no byte.")
@@ -36,11 +33,7 @@ def deviation(byte: int) -> float:
 
 
 def nearest(scale: float) -> int:
-    """The byte of the deviation that is nearest in ratio.
-
-    Raises:
-        PyroccamError: for a deviation that is not positive, or beyond the grid.
-    """
+    """The byte of the deviation that is nearest in ratio."""
     byte = round(_STEPS * math.log2(scale)) + _ONE if 0 < scale < math.inf else -1
     if not 0 <= byte < 256:
         raise PyroccamError(f"A prior of the deviation {scale:.3g}", "1.5e-5 to 60,000")

@@ -23,13 +23,6 @@ class Sending(Phase):
     choice among them, and the rows and the noise of the steps after it. The prior stays as it is
     from now on, as the receiver will have it.
 
-    Arguments:
-        model, guide: the pair.
-        code: which candidate is sent.
-        bits: of an index.
-        seed: of the candidates.
-        training: as of every :class:`Phase`, with the steps between all blocks.
-
     Attributes:
         indices: of the candidates, one of each block.
         kl: of each block when it was coded, in nats.

@@ -35,7 +35,9 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
     Returns:
         The figure: the map of the pixels, if there is one, the layers, and a colour bar.
     """
-    pixels = None if inputs is None else _pixels(inputs)
+    pixels = None if inputs is None else floats(inputs)
+    if pixels is not None and pixels.ndim == 3:
+        pixels = pixels.sum(0)
     count = len(found) + (pixels is not None)
     # Names such as layer2.0.downsample.0 would run into the next panel.
     longest = max(map(len, found))
@@ -69,11 +71,6 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
     bar.set_label("share of weights left")
     bar.outline.set_visible(False)
     return fig
-
-
-def _pixels(inputs: Array) -> Floats:
-    image = floats(inputs)
-    return image.sum(0) if image.ndim == 3 else image
 
 
 def _shares(one: Remains) -> Floats:

@@ -113,12 +113,7 @@ def _doubt(spread: float, accepted: float) -> str | None:
 
 @dataclass(frozen=True)
 class _Temperature:
-    """A step of the schedule: the exponent β, and what particles move by.
-
-    Attributes:
-        step: of a leap, in units of ``scale``.
-        scale: of each number ``(n,)``: their standard deviations.
-    """
+    """A step of the schedule: the exponent β, and what particles move by."""
 
     power: float
     step: float
@@ -157,10 +152,6 @@ class _Places:
     it agrees with the network itself at other draws from the prior: the same numbers, without the
     Python around them. A forward that depends on how often it was called may agree by luck.
     Convolutions on a CPU take one network after the other, and a graph would hold each of them.
-
-    Arguments:
-        density: in double precision.
-        count: of particles.
     """
 
     def __init__(self, density: Joint, count: int) -> None:
@@ -218,11 +209,8 @@ def _pilot(places: _Places, moves: int) -> list[_Temperature]:
             step *= 2.718281828 ** (rate - WANTED)
         found.append(_Temperature(power, step, at.theta.std(0).clamp_min(1e-8)))
         if len(found) == MOST_TEMPERATURES:
-            raise PyroccamError(
-                f"a likelihood to the power of {power:.2g} after {MOST_TEMPERATURES} temperatures",
-                "1",
-                "more particles, or a prior nearer to the weights",
-            )
+            given = f"a likelihood to the power of {power:.2g} after {len(found)} temperatures"
+            raise PyroccamError(given, "1", "more particles, or a prior nearer to the weights")
     return found
 
 

@@ -35,17 +35,10 @@ class Conjugate:
     in units in which errors and weights are standard: residuals :math:`r = (y - c - J m) / σ` and
     features :math:`Φ = J\, \mathrm{diag}(s) / σ`.
 
-    Arguments:
-        density: of the network.
-
     Attributes:
         features: ``(N, T, n)``.
         residuals: ``(N, T)``.
         log_scale: ``Σ_t log σ_t``.
-
-    Raises:
-        PyroccamError: for another likelihood or prior, or outputs that are not linear in the
-            weights.
     """
 
     def __init__(self, density: Joint) -> None:

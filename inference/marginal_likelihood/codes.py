@@ -138,14 +138,6 @@ class ChainRule(_InBlocks):
 def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[int]:
     """Ends of the blocks that have rows, increasing to all ``rows``.
 
-    Arguments:
-        rows: N.
-        shares: of them, increasing to 1.
-        least: rows of the first block.
-
-    Raises:
-        PyroccamError: for shares that do not increase to 1.
-
     Example:
         >>> block_ends(100, (0.001, 0.02, 0.5, 1.0))
         [1, 2, 50, 100]
@@ -160,12 +152,7 @@ def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[in
 def blocks_of(
     fit: Fit, order: Tensor, shares: Sequence[float] = SHARES, *, seed: Seed = 0, **settings: Any
 ) -> list[Block]:
-    """The blocks of a code, each by a fit on all that is before it.
-
-    Arguments:
-        order: of the training rows, ``(N,)``.
-        fit, shares, seed, settings: as for :class:`Prequential`.
-    """
+    """The blocks of a code, each by a fit on all that is before it."""
     # The next block is predicted by a fit to these rows, of which batch normalisation needs two.
     ends = block_ends(len(order), shares, least=2)
     data = fit.data

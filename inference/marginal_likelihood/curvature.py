@@ -140,11 +140,7 @@ def _normal_prior(density: Joint, word: str) -> tuple[Tensor, Tensor]:
 def _hessian(
     density: Joint, theta: Tensor, value: Callable[[Tensor], Tensor], count: int
 ) -> Tensor:
-    """Minus the second derivatives of ``value`` ``(S,) <- (S, n)`` at θ, a few rows at a time.
-
-    Arguments:
-        count: rows of the data that ``value`` looks at.
-    """
+    """Minus the second derivatives of ``value`` ``(S,) <- (S, n)`` at θ, a few rows at a time."""
     rows = []
     identity = torch.eye(density.size, dtype=theta.dtype, device=theta.device)
     for directions in identity.split(min(256, at_once(density.numbers, count))):
@@ -258,10 +254,8 @@ def _noting(name: str, seen: dict[str, tuple[Tensor, Tensor]]) -> Callable[..., 
 
     def hook(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> Tensor:
         if made.dim() != 2 or name in seen:
-            raise PyroccamError(
-                f'layer {name!r} at several places of an input, with curvature="kronecker"',
-                "one place",
-            )
+            said = f'layer {name!r} at several places of an input, with curvature="kronecker"'
+            raise PyroccamError(said, "one place")
         kept = made if made.requires_grad else made.requires_grad_()
         seen[name] = (given[0].detach(), kept)
         return kept

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ...data.errors import PyroccamError
 from ...data.ranges import Between
-from ...guides.base import NetworkGuide
 from ..diagnostics.leave_one_out import good_khat
 from ..diagnostics.pareto import khat_of
 from ..posterior.draws import draw_sites
@@ -56,7 +55,9 @@ class Importance(DensityEstimator):
             raise PyroccamError(given, f"{FEWEST} draws in all")
 
     def of_density(self, density: Joint) -> LogEvidence:
-        _refuse_points(density.guide)
+        for site in density.guide.latents():
+            if (why := density.guide.factor_of(site).no_density) is not None:
+                raise PyroccamError(f"at site {site!r} {why}", "a guide with a density")
         log_w = torch.stack([_log_weights(density, self.draws) for _ in range(self.repeats)])
         each = log_w.logsumexp(1) - torch.tensor(float(self.draws), dtype=torch.float64).log()
         khat, _, share = khat_of(log_w.flatten().cpu().numpy())
@@ -77,12 +78,6 @@ def _log_weights(density: Joint, draws: int) -> Tensor:
         found = density.guide.posterior(site).log_prob(value).reshape(draws, -1).sum(1)
         log_q = log_q + density.model.counts(site, drawn) * found
     return density.log_likelihood_of(values) + density.log_prior_of(values) - log_q
-
-
-def _refuse_points(guide: NetworkGuide) -> None:
-    for site in guide.latents():
-        if (why := guide.factor_of(site).no_density) is not None:
-            raise PyroccamError(f"at site {site!r} {why}", "a guide with a density")
 
 
 def doubtful_weights(khat: float, draws: int) -> str | None:

@@ -123,22 +123,13 @@ class Joint:
 
     @cached_property
     def whole(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of all training rows.
-
-        Raises:
-            DataError: if they are streamed.
-        """
+        """Inputs and targets of all training rows."""
         return _in_double(*self.data.split("train"))
 
     def parts(
         self, size: int | None = None, chosen: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets of training rows: all at once, or in parts if they are streamed.
-
-        Arguments:
-            size: rows of a part, at most.
-            chosen: positions of the rows ``(R,)``, if not all.
-        """
+        """Inputs and targets of training rows: all at once, or in parts if they are streamed."""
         found: Iterable[tuple[Tensor, Tensor]]
         if not self.data.streamed:
             x, y = self.whole
@@ -281,16 +272,7 @@ def _in_double(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def joint(
     fit: Fit, by: str, structure: Mapping[str, Tensor] | None = None, *, summed: bool = False
 ) -> Iterator[Joint]:
-    """The :class:`Joint` of a fit, with its pair in evaluation mode and Pyro's validation off.
-
-    Arguments:
-        by: name of the estimator, for the error.
-        structure: values of the sites of random structure.
-        summed: these may be missing.
-
-    Raises:
-        PyroccamError: for a model whose weights are numbers, or random structure that is missing.
-    """
+    """The :class:`Joint` of a fit, with its pair in evaluation mode and Pyro's validation off."""
     model, guide = require(fit, BayesianNetwork, f'inference.evidence(by="{by}")')
     missing = [site for site in model.structure if structure is None or site not in structure]
     if missing and not summed:

@@ -50,21 +50,13 @@ def _log_density(standard: Tensor, log_det: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Dense:
-    """Any precision matrix, by its Cholesky factor.
-
-    Arguments:
-        matrix: P, ``(n, n)``, symmetric.
-    """
+    """Any precision matrix, by its Cholesky factor."""
 
     matrix: Tensor
 
     @cached_property
     def root(self) -> Tensor:
-        """L of ``P = L Lᵀ``.
-
-        Raises:
-            NotPositive: if there is none.
-        """
+        """L of ``P = L Lᵀ``."""
         root, info = torch.linalg.cholesky_ex(self.matrix)
         if int(info) or not bool(root.isfinite().all()):
             raise NotPositive(
@@ -90,14 +82,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Diagonal:
-    """Independent numbers.
-
-    Arguments:
-        precision: of each, ``(n,)``.
-
-    Raises:
-        NotPositive: for one that is not.
-    """
+    """Independent numbers."""
 
     precision: Tensor
 
@@ -176,11 +161,7 @@ class Kronecker:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Parts of a vector that do not depend on each other.
-
-    Arguments:
-        parts: the positions ``(m,)`` of each in the vector, and their precision.
-    """
+    """Parts of a vector that do not depend on each other."""
 
     parts: Sequence[tuple[Tensor, Precision]]
 

@@ -64,10 +64,6 @@ class Path:
         own = torch.tensor([entropies[t] for t in self.times], dtype=torch.float64)
         return self.log_joint[:, chosen].mean(1).cpu() + own
 
-    def value_at(self, place: int) -> float:
-        """The bound at one of the times, by all starts."""
-        return float(self.bounds(torch.arange(len(self.first)))[place])
-
     def best(self) -> tuple[float, float, int]:
         """The bound where it is highest, its standard error, and after which step that is."""
         count = len(self.first)
@@ -139,7 +135,7 @@ class Walk(DensityEstimator):
             doubt=f"The bound is highest at the last of {self.steps} steps." if last else None,
             details={
                 "lr": lr, "steps": float(when), "steepest": seen.steepest,
-                "last": seen.value_at(-1),
+                "last": float(seen.bounds(torch.arange(len(seen.first)))[-1]),
             },
         )  # fmt: skip
 
@@ -167,16 +163,7 @@ class Walk(DensityEstimator):
         limit: float = math.inf,
         look: Callable[[int, Tensor], None] | None = None,
     ) -> Path:
-        """Steps from draws of the prior, and what the entropy does on the way.
-
-        Arguments:
-            lr: η.
-            limit: of η times the largest curvature.
-            look: is called at each evaluation with the number of steps and θ ``(R, n)``.
-
-        Raises:
-            TooSteep: where η times the largest curvature comes to the limit.
-        """
+        """Steps from draws of the prior, and what the entropy does on the way."""
         steps = self.steps
         size_of_batch = self.batch_size
         if size_of_batch is not None and size_of_batch >= density.rows:
@@ -227,11 +214,9 @@ class Walk(DensityEstimator):
             if step > 3:
                 steepest = max(steepest, float(length.nan_to_num(nan=torch.inf).max()))
                 if steepest >= limit:
-                    raise TooSteep(
-                        f"lr={lr:.2g}, which times the largest curvature is {steepest:.2f}",
-                        f"less than {limit:.4f}",
-                        f"lr={0.3 * lr / steepest:.1g}",
-                    )
+                    given = f"lr={lr:.2g}, which times the largest curvature is {steepest:.2f}"
+                    hint = f"lr={0.3 * lr / steepest:.1g}"
+                    raise TooSteep(given, f"less than {limit:.4f}", hint)
             turning = torch.where(
                 length[:, None] > 0, turned / turned.norm(dim=1, keepdim=True), turning
             )

@@ -76,11 +76,7 @@ def put_floats(writer: SymbolWriter, values: NDArray[np.float32], rows: int) -> 
 
 
 def get_floats(reader: SymbolReader, count: int, rows: int) -> NDArray[np.float32]:
-    """The inverse of :func:`put_floats`, ``(count,)``.
-
-    Raises:
-        PackedFileError: if what is read is no such array.
-    """
+    """The inverse of :func:`put_floats`, ``(count,)``."""
     kept = _get_mask(reader, count, rows)
     values = np.zeros(count, dtype=np.float32)
     values[kept] = _get_nonzero(reader, int(kept.sum()), books=True)
@@ -131,12 +127,7 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
 
 
 class _Known:
-    """A mask as if it were read: what a reader would learn on the way is what a writer needs.
-
-    Arguments:
-        numbers, tables: what the reader finds.
-        kept: rows of the mask that have to be told, one after another.
-    """
+    """A mask as if it were read: what a reader would learn on the way is what a writer needs."""
 
     def __init__(self, numbers: list[int], tables: list[Array], kept: list[Array]) -> None:
         self._numbers, self._tables, self._kept = iter(numbers), iter(tables), iter(kept)

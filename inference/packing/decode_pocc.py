@@ -125,9 +125,6 @@ def learnt_mask(source: Source, count: int, rows: int) -> Array:
             all, and those of rows.
         count: numbers.
         rows: of the matrix; divides ``count``.
-
-    Raises:
-        ValueError: for more rows than are read in a short time.
     """
     if rows > MOST_ROWS:
         raise ValueError(f"densities that are learnt have at most {MOST_ROWS} rows, got {rows}")

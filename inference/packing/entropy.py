@@ -185,11 +185,7 @@ class SymbolReader:
         return out
 
     def close(self) -> None:
-        """Everything must have been used.
-
-        Raises:
-            PackedFileError: if something is left.
-        """
+        """Everything must have been used."""
         if self._at != len(self._tables) or not self._coder.is_empty():
             raise PackedFileError("There is more in the file than its weights need.")
 

@@ -115,10 +115,8 @@ def export(
             raise
         except Exception as error:  # tracers refuse in many ways
             said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.200}"
-            raise ExportError(
-                f"a {form} file cannot take the network ({said})",
-                hint="another form, or a folder, which keeps networks in words",
-            ) from error
+            given = f"a {form} file cannot take the network ({said})"
+            raise ExportError(given, hint="another form, or a folder") from error
         run = read(content)
         found = None if run is None else [part.call(run) for part in parts]
     expected = [border.in_units(out) for out in own]
@@ -127,11 +125,8 @@ def export(
     if found is not None:
         off = max(_apart(one, two) for one, two in zip(found, expected, strict=True))
         if not all(border.same(one, two) for one, two in zip(found, own, strict=True)):
-            raise ExportError(
-                f"in a {form} file the network computes something else: outputs differ by "
-                f"{off:.2g}", hint="another form; a forward pass that depends on values or on the "
-                "number of rows cannot be traced",
-            )  # fmt: skip
+            given = f"in a {form} file the network computes other outputs, by {off:.2g}"
+            raise ExportError(given, hint="another form, or a forward pass that can be traced")
     write_whole(Path(path), lambda file: file.write(content))
     return Exported(Path(path), len(content), off, largest, border.takes)
 
@@ -261,10 +256,8 @@ def _read_torch(content: bytes) -> Run:
 
 def _write_onnx(net: nn.Module, rows: _Rows, about: str) -> bytes:
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
-        raise ExportError(
-            f"the form onnx needs {' and '.join(missing)}, which is not installed",
-            hint="pip install 'pyroccam[export]'",
-        )
+        given = f"the form onnx without {' and '.join(missing)}"
+        raise ExportError(given, hint="pip install 'pyroccam[export]'")
     made = torch.onnx.export(
         net, rows.args, kwargs=rows.named, dynamic_shapes=rows.dynamic(), output_names=["y"],
         dynamo=True, verbose=False,

@@ -115,12 +115,7 @@ def _agree(before: nn.Module, after: nn.Module, example: Example) -> bool:
 
 
 def _together(layer: Any, norm: _BatchNorm, outputs: Size) -> nn.Module | None:
-    """A layer that normalises what it gives, ``None`` where it cannot.
-
-    Arguments:
-        outputs: shape of what it gives; the features of a linear layer are its last dim, and those
-            of a normalisation its second.
-    """
+    """A layer that normalises what it gives, of shape ``outputs``; ``None`` where it cannot."""
     whole = norm.weight is not None and norm.bias is not None
     if type(layer) in _CONVOLUTIONS:
         made: nn.Module = fuse_conv_bn_eval(layer, norm)

@@ -118,11 +118,6 @@ def encoded(
             Of float32 nothing is rounded unless asked.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
             then needs ``skeleton=``.
-
-    Raises:
-        DescriptionError: naming the module that cannot be described.
-        PackedFileError: if the file would be read as another network.
-        ValueError: for ``bits`` that do not fit the network.
     """
     net = quantised(net, bits, rest=rest)
     if describe_net:
@@ -156,11 +151,7 @@ def encoded(
 
 
 def is_described(path: str | Path) -> bool:
-    """True if a file says how its network is built, so that :func:`read` needs no ``skeleton=``.
-
-    Raises:
-        PackedFileError: if the file is of another kind, cut off or damaged.
-    """
+    """True if a file says how its network is built, so that :func:`read` needs no ``skeleton=``."""
     with _naming(path):
         return "description" in _parts(Path(path)).header
 
@@ -175,11 +166,6 @@ def read(path: str | Path, *, skeleton: nn.Module | None = None) -> nn.Module:
         path: of a file that :func:`write` wrote.
         skeleton: the network as its own code builds it, for a file without description; its
             numbers do not matter, and it is not changed.
-
-    Raises:
-        PackedFileError: if the file is missing, of another kind or version, cut off or damaged; if
-            it has no description and there is no skeleton; if the skeleton is of other tensors.
-        TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
     """
     with _naming(path):
         return _network(_parts(Path(path)), skeleton)
@@ -195,7 +181,7 @@ def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
     else:
         empty = _declared(header.get("tensors"))
     most = max((tensor.numel() for tensor in empty.values()), default=0)
-    ask(2 * sum(map(_size, empty.values())) + WORKING * most, "it")
+    ask(2 * sum(t.numel() * t.element_size() for t in empty.values()) + WORKING * most, "it")
     tensors = {name: _get(reader, tensor) for name, tensor in empty.items()}
     reader.close()
     found = hashlib.blake2b(digest_size=8)
@@ -209,11 +195,8 @@ def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
         fill(described, header["description"], tensors)
         net = described
     else:
-        raise PackedFileError(
-            "it holds tensors without a description. Build the network that was written by "
-            "its own code (of a small one, inference.shrink(fit, ...).net as before) "
-            "and pass it: load(path, like=net)."
-        )
+        given = "it holds tensors without a description"
+        raise PackedFileError(given, hint="load(path, like=net) with the network that was written")
     return net
 
 
@@ -274,10 +257,6 @@ def _get(reader: SymbolReader, empty: Tensor) -> Tensor:
     return torch.from_numpy(raw).view(empty.dtype).reshape(empty.shape).clone()
 
 
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _bytes(tensor: Tensor) -> bytes:
     """Memory of a tensor on the CPU, with zeros that have no sign."""
     if tensor.is_floating_point():
@@ -314,10 +293,8 @@ def _into(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     held = _all_tensors(net)
     if set(held) != set(tensors):
         odd = sorted(set(held) ^ set(tensors))
-        raise PackedFileError(
-            f"the skeleton has other tensors: {', '.join(odd[:5])}. Of a network that was cut, it "
-            "is the cut one: inference.shrink(fit, ...).net."
-        )
+        given = f"the skeleton has other tensors: {', '.join(odd[:5])}"
+        raise PackedFileError(given, hint="the cut network: inference.shrink(fit, ...).net")
     with torch.no_grad():
         for name, tensor in tensors.items():
             if held[name].shape != tensor.shape or held[name].dtype != tensor.dtype:

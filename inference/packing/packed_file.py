@@ -37,14 +37,7 @@ def checksum(data: bytes) -> bytes:
 def join(
     header: dict[str, Any], tables: bytes, coded: bytes, digest: bytes, version: int = VERSION
 ) -> bytes:
-    """The bytes of a file; see :func:`split`.
-
-    Arguments:
-        header: JSON data.
-        tables, coded: of a :class:`~pyroccam.inference.packing.entropy.SymbolWriter`.
-        digest: 8 bytes that tell whether the weights were decoded to what they were.
-        version: the lowest that has all writings in it.
-    """
+    """The bytes of a file; see :func:`split`."""
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     return sealed(text, tables, coded, digest, version)
 
@@ -62,12 +55,7 @@ def sealed(
 
 
 def split(content: bytes) -> Parts:
-    """The inverse of :func:`join`.
-
-    Raises:
-        PackedFileError: if it is of another kind or version, damaged or cut off.
-        TooLarge: if its parts are larger than a file may ask for.
-    """
+    """The inverse of :func:`join`."""
     if len(content) < HEAD.size or content[: len(MAGIC)] != MAGIC:
         raise PackedFileError("it is not a packed network.")
     _, version, found, digest, *lengths = HEAD.unpack_from(content)

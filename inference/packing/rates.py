@@ -122,22 +122,13 @@ def place_bits(layer: Layer, nonzero: int) -> int:
     stores its row, ``ceil(log2(rows))`` bits, and every column the number of weights up to its end,
     ``ceil(log2(nonzero + 1))`` bits; in compressed rows it is the other way round. The smaller is
     taken: which one it is belongs to the description of the network, as sizes do.
-
-    Arguments:
-        layer: its size.
-        nonzero: weights kept.
     """
     rows, columns = layer.outputs, layer.inputs * layer.kernel
     end = nonzero.bit_length()
     return min(
-        nonzero * _index_bits(inner) + outer * end
+        nonzero * max(inner - 1, 0).bit_length() + outer * end
         for inner, outer in ((rows, columns), (columns, rows))
     )
-
-
-def _index_bits(count: int) -> int:
-    """``ceil(log2(count))``: to tell so many things apart."""
-    return max(count - 1, 0).bit_length()
 
 
 def _rates(
@@ -163,11 +154,6 @@ def sparse_pruning(total: int, nonzero: int, pointers: int) -> float:
 
     Every kept weight needs a row index beside its value, counted as large as the value, and every
     column a pointer to its start: ``total / (2 nonzero + pointers)``.
-
-    Arguments:
-        total: weights before.
-        nonzero: weights kept.
-        pointers: columns of all matrices (kernel * inputs, outputs); where the last ends is known.
     """
     return total / (2 * nonzero + pointers)
 

@@ -25,11 +25,6 @@ def rest_bits(
     """As few significand bits, one number for all, for what a network holds beside its weights as
     move its loss no more than is tolerated.
 
-    Arguments:
-        net: plain, with its weights rounded.
-        nll: the loss of a network.
-        tolerance: by which the loss may move, up or down.
-
     Returns:
         The bits by name, for :func:`~pyroccam.inference.packing.quantised`; none if all are needed.
     """

@@ -29,11 +29,7 @@ def assignment(seed: int, weights: int) -> NDArray[np.int64]:
 
 
 def block_sizes(weights: int, blocks: int) -> NDArray[np.int64]:
-    """Weights in each block, ``(blocks,)``, that differ by at most one, the larger ones first.
-
-    Raises:
-        PyroccamError: for more blocks than weights, or none.
-    """
+    """Weights in each block, ``(blocks,)``, that differ by at most one, the larger ones first."""
     if not 1 <= blocks <= weights:
         raise PyroccamError(
             f"{weights} weights cannot be coded in {blocks} blocks: expected 1 to {weights}."

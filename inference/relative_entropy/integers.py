@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...data.errors import PyroccamError
-
 __all__ = ["BitReader", "BitWriter", "DamagedBits", "code_lengths"]
 
 
@@ -26,13 +24,7 @@ class BitWriter:
         return len(self._bits)
 
     def fixed(self, value: int, width: int) -> None:
-        """A number below 2^width.
-
-        Raises:
-            PyroccamError: if it is none.
-        """
-        if not 0 <= value < 1 << width:
-            raise PyroccamError(f"{value} has no {width} bits.")
+        """A number below 2^width."""
         self._bits += [value >> i & 1 for i in range(width - 1, -1, -1)]
 
     def number(self, value: int) -> None:
@@ -144,11 +136,7 @@ _LONGEST = 15
 
 
 def code_lengths(counts: Sequence[int]) -> list[int]:
-    """Lengths of the words of a Huffman code, in bits, at most 15; 0 for what does not occur.
-
-    Arguments:
-        counts: of each symbol.
-    """
+    """Lengths of the words of a Huffman code, in bits, at most 15; 0 for what does not occur."""
     counts = list(counts)
     while True:
         lengths = _huffman(counts)

@@ -71,11 +71,7 @@ def quantiles() -> NDArray[np.float32]:
 
 
 def candidates(seed: int, block: int, rows: range, columns: int) -> NDArray[np.float32]:
-    """Candidates of a block under the prior: standard normals ``(len(rows), columns)``.
-
-    Arguments:
-        seed, block, rows, columns: see :func:`~pyroccam.inference.relative_entropy.counter.halves`.
-    """
+    """Candidates of a block under the prior: standard normals ``(len(rows), columns)``."""
     return quantiles()[halves(seed, CANDIDATES, block, rows, columns)]
 
 

@@ -140,8 +140,6 @@ def select(
     L, Q = L or Level(), Q or Level()
     pair = posterior_of(model, guide, data)
     _refuse_levels(L, Q, guide, data)
-    if not isinstance(method, Method):
-        raise PyroccamError(f"method={method!r}", "one of inference.selection, such as Greedy()")
     if outer_steps * inner_steps < method.least:
         given = f"{outer_steps} outer steps of {inner_steps}"
         raise PyroccamError(f"{given}, with {method}", f"{method.least} inner steps or more")

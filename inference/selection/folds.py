@@ -23,13 +23,7 @@ CHECKS = 20  # draws of L that say whether the last training went well
 
 
 class FoldRows(Rows):
-    """Minibatches of every fold at once, stacked: ``(K, B, *)``.
-
-    Arguments:
-        x, y: rows of all folds.
-        parts: positions of the rows of each fold.
-        size: of a minibatch, at most.
-    """
+    """Minibatches of every fold at once, stacked: ``(K, B, *)``."""
 
     def __init__(self, x: Tensor, y: Tensor, parts: list[Tensor], size: int) -> None:
         self.parts = parts
@@ -100,17 +94,7 @@ class Folds(Objectives):
         return torch.stack([log_likelihood, kl / self.seen])
 
     def finish(self, data: Dataset, size: int, steps: int, lr: float, least: float) -> None:
-        """Train θ by L on all training rows, from where it began, with h as it is now.
-
-        Arguments:
-            size, steps: rows of a step, and how many.
-            lr: of the folds.
-            least: L of the folds, per observation.
-
-        Raises:
-            NonFiniteGradient: if L in the end is not finite, or a nat an observation below both
-                what it was at first and that of the folds.
-        """
+        """Train θ by L on all training rows, from where it began, with h as it is now."""
         L, _ = self.levels
         whole = Objectives(self.model, self.guide, (L, L), self.particles)
         whole.put({}, self.h)
@@ -125,9 +109,6 @@ class Folds(Objectives):
                 for theta in (first, search.theta)
             )
         if not math.isfinite(now) or now < min(before, least) - 1.0:
-            raise NonFiniteGradient(
-                f"L of {now:g} per observation after {steps} steps on all rows",
-                f"about {least:g}, as folds had",
-                "a smaller lr",
-            )
+            given = f"L of {now:g} per observation after {steps} steps on all rows"
+            raise NonFiniteGradient(given, f"about {least:g}, as folds had", "a smaller lr")
         whole.put(search.theta, search.h)

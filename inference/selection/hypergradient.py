@@ -188,18 +188,11 @@ def implicit(
         return {n: damping * p[n] - along for n, along in product(p)[0].items()}
 
     found = conjugate_gradient(system, v, tol=tol, max_iter=max_iter)
-    gradient = _plus(direct, 1.0, _second(inner, theta, h, inner_key)(found.x)[1])
+    second: Any = vjp(lambda t, g: grad(inner)(t, g, inner_key), theta, h)[1]  # (∇²_θh L)ᵀ v
+    gradient = _plus(direct, 1.0, second(found.x)[1])
     if not all(bool(t.isfinite().all()) for t in (*v.values(), *gradient.values())):
         raise NonFiniteGradient("a gradient through the maximum of L that is not finite")
     return gradient, found
-
-
-def _second(
-    inner: Objective, theta: dict[str, Tensor], h: dict[str, Tensor], key: Any
-) -> Callable[[Tensors], tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """v to ``(∇²_θ L v, (∇²_θh L)ᵀ v)``."""
-    found: Any = vjp(lambda t, g: grad(inner)(t, g, key), theta, h)[1]
-    return found
 
 
 def _path(
@@ -251,8 +244,3 @@ def _plus(x: Tensors, a: float, y: Tensors) -> dict[str, Tensor]:
 def _dot(x: Tensors, y: Tensors) -> float:
     """The inner product in double precision: in float32 the squares of small gradients vanish."""
     return float(sum((t.double() * y[n].double()).sum() for n, t in x.items()))
-
-
-def _finite(*parts: Tensors) -> bool:
-    """True if no number is NaN or infinite."""
-    return all(bool(t.isfinite().all()) for part in parts for t in part.values())

@@ -14,14 +14,7 @@ __all__ = ["Knob"]
 
 
 class Knob(widgets.VBox):
-    """A slider over the weights of the KL, above the figure of the path and what is left.
-
-    Arguments:
-        path: of a fit; the slider begins at its best point.
-
-    Attributes:
-        point: that is chosen.
-    """
+    """A slider over the weights of the KL, above the figure of the path and what is left."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.point = path, path.best()

@@ -15,11 +15,7 @@ __all__ = ["LayerWeight", "WeighedBound"]
 
 
 class LayerWeight(nn.Module):
-    """The weight of the KL of one layer, by its logarithm; 1 at first.
-
-    Arguments:
-        layer: its name.
-    """
+    """The weight of the KL of one layer, by its logarithm; 1 at first."""
 
     def __init__(self, layer: str) -> None:
         super().__init__()
@@ -39,12 +35,6 @@ class WeighedBound(Bound):
 
     whose logarithms are parameters beside those of the pair. Latents that are of no layer, such as
     random structure, have the weight 1.
-
-    Arguments:
-        model, guide: the pair.
-
-    Attributes:
-        weights: of the layers, in the order of their use.
     """
 
     def __init__(self, model: BayesianNetwork, guide: Any) -> None:

@@ -142,17 +142,9 @@ class Objectives:
     θ is what the guide learns, and weights of the network that are numbers; h what the priors learn
     (scales, probabilities of primitives) and the noise of a regression.
 
-    Arguments:
-        levels: L and Q.
-        particles: draws of the latents in an evaluation.
-
     Attributes:
         stacked: leading dimensions of θ, beside those of the parameters.
         kl_weights: gives the weights of the KL by layer, where they are learnt.
-
-    Raises:
-        PyroccamError: if there is nothing to learn at one of the levels, or the pair cannot be
-            traced.
     """
 
     model: BayesianNetwork

@@ -22,13 +22,7 @@ __all__ = ["Rows", "Search", "drawn"]
 
 
 class Rows:
-    """Minibatches of one size, of rows in random order.
-
-    Arguments:
-        data, split: whose rows.
-        size: of a batch; of all rows, if there are fewer.
-        seed: of the order of rows that are streamed.
-    """
+    """Minibatches of one size, of rows in random order."""
 
     def __init__(self, data: Dataset, split: str, size: int, seed: int = 0) -> None:
         count = data.counts[split] if split in data.counts else len(data.split(split)[0])
@@ -66,12 +60,6 @@ def _streamed(data: Dataset, size: int, seed: int) -> Iterator[tuple[Tensor, Ten
 
 class Search:
     """State of a selection.
-
-    Arguments:
-        objectives: L and Q.
-        rows: of the two.
-        steps: inner steps in an outer one.
-        lr, outer_lr: of θ and of h.
 
     Attributes:
         theta, h: now.

@@ -36,13 +36,7 @@ class _Slope(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What goes from one outer step to the next, beside θ and h.
-
-    Attributes:
-        slopes: of θ at h, by their keys.
-        log_spread: of the perturbations of h, by its names.
-        steps: of θ that were made.
-    """
+    """What goes from one outer step to the next, beside θ and h."""
 
     slopes: dict[str, Tensor]
     log_spread: dict[str, Tensor]

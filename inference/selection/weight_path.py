@@ -237,13 +237,7 @@ class Path(Sequence[PathPoint]):
 def path_figure(
     rows: Sequence[Mapping[str, Any]], chosen: int, split: str, over: str = "kl_weight"
 ) -> Figure:
-    """The figure of a path by its numbers, such as those in a result file.
-
-    Arguments:
-        rows: of :meth:`Path.to_json`.
-        chosen: position of the point that is marked.
-        split, over: of the path.
-    """
+    """The figure of a path by its numbers, such as those in a result file."""
     from ..figures.sizes import weight_path  # imports matplotlib
 
     layers = dict.fromkeys(name for row in rows for name in row["widths"])
@@ -296,8 +290,6 @@ def path(
     References:
         Grebenkova, Bakhteev, Strijov, ICAART 2023, of networks by λ out of one training.
     """
-    if not hasattr(fit, "guide"):
-        raise PyroccamError(f"A path of {type(fit).__name__}", "one fit, as inference.fit gives it")
     if fit.guide.traits.variable is None:
         fit.guide.condition(1.0)  # which says so
     if fit.guide.edges and fit.structure is None:

@@ -137,12 +137,7 @@ def save_weights(path: Path, **modules: nn.Module) -> None:
 
 
 def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tensor]]:
-    """The weights that a finished fit wrote, of ``model`` and ``guide``.
-
-    Raises:
-        CheckpointError: if it is gone, or no file of such weights.
-        DamagedFile: if it is not what was written.
-    """
+    """The weights that a finished fit wrote, of ``model`` and ``guide``."""
     path = folder / WEIGHTS
     if not path.is_file():
         raise CheckpointError(f"{folder} is a finished fit, but its {WEIGHTS} is gone")
@@ -174,11 +169,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
-    """The state that was saved, or ``None`` if there is none. Runs no pickled code.
-
-    Raises:
-        CheckpointError: if the file is not what was written.
-    """
+    """The state that was saved, or ``None`` if there is none. Runs no pickled code."""
     path = folder / CHECKPOINT
     if not path.exists():
         return None

@@ -32,12 +32,7 @@ def digest_of(path: Path) -> str:
 
 
 def write_digests(folder: Path, names: Iterable[str]) -> None:
-    """The digests of some files of a folder go to ``digests.json`` in it, instead of what is there.
-
-    Arguments:
-        folder: where the files are; they are written already.
-        names: of the files, relative to the folder, with ``/`` between parts.
-    """
+    """The digests of some files of a folder go to ``digests.json`` in it, in place of others."""
     found = {name: digest_of(_inside(folder, name)) for name in sorted(names)}
     text = json.dumps(found, indent=2) + "\n"
     write_whole(folder / FILE, lambda file: file.write(text), "w")
@@ -46,17 +41,9 @@ def write_digests(folder: Path, names: Iterable[str]) -> None:
 def check_digests(folder: Path, needed: Iterable[str] = (), may_lack: Iterable[str] = ()) -> bool:
     """Compare the files of a folder with what was written, where that was recorded.
 
-    Arguments:
-        folder: as :func:`write_digests` left it.
-        needed: names that must be among those that were recorded.
-        may_lack: names of files that may have been deleted since.
-
     Returns:
         ``True`` if all recorded files were compared; ``False`` if nothing was recorded: the folder
         has no ``digests.json``, as those written by older versions.
-
-    Raises:
-        DamagedFile: naming the first file that is missing or not what was written.
     """
     path = folder / FILE
     if not os.path.lexists(path):

@@ -61,9 +61,6 @@ def claimed(folder: Path) -> Iterator[None]:
     The operating system drops the lock with the process that holds it, so a killed run leaves a
     file but no lock: the next one takes it, and removes what was half written. What holds a folder
     may claim it again.
-
-    Raises:
-        FolderInUse: if another process, or another thread, writes into it; says which.
     """
     folder = Path(os.path.abspath(folder))
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,14 +93,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def confirm(path: Path) -> None:
-    """Refuse to write into a claimed folder that is no longer the one that was claimed.
-
-    Arguments:
-        path: that is about to be written, at any depth below the folder.
-
-    Raises:
-        FolderLost: if the folder was removed or replaced meanwhile.
-    """
+    """Refuse to write into a claimed folder that is no longer the one that was claimed."""
     path = Path(os.path.abspath(path))
     for folder, held in list(_held.items()):  # other threads may begin and end
         if path.is_relative_to(folder) and _found(folder / LOCK) != held.identity:

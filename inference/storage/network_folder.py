@@ -45,10 +45,6 @@ class MissingFile(PyroccamError, FileNotFoundError):
 def save(net: nn.Module, folder: str | Path) -> Path:
     """Write ``model.safetensors``, ``description.json`` and ``digests.json`` into ``folder``;
     returns the folder.
-
-    Arguments:
-        net: a pruned network, or any plain one that
-            :func:`~pyroccam.models.plain.description.describe` can describe.
     """
     folder = Path(folder)
     if isinstance(net, PrunedNetwork):
@@ -84,12 +80,6 @@ def load(
         stack: for a network of one's own, which a description cannot rebuild: the stack as it was
             built before training (its weights do not matter).
         likelihood: in the same way, where it is one's own.
-
-    Raises:
-        MissingFile: if a file is missing; a ``FileNotFoundError``.
-        DamagedFile: if a file is not what was written.
-        NetworkFolderError: if the description cannot be used, or the weights do not fit.
-        TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
     """
     folder = Path(folder)
     for name in (DESCRIPTION, TENSORS):
@@ -165,21 +155,15 @@ def _pruned(
     depth, outputs = (_whole(name, description[name]) for name in ("depth", "outputs"))
     known = stack is None
     if known and recipe is None:
-        raise NetworkFolderError(
-            f"{folder} holds a network of one's own, which its description cannot rebuild. "
-            "Pass load(folder, stack=...) with the DepthStack as it was built before training."
-        )
+        own_net = f"{folder} holds a network of one's own, which its description cannot rebuild"
+        raise NetworkFolderError(own_net, hint="load(folder, stack=...), as before training")
     own = description.get("likelihood")
     if own is not None and not (isinstance(own, str) and own.isidentifier()):
         raise PyroccamError(f"likelihood {shown(own)}")
     given = None if likelihood is None else type(likelihood).__name__
     ours = {kind.__name__: kind for kind in words().values()}
     if given != own and not (given is None and own in ours):
-        raise NetworkFolderError(
-            f"{folder} holds a network whose likelihood is "
-            + (f"{own}: pass" if own else "known: leave out")
-            + f" load(folder, likelihood=...), got {given}."
-        )
+        raise NetworkFolderError(f"{folder} with likelihood={given}", f"{own or 'none given'}")
     with torch.device("meta") if known else nullcontext():
         built = networks.build(recipe) if stack is None else stack
         if depth > built.max_depth:

@@ -25,11 +25,6 @@ class Watched:
     The file is appended to at once, so that a kill loses no row. A fit that goes on from a
     checkpoint repeats the rows after it, to the same bits: those that the file has are told to
     nobody again. A function that fails is said, and not called again: no training is lost for it.
-
-    Arguments:
-        folder: of the fit, or ``None``.
-        watch: what is told.
-        seed: of a fit among repeats, which stands in its rows.
     """
 
     def __init__(
@@ -42,11 +37,7 @@ class Watched:
         self.begun = False
 
     def begin(self, history: Sequence[Row]) -> None:
-        """Before the first row of a sitting.
-
-        Arguments:
-            history: rows that a checkpoint has; none of a fit that begins.
-        """
+        """Before the first row of a sitting."""
         self.begun = True
         rows = [*history] if self.folder is None else self._rows_of_file(self.folder, history)
         self.last = rows[-1]["epoch"] if rows else 0.0

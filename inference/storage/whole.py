@@ -16,12 +16,7 @@ __all__ = ["replacing", "write_whole"]
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to, which takes its place once the block is over.
-
-    Raises:
-        OSError: if it cannot be written, naming it: on a full disk the system does not.
-        FolderLost: if its folder was removed or replaced while it was claimed.
-    """
+    """A path beside ``path`` to write to, which takes its place once the block is over."""
     confirm(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")

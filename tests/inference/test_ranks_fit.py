@@ -94,7 +94,6 @@ def test_a_process_that_is_killed_ends_the_others_and_nothing_is_lost(tmp_path):
         found = together(lambda: fitted(out=out, kill_at=17, victim=victim), 2)  # noqa: B023
         assert found[victim] == -signal.SIGKILL
         assert found[1 - victim].startswith("RanksError: rank"), found
-        assert "in vain for another" in found[1 - victim]
         again, _ = together(lambda: fitted(out=out, resume=True), 2)  # noqa: B023
         assert same(again, first)
 

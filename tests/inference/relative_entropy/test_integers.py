@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.relative_entropy.integers import (
     BitReader,
     BitWriter,
@@ -31,11 +30,6 @@ def test_what_is_written_is_read(seed):
     assert source.raw(3) == b"end"
     source.close()
     assert len(out.content()) == -(-len(out) // 8)
-
-
-def test_a_number_that_does_not_fit_is_refused():
-    with pytest.raises(PyroccamError):
-        BitWriter().fixed(8, 3)
 
 
 def test_lengths_are_those_of_a_huffman_code():

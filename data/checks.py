@@ -109,13 +109,7 @@ def check_numeric(name: str, dtype: np.dtype) -> None:
 
 
 def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
-    """Refuses NaN, infinities, and numbers that become infinite in float32.
-
-    Arguments:
-        name: What to call `x` in the message.
-        x: Values (B, ...).
-        columns: Names of the columns, if there are any.
-    """
+    """Refuses NaN, infinities, and numbers that become infinite in float32, in values (B, ...)."""
     if not x.is_floating_point():
         return
     bad = ~torch.isfinite(x.float())
@@ -171,18 +165,13 @@ def _codes(missing: Missing) -> list[float]:
 def warn_of_wild_cells(
     title: str, train: Tensor, given: Mapping[str, Tensor], columns: Sequence[str] = ()
 ) -> None:
-    """Names cells of tables and sequences that would set the scale of their column alone.
+    """Names cells of all rows (B, C, ...), tables or sequences, that would set the scale of their
+    column alone, judged by training rows (N, C, ...).
 
     They lie farther from the median than 30 times the range of the other values, from the 0.5 to
     the 99.5 percentile and without two at each end at least; values that are the median are not
     among them, as most of a column may be zeros. Or they repeat a value that lies 3 times the range
     of all others off the next, as codes for missing values do.
-
-    Arguments:
-        title: What to call the data.
-        train: Values (N, C, ...) of the rows by which others are judged.
-        given: Values (B, C, ...) of all rows, by what they are called.
-        columns: Names of the columns, if there are any.
     """
     if train.ndim > 3 or not train.numel():
         return
@@ -224,12 +213,7 @@ def _at(ranked: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[str] = ()) -> None:
     """Inputs are tables (B, features), or have channels in dimension 1: sequences (B, channels,
-    length), images (B, channels, height, width), volumes.
-
-    Arguments:
-        ids: They are whole numbers to look up in a table.
-        columns: Names of the columns, if there are any.
-    """
+    length), images (B, channels, height, width), volumes; `ids` are whole numbers."""
     shape = tuple(x.shape)
     if x.ndim < 2:
         raise DataError(

@@ -62,11 +62,7 @@ class Fields:
 
     @classmethod
     def of(cls, where: str, x: Any) -> Fields:
-        """Those of a dict or a tuple of arrays (rows, ...).
-
-        Raises:
-            DataError: for a name that no argument can have, or an array without rows or numbers.
-        """
+        """Those of a dict or a tuple of arrays (rows, ...)."""
         named = isinstance(x, Mapping)
         parts = _parts(x)
         for name in parts:
@@ -90,11 +86,7 @@ class Fields:
         return cls(tuple(found), named)
 
     def pack(self, where: str, x: Any) -> Tensor:
-        """Inputs as one table (rows, columns), with the numbers that they have.
-
-        Raises:
-            DataError: for other inputs, shapes or kinds, or numbers that float32 cannot hold.
-        """
+        """Inputs as one table (rows, columns), with the numbers that they have."""
         if not are_several(x):
             raise DataError(f"{where} is a {type(x).__name__}", f"{self}")
         parts = _parts(x)
@@ -196,11 +188,8 @@ class Fields:
 
 
 def are_several(x: object, y: object = None) -> bool:
-    """True for a dict of arrays, or a tuple of them; not for a tuple of rows.
-
-    Arguments:
-        y: Targets, by which rows are told from inputs.
-    """
+    """True for a dict of arrays, or a tuple of them; not for a tuple of rows, by their targets
+    `y`."""
     if isinstance(x, Mapping):
         return True
     if not isinstance(x, tuple) or len(x) < 2 or not all(hasattr(one, "shape") for one in x):

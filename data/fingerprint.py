@@ -19,15 +19,10 @@ _BLOCK = 2048
 
 
 def fingerprint(**parts: Tensor | str) -> str:
-    """A fingerprint of tensors, by their names, shapes, number types and bytes.
+    """A fingerprint of tensors and texts, 32 hexadecimal digits, by names, shapes, number types and
+    bytes.
 
     Nothing is computed from the numbers, so it is the same on every machine.
-
-    Arguments:
-        parts: Tensors with at least one dimension, in any order of memory, or texts.
-
-    Returns:
-        32 hexadecimal digits.
     """
     state = hashlib.blake2b(digest_size=16)
     for name, value in parts.items():
@@ -48,15 +43,8 @@ def add_rows(state: Any, rows: Tensor) -> None:
 
 
 def known_rows(rows: Tensor, known: list[Tensor]) -> Tensor:
-    """Which rows are among known ones, bit for bit.
-
-    Arguments:
-        rows: Values (B, ...).
-        known: Tensors (N, ...) with rows of the same size.
-
-    Returns:
-        Truth values (B,), on the CPU.
-    """
+    """Which rows (B, ...) are among known ones (N, ...), bit for bit: truth values (B,) on the
+    CPU."""
     if rows.ndim < 2 or math.prod(rows.shape[1:]) != math.prod(known[0].shape[1:]):
         raise DataError(
             f"rows of shape {tuple(rows.shape[1:])}", f"{tuple(known[0].shape[1:])}, as in training"

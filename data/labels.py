@@ -32,16 +32,7 @@ def are_names(y: Any) -> bool:
 
 
 def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
-    """The number of each class that is named.
-
-    Arguments:
-        name: What to call `y` in the message.
-        y: Names (B,), of any array of text.
-        names: Those of all classes.
-
-    Returns:
-        Places in `names` (B,), int64.
-    """
+    """The number of each class that is named (B,): its place in the `names` of all, int64."""
     texts = np.asarray(y).astype(str)
     if texts.ndim != 1:
         raise DataError(f"{name} has shape {texts.shape}", "one class label a row, shape (rows,)")
@@ -52,16 +43,7 @@ def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
 
 
 def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
-    """Class labels: whole numbers 0, 1, ..., `classes` - 1.
-
-    Arguments:
-        name: What to call `y` in the message.
-        y: Labels (B,), of any number type.
-        classes: How many classes there are; None checks no upper end.
-
-    Returns:
-        The labels (B,) as int64.
-    """
+    """Class labels (B,) as int64: whole numbers 0, 1, ..., `classes` - 1, or of any size."""
     if y.ndim != 1:
         raise DataError(
             f"{name} has shape {tuple(y.shape)}", "one class label a row, shape (rows,)"
@@ -79,13 +61,7 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
 
 
 def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) -> int:
-    """The number of classes: as said, or as many as the labels show without a gap.
-
-    Arguments:
-        y: Training labels (B,), int64.
-        classes: The number, if somebody said it.
-        class_names: The names, if the classes have any.
-    """
+    """The number of classes: as said, or as many as training labels (B,) show without a gap."""
     if classes is not None:
         if class_names and len(class_names) != classes:
             raise DataError(f"{len(class_names)} class_names", f"{classes}, one a class")

@@ -33,11 +33,7 @@ class NoSize(PyroccamError):
 
 
 def allowed_bytes() -> int:
-    """The limit in force: of :func:`allowing`, of the environment, or the default.
-
-    Raises:
-        NoSize: if the environment says something that is no size.
-    """
+    """The limit in force: of :func:`allowing`, of the environment, or the default."""
     found = _asked.get()
     return found if found is not None else _size(os.environ.get(VARIABLE) or DEFAULT)
 
@@ -65,15 +61,7 @@ def allowing(most: int | str) -> Iterator[None]:
 
 
 def ask(count: float, what: str) -> None:
-    """Refuse to take `count` bytes for `what` where that is too many.
-
-    Arguments:
-        count: Bytes; infinity where they cannot even be counted.
-        what: Who asks, at the beginning of the message: a file, a layer.
-
-    Raises:
-        TooLarge: if it is more than :func:`allowed_bytes`.
-    """
+    """Refuse to take `count` bytes, which may be infinity, for `what` where that is too many."""
     most = allowed_bytes()
     if count > most:
         raise TooLarge(

@@ -14,12 +14,8 @@ _places: ContextVar[Any] = ContextVar("places_of_rows", default=None)
 
 @contextmanager
 def numbered(places: Any) -> Iterator[None]:
-    """Within it, checks call the rows that they are given by other numbers.
-
-    Arguments:
-        places: The number or name of each row; or a dict of these, by the ends of the names of what
-            is checked, such as "train" of "x_train"; None for their places.
-    """
+    """Within it, checks call the rows that they are given by other numbers or names: `places`, or
+    by the ends of the names of what is checked, such as "train" of "x_train", a dict of these."""
     token = _places.set(places)
     try:
         yield

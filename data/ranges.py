@@ -75,11 +75,7 @@ Seed = Annotated[int, Between(0, 2**63 - 1)]
 
 
 class Options:
-    """The base of a dataclass of options: what its types do not allow cannot be made.
-
-    Raises:
-        PyroccamError: naming the first field that its type does not allow.
-    """
+    """The base of a dataclass of options: what its types do not allow cannot be made."""
 
     def __post_init__(self) -> None:
         own: Any = type(self)
@@ -111,11 +107,7 @@ def checked(function: F) -> F:
 
 
 def check(name: str, value: object, kind: Any) -> None:
-    """Refuse a value that a type does not allow.
-
-    Raises:
-        PyroccamError: with what was given, and what is expected.
-    """
+    """Refuse a value that a type does not allow."""
     if not allows(kind, value):
         choices = [c for c in _choices(kind) if isinstance(c, str)]
         hint = nearest(value, choices) if isinstance(value, str) else ""

@@ -41,15 +41,7 @@ def record(data: Dataset) -> dict[str, Any]:
 
 
 def differences(data: Dataset, remembered: Any) -> list[str]:
-    """How `data` differs from what :func:`record` said of other data, in plain words.
-
-    Arguments:
-        data: The data that are there now.
-        remembered: The record.
-
-    Returns:
-        A phrase for each difference, without an order of importance.
-    """
+    """How `data` differs from what :func:`record` said of other data, in plain words."""
     _refuse_damage(remembered)
     now, then = record(data), remembered
     found = []

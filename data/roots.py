@@ -17,15 +17,8 @@ _CHUNK = 2**20
 
 
 def resolve_root(data_root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of all data files.
-
-    Arguments:
-        data_root: The folder; None takes the environment variable `PYROCCAM_DATA`, or else
-            `~/.cache/pyroccam`.
-
-    Returns:
-        The folder, which need not exist.
-    """
+    """The folder of all data files, which need not exist: as given, or of the environment variable
+    `PYROCCAM_DATA`, or else `~/.cache/pyroccam`."""
     chosen = data_root or os.environ.get("PYROCCAM_DATA") or "~/.cache/pyroccam"
     try:
         folder = Path(chosen).expanduser()
@@ -50,14 +43,11 @@ def refuse_no_file(path: Path) -> None:
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Turns what goes wrong while a library reads a file into one kind of error.
+    """Turns what goes wrong while a library reads a file, which should be `what`, into one kind of
+    error.
 
     On broken files readers raise whatever their parts happen to raise (`struct.error`,
     `NotImplementedError`, `RecursionError`, ...), and no list of those would be complete.
-
-    Arguments:
-        path: The file.
-        what: What it should be: "a whole gzip file".
     """
     if not path.is_dir():
         refuse_no_file(path)
@@ -77,17 +67,9 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def read_bytes(path: Path, times: float = 2.0) -> bytes:
-    """The content of a file, unpacked if its name ends in `.gz`.
-
-    Arguments:
-        path: The file.
-        times: Bytes that the caller takes at its peak for each byte of the content, itself
-            included. Twice the content is what reading alone takes.
-
-    Raises:
-        DataError: if it cannot be read.
-        TooLarge: if it asks for too much, as soon as that is known.
-    """
+    """The content of a file, unpacked if its name ends in `.gz`, for a caller that takes `times`
+    bytes for each of it at its peak, itself included: twice the content is what reading alone
+    takes."""
     packed = path.suffix == ".gz"
     parts, size = [], 0
     with (

@@ -205,12 +205,8 @@ def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor,
 
 
 def _unscaled(of: Dataset, kept: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of the test rows of a set, in their own units.
-
-    Arguments:
-        kept: Test rows of the sets that were made meanwhile, as they were: those of this one to the
-            bit, if it is among them. It is not where a function keeps what it made before.
-    """
+    """Inputs and targets of the test rows of a set, in their own units: to the bit if they are
+    among the rows `kept` meanwhile, as they are not where a function keeps what it made before."""
     scaling = of.scaling
     for x, y in reversed(kept):
         alike = len(x) == len(of.x_test) and y.numel() == of.y_test.numel()

@@ -67,17 +67,8 @@ def _quotas(counts: list[int], count: int) -> list[int]:
 def pick(
     rows: int, count: int, stream: torch.Generator, labels: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draws `count` of `rows` rows without replacement.
-
-    Arguments:
-        rows: How many rows there are.
-        count: How many to draw.
-        stream: Where the random numbers come from.
-        labels: Class labels (rows,); each class then keeps its share.
-
-    Returns:
-        Indices of the rows drawn and of the others, both in ascending order.
-    """
+    """Draws `count` of `rows` rows without replacement, of each class of `labels` (rows,) its
+    share: indices of the rows drawn and of the others, both in ascending order."""
     order = torch.randperm(rows, generator=stream)
     if labels is None:
         drawn = order[:count]
@@ -94,16 +85,9 @@ def pick(
 
 
 def pick_groups(groups: Tensor, count: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws whole groups: as many, in random order, as come nearest to `count` rows.
-
-    Arguments:
-        groups: The group of each row (rows,), numbered 0, 1, ... without a gap; at least two.
-        count: How many rows are wanted. At least one group is drawn, and one is left.
-        stream: Where the random numbers come from.
-
-    Returns:
-        Indices of the rows drawn and of the others, both in ascending order.
-    """
+    """Draws whole groups, as many, in random order, as come nearest to `count` rows, one at least,
+    and leaves one: indices of rows drawn and of the others, both ascending. Groups (rows,) are
+    numbered 0, 1, ... without a gap."""
     sizes = torch.bincount(groups)
     order = torch.randperm(len(sizes), generator=stream)
     drawn = int((sizes[order].cumsum(0)[:-1] - count).abs().argmin()) + 1
@@ -120,19 +104,12 @@ def carve(
     labels: Tensor | None = None,
     groups: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """Sets a share of the rows aside, at least one unless `fraction` is 0.
+    """Sets a share of the rows aside, at least one unless `fraction` is 0: indices of these and of
+    those that stay, in ascending order.
 
-    Arguments:
-        rows: How many rows there are.
-        fraction: The share to set aside.
-        seed: Which rows.
-        purpose: "val" or "test": names the option in messages, and the random stream.
-        labels: Class labels (rows,), to keep the share of each class.
-        groups: Array (rows,) of names or numbers; rows with the same one stay together, and
-            `labels` are not looked at. The share is then met as nearly as whole groups can.
-
-    Returns:
-        Indices of the rows set aside and of those that stay, in ascending order.
+    Each class of `labels` (rows,) keeps its share; or rows of the same one of `groups` (rows,) stay
+    together, and the share is met as nearly as whole groups can. `purpose`, "val" or "test", names
+    the option in messages, and the random stream.
     """
     name = f"{purpose}_fraction"
     count = max(1, round(fraction * rows)) if fraction else 0
@@ -179,14 +156,8 @@ class Scaling(NamedTuple):
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation along dimension 1, over all others.
-
-    Arguments:
-        x: Values (B, C, ...).
-
-    Returns:
-        Mean (C,) and population standard deviation (C,) in float64; 1 where `x` is constant.
-    """
+    """Mean (C,) and population standard deviation (C,) of values (B, C, ...) along dimension 1,
+    over all others, in float64; 1 where they are constant."""
     over = [d for d in range(x.ndim) if d != 1]
     each = x.numel() / x.shape[1]
     zero = torch.zeros(x.shape[1], dtype=torch.float64)
@@ -203,16 +174,8 @@ def constant_as_one(mean: Tensor, std: Tensor) -> Tensor:
 
 
 def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """(x - mean) / std along dimension 1.
-
-    Arguments:
-        x: Values (B, C, ...), or (B, C * m) of flattened images.
-        mean: (C,), float64.
-        std: (C,), float64.
-
-    Returns:
-        A new tensor of the shape of `x`, float32.
-    """
+    """(x - mean) / std along dimension 1, in float32, of values (B, C, ...), or (B, C * m) of
+    flattened images; by statistics (C,) in float64."""
     mean, std = along(mean, x), along(std, x)
     out = torch.empty(x.shape, dtype=torch.float32, device=x.device)
     for block, target in zip(x.split(_BLOCK), out.split(_BLOCK), strict=True):
@@ -221,16 +184,8 @@ def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def rescale(x: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
-    """Values on the scale of one mean and standard deviation, put on that of another.
-
-    Arguments:
-        x: Standardised values (B, C, ...), or (B, C * m) of flattened images.
-        old: Mean (C,) and standard deviation (C,) that `x` was scaled by, float64.
-        new: Those to scale it by.
-
-    Returns:
-        A tensor of the shape and type of `x`; `x` itself if the scale is the same.
-    """
+    """Values (B, C, ...), or (B, C * m), on the scale of one mean and standard deviation (C,), put
+    on that of another; `x` itself if the scale is the same."""
     if all(torch.equal(a, b) for a, b in zip(old, new, strict=True)):
         return x
     mean, std, new_mean, new_std = (along(statistic, x) for statistic in (*old, *new))

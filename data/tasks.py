@@ -21,16 +21,8 @@ FEW = 20
 
 
 def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
-    """Targets of any task but classification: (B, T), where (B,) is read as T = 1.
-
-    Arguments:
-        name: What to call `y` in the message.
-        y: Targets, of any number type.
-        task: Whose they are: counts are whole numbers from 0 on, those of labels 0 or 1.
-
-    Returns:
-        The targets (B, T), of a floating number type.
-    """
+    """Targets of any task but classification (B, T), where (B,) is read as T = 1, in a floating
+    type: counts are whole numbers from 0 on, those of labels 0 or 1."""
     y = y[:, None] if y.ndim == 1 else y
     if y.ndim != 2 or y.shape[1] == 0:
         raise DataError(f"{name} has shape {tuple(y.shape)}", "(rows,) or (rows, targets)")
@@ -55,10 +47,6 @@ def decide_task(name: str, *parts: Tensor) -> Task:
       whole numbers that repeat (three times or more on average) and are either few
       (labels that became floats: 0.0, 1.0, 2.0) or without a gap (labels of a hundred classes,
       or counts). There the task has to be said.
-
-    Arguments:
-        name: What to call `y` in the message.
-        parts: Targets of each split, of any number type and shape. Text is no tensor: it is labels.
     """
     if len({part.is_floating_point() for part in parts}) > 1:
         types = ", ".join(str(part.dtype).removeprefix("torch.") for part in parts)

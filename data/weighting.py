@@ -18,15 +18,7 @@ __all__ = ["by_class", "check_weights", "joined", "of_classes", "scaled"]
 
 
 def check_weights(name: str, weights: Any, count: int) -> Tensor:
-    """Weights are finite and not negative.
-
-    Arguments:
-        name: What to call them in the message.
-        weights: One for each of `count` rows or classes.
-
-    Returns:
-        (count,), float32.
-    """
+    """Weights (count,), finite and not negative, in float32."""
     found = as_tensor(name, weights)
     if found.shape != (count,):
         raise DataError(f"{name} has shape {tuple(found.shape)}", f"one weight each, ({count},)")
@@ -70,12 +62,8 @@ def by_class(data: Dataset, asked: Any) -> dict[str, Any]:
 
 
 def of_classes(data: Dataset, asked: Any, totals: Callable[[], Tensor]) -> Tensor:
-    """The weight of each class (C,), of which only ratios matter.
-
-    Arguments:
-        data, asked: See :func:`by_class`.
-        totals: Sums of the weights that the training rows of each class have so far (C,).
-    """
+    """The weight of each class (C,), of which only ratios matter, as :func:`by_class` is asked for
+    it; `totals` are sums of the weights that training rows of each class have so far (C,)."""
     if data.classes is None:
         found = f"class_weights={shown(asked)} for {data.task}"
         raise DataError(found, "classes")

@@ -41,14 +41,10 @@ KL_WEIGHT = "kl_weight"
 
 
 class ConditionalFactor(Factor):
-    """The posterior of a site whose parameters are functions of a number u in [0, 1].
+    """The posterior of a site whose parameters are functions of a number u in [0, 1], which all
+    begin with those of a factor that is copied.
 
     What it says of itself it says at one u, the usual one.
-
-    Arguments:
-        factor: of the site; every u begins with its parameters. A copy is made.
-        form: of the functions.
-        usual: u.
     """
 
     usual: Tensor

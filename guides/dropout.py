@@ -28,15 +28,8 @@ TINY = 1e-16
 
 
 class DropoutFactor(GaussianFactor):
-    r"""``N(θ, α θ²)``; α for each weight, each output or the whole layer.
-
-    Arguments:
-        loc: θ at the start.
-        log_alpha: at the start.
-        shape: of ``log α``, which broadcasts against θ.
-        limit: ``log α`` is kept within ± this.
-        learn: α is learnt, or stays.
-    """
+    """``N(θ, α θ²)``; α for each weight, each output or the whole layer, by a shape that broadcasts
+    against θ, with ``log α`` within ± limit."""
 
     log_alpha: Tensor
 

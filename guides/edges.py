@@ -30,10 +30,6 @@ __all__ = ["EdgeFactor", "StructureFamily"]
 class EdgeFactor(Factor):
     """The posterior of one edge with K primitives; a family of them is a class below this one.
 
-    Arguments:
-        prior: of the edge, whose probabilities it begins with.
-        temperature: that all edges use, where there is one.
-
     Attributes:
         word: name of the family; an :class:`~pyroccam.models.priors.EdgePrior` names that which is
             of its own kind.
@@ -57,11 +53,7 @@ class EdgeFactor(Factor):
             self.temperature = temperature
 
     def begin(self, reach: float) -> None:
-        """Begin where a :class:`StructureFamily` says, if it moves in closed form.
-
-        Raises:
-            PyroccamError: if it does not.
-        """
+        """Begin where a :class:`StructureFamily` says, if it moves in closed form."""
         raise PyroccamError(
             f"reach={reach:g} is of the depth of a models.BayesianStack, and a {self.word} begins "
             "where its prior is: leave it out."
@@ -84,11 +76,8 @@ class EdgeFactor(Factor):
         return _entropy(torch.stack([p, 1.0 - p]) if self._cube else p)
 
     def vertex(self, *, empty: bool = True) -> Tensor:
-        """The most probable vertex of the simplex or of the cube, zeros and ones ``(K,)``.
-
-        Arguments:
-            empty: it may have no primitive; otherwise it is the most probable that has one.
-        """
+        """The most probable vertex of the simplex or of the cube, zeros and ones ``(K,)``; of those
+        that have a primitive, unless it may be empty."""
         probs = self.probs()
         if self._cube and (empty or bool((probs > 0.5).any())):
             return (probs > 0.5).to(probs.dtype)

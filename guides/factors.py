@@ -48,11 +48,7 @@ class Factor(nn.Module):
         raise NotImplementedError
 
     def moments(self, power: float) -> tuple[Tensor, Tensor]:
-        """``E[v^p]`` and ``E[v^{2p}]``, elementwise.
-
-        Raises:
-            PyroccamError: for a power of which they are not known.
-        """
+        """``E[v^p]`` and ``E[v^{2p}]``, elementwise."""
         q = base(self())
         if power != 1.0:
             raise PyroccamError(
@@ -90,14 +86,8 @@ class GaussianFactor(Factor):
 
 
 class NormalFactor(GaussianFactor):
-    """Independent normals, or, of something positive, log-normals.
-
-    Arguments:
-        loc: at the start, of the shape of the site; of the logarithm, where ``positive``.
-        scale: at the start.
-        positive: log-normal.
-        max_scale: the scale never exceeds it.
-    """
+    """Independent normals, or, of something positive, log-normals, whose scale never exceeds a
+    limit."""
 
     def __init__(
         self, loc: Tensor, scale: float, *, positive: bool = False, max_scale: float = math.inf
@@ -158,10 +148,6 @@ class BandFactor(NormalFactor):
     of what is clamped it would run away. The limit has a gradient, so the data, too, move the
     level.
 
-    Arguments:
-        loc, scale, max_scale: see :class:`NormalFactor`; means beyond the limit begin there.
-        prior: of the layer, with levels of its ``weight``, which it learns.
-
     References:
         Achterhold et al. 2018, Variational network quantization, who clip after each step, and
         learn levels by the KL alone.
@@ -196,13 +182,8 @@ class BandFactor(NormalFactor):
 
 
 class GateFactor(Factor):
-    """Relaxed gates with logits of their own.
-
-    Arguments:
-        logits: at the start.
-        temperature: of the relaxation. The KL to a prior is in closed form where this is the same
-            number.
-    """
+    """Relaxed gates with logits of their own; the KL to a prior is in closed form where the
+    temperature is the same number."""
 
     temperature: float | Tensor
 

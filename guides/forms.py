@@ -41,31 +41,19 @@ def between_pivots(rows: Tensor, u: Tensor) -> Tensor:
 
 
 class Form:
-    """How a parameter depends on u.
-
-    Arguments:
-        pivots: of a broken line, if it has one.
-    """
+    """How a parameter depends on u."""
 
     def __init__(self, pivots: int) -> None:
         self.pivots = pivots
 
     def begin(self, p: Tensor) -> dict[str, Tensor]:
-        """Tensors that are trained, of which the value is ``p`` at every u; one is named ``own``.
-
-        Arguments:
-            p: a parameter, as an ordinary guide begins with it.
-        """
+        """Tensors that are trained, of which the value is ``p`` at every u; one is named
+        ``own``."""
         raise NotImplementedError
 
     def value(self, name: str, trained: Mapping[str, Tensor], u: Tensor) -> Tensor:
-        """The parameter at u.
-
-        Arguments:
-            name: of the parameter; that of a logarithm begins with ``log``.
-            trained: what :meth:`begin` gave, as it is by now.
-            u: ``()``.
-        """
+        """The parameter at u, ``()``, from what :meth:`begin` gave, as it is by now; the name of a
+        logarithm begins with ``log``."""
         raise NotImplementedError
 
 

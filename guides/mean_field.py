@@ -85,15 +85,7 @@ def suited(
     scale: float | None = None,
     max_scale: float = math.inf,
 ) -> Factor:
-    """The posterior that suits the support of a site.
-
-    Arguments:
-        scale: at the start, instead of the prior's suggestion.
-        max_scale: limit of a real site's scale.
-
-    Raises:
-        PyroccamError: for a support that nothing here covers.
-    """
+    """The posterior that suits the support of a site."""
     loc, suggested = start(layer, name, latent)
     scale = suggested if scale is None else scale
     support = latent.prior.support

@@ -155,13 +155,7 @@ class _Shared:
 
 
 class MeanKLFactor(GaussianFactor):
-    """The posterior of one site: a part of those of all weights.
-
-    Arguments:
-        posterior: of all weights.
-        part: which are those of the site.
-        layer, name: whose prior the site has.
-    """
+    """The posterior of one site: a part of those of all weights."""
 
     def __init__(
         self, posterior: BlockPosterior, part: slice, layer: BayesianLayer, name: str

@@ -33,11 +33,7 @@ BELOW, ABOVE = 0.9, 1.1  # the two thresholds of a switch, over their middle
 
 
 class PointFactor(Factor):
-    """A posterior of one value.
-
-    Arguments:
-        value: of what is learnt, at the start.
-    """
+    """A posterior of one value."""
 
     is_point = True
     no_density = "q is a point, which has no density"
@@ -56,12 +52,7 @@ class PointFactor(Factor):
 
 
 class DeltaFactor(PointFactor):
-    """A point.
-
-    Arguments:
-        value: at the start, unconstrained.
-        support: of the site.
-    """
+    """A point, which is unconstrained at the start."""
 
     def __init__(self, value: Tensor, support: Any = constraints.real) -> None:
         super().__init__(value)
@@ -72,12 +63,7 @@ class DeltaFactor(PointFactor):
 
 
 class MaskedFactor(PointFactor):
-    """A point, zero where it is not kept; there it has no gradient.
-
-    Arguments:
-        value: at the start.
-        kept: of its shape, bool.
-    """
+    """A point, zero where it is not kept; there it has no gradient."""
 
     kept: Tensor
 
@@ -128,12 +114,8 @@ class SwitchedFactor(PointFactor):
 
 
 class BookFactor(Factor):
-    """A point of few values: ``book[index]``, and zeros.
-
-    Arguments:
-        book: values at the start, ``(K,)``.
-        index: of each weight, in 0 ... K - 1; -1 for a weight that is and stays zero.
-    """
+    """A point of few values ``(K,)``: ``book[index]``, and zeros that stay zero where the index is
+    -1."""
 
     is_point = True
     no_density = PointFactor.no_density

@@ -40,12 +40,8 @@ _NO_DENSITY = {
 
 
 class ZeroMeanFactor(GaussianFactor):
-    """``w = σ ε``, ε symmetric about zero.
-
-    Arguments:
-        scale: σ at the start; a parameter of either sign, whose size counts.
-        noise: standard normal, uniform in (-1, 1), or ±1.
-    """
+    """``w = σ ε``, ε symmetric about zero: standard normal, uniform in (-1, 1), or ±1; σ is a
+    parameter of either sign, whose size counts."""
 
     # The logarithm of a prior's density is not asked for at zero.
     LEAST = 1e-12

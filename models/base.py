@@ -73,11 +73,8 @@ class Model(LocalModule):
 
     def counts(self, site: str, values: Mapping[str, Tensor]) -> Tensor | float:
         """One for draws in which a site counts, zero for those in which its posterior is its prior
-        whatever its value is, so that its density in both is left out.
-
-        Arguments:
-            values: of the latents, ``(S, *)``.
-        """
+        whatever its value is, so that its density in both is left out; from values of the latents,
+        ``(S, *)``."""
         return 1.0 if self.counting is None else self.counting.counts(site, values)
 
     def prior_numbers(self) -> object:
@@ -102,12 +99,8 @@ class Model(LocalModule):
         raise NotImplementedError
 
     def observed(self, outputs: Tensor, y: Tensor | None) -> tuple[Any, Tensor | None]:
-        """The distribution of targets for outputs ``(*, B, outputs)``, weighted if ``y`` has
-        weights, and the targets alone.
-
-        Arguments:
-            y: targets ``(B,)`` or ``(B, T)``, with a last column of weights or without.
-        """
+        """The distribution of targets for outputs ``(*, B, outputs)``, weighted if ``y``, ``(B,)``
+        or ``(B, T)``, has a last column of weights, and the targets alone."""
         made = self.part("likelihood")(outputs)
         if y is None or not self.weighted:
             return made, y

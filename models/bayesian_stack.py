@@ -32,9 +32,6 @@ __all__ = ["BayesianStack", "Exits"]
 class Exits(DepthStack):
     """A stack that mixes its exits, ``Σ_d γ_d f_d(x)``: of one depth where γ is a vertex.
 
-    Arguments:
-        stack: whose parts it shares.
-
     Attributes:
         gamma: with the one edge ``depth``, whose primitives are the depths; at first their mean.
     """
@@ -54,11 +51,7 @@ class Exits(DepthStack):
         return (self.gamma.of("depth")[:, None, None] * outputs).sum(0)
 
     def used_at(self, name: str) -> tuple[int, ...]:
-        """Depths at which a part of the stack is used.
-
-        Arguments:
-            name: of a module in it.
-        """
+        """Depths at which a part of the stack is used, by the name of a module in it."""
         kind, _, rest = name.partition(".")
         every = range(self.max_depth + 1)
         if kind == "blocks":

@@ -152,10 +152,6 @@ class Weighing(Messenger):
     Put it around guide and model together. A bound then has the weight times the KL of its sites;
     Pyro's ``TraceMeanField_ELBO`` takes the scale of a KL from the guide, ``Trace_ELBO`` from both.
 
-    Arguments:
-        sites: that are weighed.
-        within: a handler that goes around both as well, if any.
-
     Attributes:
         weights: of the KL by site, ``()`` each; others are left as they are. They are forgotten at
             the exit.

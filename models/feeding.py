@@ -95,11 +95,7 @@ def feed_like(net: nn.Module, other: nn.Module) -> nn.Module:
 
 
 def refuse_several(data: Any, what: str) -> None:
-    """Refuse data of several inputs of a row, for a model of another kind.
-
-    Raises:
-        PyroccamError: with a model that takes them.
-    """
+    """Refuse data of several inputs of a row, for a model of another kind."""
     if (found := getattr(data, "fields", None)) is not None:
         raise PyroccamError(
             f"A {what} takes one input of a row, and these have several: {found}.\n"

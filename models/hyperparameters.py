@@ -69,13 +69,10 @@ class Number:
 
 
 class Numbering(Weighing):
-    """A number that a guide draws when it is called, in place of that of the model.
+    """A number that a guide draws when it is called, in place of that of the model, in slots of its
+    own modules: copy both at once.
 
     Put it around guide and model together; at the exit the model has its own again.
-
-    Arguments:
-        slots: where the number stands, in the modules of the model itself: copy both at once.
-        within: a handler that goes around both as well, if any.
     """
 
     def __init__(self, slots: Iterable[Slot], within: Any = None) -> None:
@@ -103,12 +100,8 @@ def numbers_of_weights(
     layers: Mapping[str, BayesianLayer], record: Callable[[str, float], None]
 ) -> dict[str, Number]:
     """The numbers ``prior.NAME`` of the priors of layers: arguments of a prior that stand in its
-    layers as they are given, and in nothing else.
-
-    Arguments:
-        layers: by name.
-        record: writes an argument and its value into what the model was made with.
-    """
+    layers as they are given, and in nothing else. ``record`` writes one into what the model was
+    made with."""
     found: dict[str, list[tuple[BayesianLayer, float]]] = {}
     for layer in layers.values():
         for name, value in _arguments(layer).items():

@@ -16,12 +16,8 @@ __all__ = ["changed", "give_copies", "own_copies"]
 
 
 def changed(t: Tensor, before: Tensor, version: int) -> bool:
-    """A pass has written to a tensor.
-
-    Arguments:
-        before: a copy of it.
-        version: of it, before the pass; what goes through ``.data`` or NumPy leaves it.
-    """
+    """A pass has written to a tensor, of which there is a copy and its version from before; what
+    goes through ``.data`` or NumPy leaves the version."""
     return t._version != version or not torch.allclose(t, before, rtol=0, atol=0, equal_nan=True)
 
 

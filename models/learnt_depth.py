@@ -208,11 +208,8 @@ class LearntDepth(Model):
 def log_likelihood_by_depth(
     model: Model, x: Tensor, y: Tensor, *, batch_size: int = 1024
 ) -> Tensor:
-    """``Σ_n log p(y_n | x_n, d)`` at every depth, streamed, in the module's present mode.
-
-    Returns:
-        ``(D + 1,)``, float64, in nats.
-    """
+    """``Σ_n log p(y_n | x_n, d)`` at every depth, ``(D + 1,)``, float64, in nats; streamed, in the
+    module's present mode."""
     device = next(model.parameters()).device
     total: Tensor | None = None
     for rows in range(0, x.shape[0], batch_size):

@@ -71,11 +71,8 @@ class LocalModule(PyroModule):
 
 
 def numbers_of(module: nn.Module, without: Iterable[str] = ()) -> Numbers:
-    """A copy of all parameters and buffers, statistics included, whoever made them.
-
-    Arguments:
-        without: names of parts that are left out.
-    """
+    """A copy of all parameters and buffers, statistics included, whoever made them; without those
+    of some parts, by name."""
     out = tuple(without)
     return {
         name: tensor.detach().clone()
@@ -86,12 +83,8 @@ def numbers_of(module: nn.Module, without: Iterable[str] = ()) -> Numbers:
 
 @torch.no_grad()
 def put_back(module: nn.Module, numbers: Numbers) -> None:
-    """Give a module, or a copy of it, the numbers that it had; what it had not then stays.
-
-    Arguments:
-        module: on any device, of any type.
-        numbers: by :func:`numbers_of`.
-    """
+    """Give a module, or a copy of it, on any device and of any type, the numbers that it had; what
+    it had not then stays."""
     for name, tensor in _named(module).items():
         if name in numbers:
             tensor.copy_(numbers[name])
@@ -109,11 +102,7 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
 
 
 def refuse_without_values(net: nn.Module) -> None:
-    """Refuse numbers of a network that are not made yet, have no memory, or half precision.
-
-    Raises:
-        PyroccamError, NetworkError: naming it.
-    """
+    """Refuse numbers of a network that are not made yet, have no memory, or half precision."""
     for name, t in itertools.chain(net.named_parameters(), net.named_buffers()):
         if is_lazy(t):
             raise PyroccamError(

@@ -45,11 +45,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """Wait for the turn of this thread, and have it; a thread that has it has it at once.
-
-    Raises:
-        Busy: if another thread keeps it for minutes.
-    """
+    """Wait for the turn of this thread, and have it; a thread that has it has it at once."""
     state = _state
     if not state.lock.acquire(blocking=False):
         with state.counting:
@@ -75,15 +71,8 @@ def turn() -> Iterator[None]:
 
 @contextmanager
 def fitting(*trained: object) -> Iterator[None]:
-    """Have the turn for a fit. Within a fit, of a callback for one, another may run.
-
-    Arguments:
-        trained: the modules that it trains.
-
-    Raises:
-        Busy: if a fit is running in another thread, at once.
-        PyroccamError: if a fit that is running trains one of them.
-    """
+    """Have the turn for a fit of some modules; a fit in another thread refuses at once. Within a
+    fit, of a callback for one, another may run."""
     state, me = _state, threading.current_thread()
     with state.counting:
         outer = state.fitting

@@ -44,12 +44,7 @@ class _Header(NamedTuple):
 
 
 class Archive:
-    """An open archive.
-
-    Arguments:
-        path: The file, for messages.
-        content: The same, open.
-    """
+    """An open archive, and its path for messages."""
 
     def __init__(self, path: Path, content: zipfile.ZipFile) -> None:
         self.path, self._content = path, content
@@ -64,12 +59,7 @@ class Archive:
         return list(self._members)
 
     def read(self, names: Sequence[str]) -> list[np.ndarray]:
-        """The arrays of these names.
-
-        Raises:
-            DataError: if one is missing, holds no numbers or is not whole.
-            TooLarge: if they ask for more memory than may be taken.
-        """
+        """The arrays of these names, whole and of numbers."""
         if missing := [name for name in names if name not in self._members]:
             found = f"{self.path} has no {listed(missing)}, only {listed(self.names)}"
             raise DataError(found, f"the arrays {listed(names)}")

@@ -38,19 +38,8 @@ _BYTE = 2
 
 
 def read_table(path: Path, as_text: Sequence[str] = ()) -> pd.DataFrame:
-    """Reads a table; names lose the blanks around them.
-
-    Arguments:
-        path: The file.
-        as_text: Names of columns whose fields stay texts, if there are such columns.
-
-    Returns:
-        The table, in which fields without a value are NaN.
-
-    Raises:
-        DataError: if it is no table, or its columns cannot be told apart by their names.
-        TooLarge: if it asks for more memory than may be taken.
-    """
+    """Reads a table, in which fields without a value are NaN; columns `as_text` stay texts, and
+    names lose the blanks around them."""
     content = read_bytes(path, _BYTE)
     if b"\0" in content:
         raise DataError(f"{path} is no text: it holds zero bytes", "a table in UTF-8")
@@ -156,17 +145,9 @@ def selected(
 def encoded(
     path: Path, frame: pd.DataFrame, texts: Sequence[str], known: Mapping[str, list[str]]
 ) -> tuple[np.ndarray, list[str], dict[str, list[str]]]:
-    """Inputs of a table: its numbers, and behind them 0 or 1 for each value of a text.
-
-    Arguments:
-        path: The file.
-        frame: Columns of inputs.
-        texts: Those whose values are texts.
-        known: The values in training, if these are other rows.
-
-    Returns:
-        Inputs (rows, columns) in float64, the names of their columns, and the values of texts.
-    """
+    """Inputs of a table (rows, columns) in float64: its numbers, and behind them 0 or 1 for each
+    value of a text, those `known` from training if there are; the names of the columns; and the
+    values of texts."""
     words = {name: frame[name].astype(str).str.strip() for name in texts}
     values = {name: known.get(name) or sorted(words[name].unique()) for name in texts}
     for name in texts:

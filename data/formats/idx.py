@@ -33,17 +33,6 @@ def read_idx(path: Path, dims: int) -> Tensor:
 
     The header is big-endian: two zero bytes, the number type (8 for unsigned bytes), the
     number of dimensions, then each dimension in four bytes. The values follow in C order.
-
-    Arguments:
-        path: The file; unpacked if its name ends in `.gz`.
-        dims: How many dimensions it must have: 3 for images, 1 for labels.
-
-    Returns:
-        The array, uint8.
-
-    Raises:
-        DataError: naming the file and what is wrong with it.
-        TooLarge: if it asks for more memory than may be taken.
     """
     content = read_bytes(path, _TIMES)
     start = 4 + 4 * dims

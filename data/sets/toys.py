@@ -72,13 +72,7 @@ def spirals(
 
 
 def first_train(x: Tensor, y: Tensor, n_train: int, **options: Any) -> Dataset:
-    """The data set whose first rows train; the rows come in random order.
-
-    Arguments:
-        x, y: Inputs and targets of all rows.
-        n_train: Rows that are not for testing.
-        options: Of :meth:`Dataset.from_tensors`.
-    """
+    """The data set whose first rows train; the rows come in random order."""
     return Dataset.from_tensors(x[:n_train], y[:n_train], x[n_train:], y[n_train:], **options)
 
 
@@ -128,10 +122,6 @@ def wiggle(n: AtLeastTwo = 300, noise: Finite = 0.25, seed: Seed = 0) -> tuple[T
 
     Returns:
         Inputs (n, 1) and targets (n, 1), float64.
-
-    Raises:
-        DataError: if a number makes no sense.
-        TooLarge: if there are too many points.
 
     References:
         Antorán, Allingham, Hernández-Lobato: Depth Uncertainty in Neural Networks (2020).

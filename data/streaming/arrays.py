@@ -43,9 +43,6 @@ class Arrays:
 
     Files are read by offset, into memory that is let go again: pages of a mapped file would count
     as memory of the process for as long as nobody else needs them.
-
-    Arguments:
-        folder: Of the files.
     """
 
     by_piece = True
@@ -70,11 +67,8 @@ class Arrays:
         return np.union1d(block, self.starts)
 
     def read(self, places: Places) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of rows, as they are in the files.
-
-        Arguments:
-            places: Of the rows (B,); those that follow each other are read together.
-        """
+        """Inputs and targets of rows (B,), as they are in the files; those that follow each other
+        are read together."""
         x, y = (np.empty((len(places), *one.shape[1:]), one.dtype) for one in self.files[0])
         number = np.searchsorted(self.starts, places, side="right") - 1
         breaks = np.flatnonzero((np.diff(places) != 1) | (np.diff(number) != 0)) + 1

@@ -46,11 +46,7 @@ class Items(OfPairs):
         return edges_of(self.rows, 1)
 
     def read(self, places: Places) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of rows, as the data set gives them.
-
-        Arguments:
-            places: Of the rows (B,).
-        """
+        """Inputs and targets of rows (B,), as the data set gives them."""
         wanted = places.tolist()
         if hasattr(self.dataset, "__getitems__"):
             found = self.dataset.__getitems__(wanted)

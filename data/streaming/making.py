@@ -328,11 +328,8 @@ def _aside(
     numbers: int,
     opened: Callable[[Any], Source],
 ) -> tuple[list[Places], list[Pair | None]]:
-    """Places of rows that are taken out for validation and tests, and rows that were given.
-
-    Arguments:
-        numbers: In the inputs of a row.
-    """
+    """Places of rows that are taken out for validation and tests, and rows that were given;
+    `numbers` are those in the inputs of a row."""
     places: list[Places] = []
     given: list[Pair | None] = []
     taken = 0
@@ -468,12 +465,7 @@ def _weights(rows: _Rows, summary: Summary, like: Tensor | None = None) -> Tenso
 
 def _refuse_another_scale(plain: Tensor, tried: Tensor, dtype: torch.dtype) -> None:
     """Refuse transformed inputs that are no longer in the units of the source, by which they are
-    scaled: bytes divided by 255, for one.
-
-    Arguments:
-        plain, tried: Scaled inputs, before and after the transformation.
-        dtype: Of the source.
-    """
+    scaled: bytes divided by 255, for one."""
     spread = float(plain.std())
     if not spread > 0:
         return

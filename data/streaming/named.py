@@ -116,13 +116,8 @@ def _stamps(path: Path) -> list[tuple[str, int, int]]:
 
 
 def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
-    """All rows of files, in their order, to be read as those of another set; and the names of their
-    classes, if they have their own.
-
-    Arguments:
-        path: As of :func:`load_stream`; of a folder that holds several sets, `test` is meant.
-        like: Whose columns, targets and classes are meant.
-    """
+    """All rows of files, or of the folder `test` of several sets, in their order, to be read as
+    those of another set; and the names of their classes, if they have their own."""
     if _form(path / "train"):  # several sets, of which one is to be predicted
         parts = _parts(path)
         if "test" not in parts:

@@ -106,11 +106,7 @@ class Pairs:
         self.form: Form | None = None
 
     def read(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Inputs (B, ...) and targets in a batch.
-
-        Arguments:
-            batch: A pair of tensors, or a dict of tensors.
-        """
+        """Inputs (B, ...) and targets in a batch, a pair of tensors or a dict of them."""
         if isinstance(batch, Mapping):
             return self._of_dict(batch)
         if not isinstance(batch, tuple | list) or len(batch) != 2:

@@ -75,11 +75,8 @@ class Passing(OfPairs):
         yield from self._counted(0, 0)
 
     def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
-        """Batches of one pass, whose rows are shuffled among as many as are held.
-
-        Arguments:
-            seed, epoch, bounds: See :meth:`~pyroccam.data.Dataset.batches`.
-        """
+        """Batches of one pass, whose rows are shuffled among as many as are held; see
+        :meth:`~pyroccam.data.Dataset.batches`."""
         yield from cut(self._shuffled(seed, epoch), 0, bounds)
 
     def take(self, rows: Places) -> tuple[Tensor, Tensor]:

@@ -62,14 +62,9 @@ class Shuffle:
         self.rows = int(edges[-1])
 
     def pieces(self, seed: int, epoch: int, start: int = 0) -> Iterator[Piece]:
-        """Pieces of an epoch, from that on which holds the row at a place in its order.
+        """Pieces of an epoch, from that on which holds the row at the place `start` in its order.
 
         Nothing that comes before it is computed, so that an epoch is taken up where it stood.
-
-        Arguments:
-            seed: Of the order.
-            epoch: Whose order it is.
-            start: The place.
         """
         blocks = torch.randperm(
             len(self.edges) - 1, generator=generator(seed, f"blocks of epoch {epoch}")

@@ -226,9 +226,6 @@ class Streamed(Dataset):
         """The same data with some of the training rows, evenly spread, all in memory.
 
         Validation and test rows, and the scale of all, stay as they are.
-
-        Arguments:
-            rows: How many, or all that there are. What can only be iterated is gone through.
         """
         count = min(rows, self.N)
         places = np.linspace(0, self.N - 1, count).round().astype(np.int64)

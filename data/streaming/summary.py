@@ -71,12 +71,9 @@ class Moments:
         self.count = total
 
     def statistics(self, fields: Fields | None = None) -> tuple[Tensor, Tensor]:
-        """Mean (C,) and population standard deviation (C,); 1 of what is constant.
-
-        Arguments:
-            fields: Of several inputs, whose columns these are: those of a channel have its mean and
-                deviation, and whole numbers and truth values what leaves them as they are.
-        """
+        """Mean (C,) and population standard deviation (C,); 1 of what is constant. Columns of
+        several inputs have those of their channel, and whole numbers and truth values what leaves
+        them as they are."""
         mean, variance = self.mean, self.squares / self.count
         if fields is not None:
             mean, variance = fields.gathered(mean, variance)
@@ -120,13 +117,7 @@ def summarise(
     class_names: Sequence[str] = (),
     ids: bool = False,
 ) -> Summary:
-    """Goes through all training rows once.
-
-    Arguments:
-        reader: Of the rows.
-        task: Whose targets they have.
-        classes, class_names, ids: See :meth:`~pyroccam.data.Dataset.from_tensors`.
-    """
+    """Goes through all training rows once."""
     inputs, targets = Moments(), Moments()
     seen: Counter[int] = Counter()
     weight, weights_seen = 0.0, Counter[int]()

@@ -28,13 +28,7 @@ _NARROW = {"float", "halffloat", "bool", "int8", "uint8", "int16", "uint16"}
 
 
 class Tables:
-    """Rows of one Parquet file, or of those in a folder in the order of their names.
-
-    Arguments:
-        path: The file, or the folder.
-        columns: Names of the columns that are inputs, targets and weights.
-        class_names: Of targets that are text.
-    """
+    """Rows of one Parquet file, or of those in a folder in the order of their names."""
 
     by_piece = True
 
@@ -75,11 +69,8 @@ class Tables:
             )
 
     def read(self, places: Places) -> tuple[Tensor, Tensor]:
-        """Inputs (B, columns), float32 or, where a column is, float64, and targets of rows.
-
-        Arguments:
-            places: Of the rows (B,); each row group of theirs is read once.
-        """
+        """Inputs (B, columns), float32 or, where a column is, float64, and targets of rows (B,);
+        each row group of theirs is read once."""
         parquet = _pyarrow()
         groups = np.searchsorted(self.edges, places, side="right") - 1
         xs: np.ndarray | None = None

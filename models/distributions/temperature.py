@@ -46,9 +46,6 @@ class Temperature(nn.Module):
     A KL between relaxed distributions is in closed form where they have the *same* temperature,
     which is recognised by its being the same tensor: so prior and guide hold this one module. It is
     a submodule of the model alone; the others have it by :func:`lend`.
-
-    Arguments:
-        asked: a number or a schedule.
     """
 
     value: Tensor
@@ -72,11 +69,7 @@ class Temperature(nn.Module):
 
 
 class LearntTemperature(nn.Module):
-    """A temperature that is a parameter, that of a variational posterior.
-
-    Arguments:
-        start: positive.
-    """
+    """A temperature that is a parameter, that of a variational posterior."""
 
     def __init__(self, start: float) -> None:
         super().__init__()

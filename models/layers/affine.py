@@ -37,10 +37,6 @@ KNOWN = ", ".join(kind.__name__ for kind in AFFINE if kind is not Matrix)
 class Affine:
     """The function of a layer: affine in its weight and bias, for any values of them.
 
-    Arguments:
-        name: of the layer in its network.
-        layer: of a type in ``AFFINE``.
-
     Attributes:
         shape: what a prior needs to know.
         feature_dim: of the channels, in inputs and outputs.

@@ -14,14 +14,9 @@ __all__ = ["discretised", "filled", "primitive_sizes", "structures"]
 
 
 def discretised(net: nn.Module, choice: Mapping[str, str | Sequence[str]]) -> nn.Module:
-    """The network with plain ones in place of its graphs; a change in place, but for the network
-    that is a graph itself.
-
-    Arguments:
-        net: with graphs in it, or a graph.
-        choice: as for :meth:`StructureGraph.discretise`, by the names that
-            :func:`structures` gives to edges.
-    """
+    """The network with plain ones in place of its graphs, by a choice as for
+    :meth:`StructureGraph.discretise` with the names that :func:`structures` gives to edges; a
+    change in place, but for the network that is a graph itself."""
     owners = structures(net)  # before the first of them is replaced
     places = net.named_modules(remove_duplicate=False)  # a graph may stand at several
     graphs = [(n, m) for n, m in places if isinstance(m, StructureGraph)]

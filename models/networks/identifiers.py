@@ -21,9 +21,6 @@ K = TypeVar("K", bound=Hashable)
 def identifiers(texts: Mapping[K, str]) -> dict[K, str]:
     """An identifier of Python for each text, in their order, so that the same texts give the same.
 
-    Arguments:
-        texts: any, by what they are of; they may be alike.
-
     Example:
         >>> identifiers({1: "conv 3", 2: "conv-3", 3: "class"})
         {1: 'conv_3', 2: 'conv_3_2', 3: 'class_2'}
@@ -36,12 +33,7 @@ def identifiers(texts: Mapping[K, str]) -> dict[K, str]:
 
 
 def distinct(wanted: Mapping[K, str], taken: Iterable[str] = ()) -> dict[K, str]:
-    """Names that each asks for, with a number behind what is taken.
-
-    Arguments:
-        wanted: by what it is of.
-        taken: that none may have.
-    """
+    """Names that each asks for, with a number behind what is taken."""
     used = set(taken)
     # Those that get what they ask for come first: a number is never another's own name.
     firsts = {ask: key for key, ask in reversed([*wanted.items()]) if ask not in used}

@@ -13,11 +13,7 @@ __all__ = ["One", "Zero"]
 
 class Zero(nn.Module):
     """Zeros of the shape of the input, or of one output channel in ``stride`` places: an edge that
-    may be left out.
-
-    Arguments:
-        stride: of the places of an image.
-    """
+    may be left out."""
 
     @checked
     def __init__(self, stride: Count = 1) -> None:

@@ -47,9 +47,6 @@ class Gammas(nn.Module):
     """How much each primitive of each edge counts: one buffer ``(K,)`` by edge.
 
     Graphs that share this module share their structure, each with primitives of its own.
-
-    Arguments:
-        primitives: their names by edge.
     """
 
     def __init__(self, primitives: Mapping[str, Sequence[str]]) -> None:
@@ -347,13 +344,8 @@ class StructureGraph(nn.Module):
 
 
 def _write(graph: fx.Graph, function: Aggregation, parts: list[fx.Node], edges: int) -> fx.Node:
-    """Write an aggregation as the operations themselves, so that what is left is torch alone.
-
-    Arguments:
-        parts: of the edges that are left.
-        edges: of the vertex, all of them: an edge that is left out gives zeros, and counts in a
-            mean.
-    """
+    """Write an aggregation as the operations themselves, so that what is left is torch alone: of
+    the parts of edges that are left, where all edges of the vertex count in a mean."""
     if function is concatenate:
         return parts[0] if len(parts) == 1 else graph.call_function(torch.cat, (parts, 1))
     if function not in (add, mean):

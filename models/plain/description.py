@@ -277,11 +277,7 @@ def _graph(nodes: list[Any], roots: dict[str, Any]) -> fx.Graph:
 
 
 def _known_tensor(target: str, roots: dict[str, Any]) -> None:
-    """A tensor that is used directly: a root itself, or a tensor of a module that is a root.
-
-    Raises:
-        DescriptionError: if it is neither.
-    """
+    """A tensor that is used directly: a root itself, or a tensor of a module that is a root."""
     if target in roots:
         return
     path, _, last = target.rpartition(".")

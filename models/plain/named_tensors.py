@@ -20,23 +20,15 @@ _ORDER = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"
 
 
 def state(net: nn.Module, description: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors a description needs, by name; of those that are tied the first.
-
-    Arguments:
-        net: the network that was described, or the rebuilt one.
-        description: of :func:`describe`.
-    """
+    """The tensors that a description needs of its network, by name; of those that are tied the
+    first."""
     found = dict(tensors_of(net, description["modules"]))
     found.update((name, attribute(net, name)) for name in description["direct"])
     return {k: v.detach() for k, v in found.items() if k not in description["tied"]}
 
 
 def fill(net: nn.Module, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Put tensors into a rebuilt network, in place; tied names share one parameter.
-
-    Raises:
-        DescriptionError: if names, shapes or dtypes are not those of the description.
-    """
+    """Put tensors into a rebuilt network, in place; tied names share one parameter."""
     expected = state(net, description)
     dtypes = declared_dtypes(description, expected)
     if set(expected) != set(tensors):
@@ -61,16 +53,8 @@ def fill(net: nn.Module, description: Mapping[str, Any], tensors: Mapping[str, T
 def declared_dtypes(
     description: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, torch.dtype]:
-    """The dtype that a description says of each tensor: float32 if nothing else.
-
-    Arguments:
-        description: of :func:`describe`.
-        tensors: of :func:`state`; those of modules have a dtype that the module can use.
-
-    Raises:
-        DescriptionError: for whole numbers in place of others, which no module can use, and for
-            other numbers where a module counts.
-    """
+    """The dtype that a description says of each tensor of :func:`state`: float32 if nothing else,
+    and of those of modules one that the module can use."""
     said = description["dtypes"]
     if odd := set(said) - set(tensors):
         raise DescriptionError(f"it says the dtype of {shown(min(odd))}, which it does not have.")
@@ -84,11 +68,7 @@ def declared_dtypes(
 
 
 def checked_shape(shape: Any) -> list[int]:
-    """A shape that a file says, if it is one.
-
-    Raises:
-        DescriptionError: if it is not a list of whole numbers from 0 on, of 64 dimensions at most.
-    """
+    """A shape that a file says, a list of whole numbers from 0 on, of 64 dimensions at most."""
     good = isinstance(shape, list) and len(shape) <= 64
     if not good or not all(
         isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape

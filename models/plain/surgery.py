@@ -108,9 +108,6 @@ def trace(net: nn.Module, inputs: int | tuple[str, ...] = 1) -> fx.GraphModule:
         inputs: how many tensors ``forward`` is called with, or the names of those arguments. Its
             other parameters keep their defaults, where these are numbers, texts or ``None``, and
             are none of the graph.
-
-    Raises:
-        PyroccamError: if its path depends on the data.
     """
     takes = inspect.signature(net.forward).parameters
     own = [*takes][:inputs] if isinstance(inputs, int) else inputs
@@ -155,9 +152,6 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     It has the class of ``net``, unless ``plan.reshapes`` asks for another forward: then it is a
     :class:`torch.fx.GraphModule` traced in evaluation mode, without the parameters of ``forward``
     that keep their defaults.
-
-    Raises:
-        PyroccamError: if the plan does not fit the network.
     """
     small = copy.deepcopy(net)
     graphed = trace(small.eval(), plan.inputs) if plan.reshapes else None

@@ -176,11 +176,7 @@ def _length(x: Any) -> Any:
 
 
 def _lengths_as_sizes(graph: fx.Graph) -> None:
-    """Write ``len(x)`` of a tensor as ``x.size(0)``, which descriptions know.
-
-    Raises:
-        DescriptionError: for the length of what may be no tensor.
-    """
+    """Write ``len(x)`` of a tensor as ``x.size(0)``, which descriptions know."""
     for node in graph.nodes:
         if node.op != "call_function" or node.target is not len:
             continue

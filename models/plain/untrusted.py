@@ -23,18 +23,11 @@ class NotJSON(PyroccamError):
 
 
 def parsed(text: bytes, what: str, paths: bool = False) -> Any:
-    """The data of a JSON text: no NaN, no number beyond what a float holds, no name twice, no half
-    of a character, no deeper than Python can walk.
+    """The data of a JSON text in UTF-8: no NaN, no number beyond what a float holds, no name twice,
+    no half of a character, no deeper than Python can walk.
 
-    Arguments:
-        text: UTF-8.
-        what: The file or part of it, which begins the message.
-        paths: Whether it names files, whose names may hold bytes that are no text: Python reads
-            such a byte as half of a character.
-
-    Raises:
-        NotJSON: if it is anything else.
-        TooLarge: if it would take more memory than a file may ask for.
+    Names of files, for ``paths``, may hold bytes that are no text, which Python reads as halves of
+    characters. ``what`` begins the message.
     """
     ask(_TAKES * len(text), what)
     try:

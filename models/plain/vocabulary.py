@@ -150,11 +150,7 @@ def arguments_of(module: nn.Module) -> dict[str, Any]:
 
 
 def make(kind: str, arguments: dict[str, Any]) -> nn.Module:
-    """Build a module from its words.
-
-    Raises:
-        DescriptionError: for an unknown kind, or arguments other than those of that kind.
-    """
+    """Build a module from its words."""
     if not isinstance(kind, str) or kind not in _MODULE_NAMED:
         raise DescriptionError(f"unknown module {shown(kind)}; known: {', '.join(_MODULE_NAMED)}.")
     built = _MODULE_NAMED[kind]
@@ -174,12 +170,8 @@ def make(kind: str, arguments: dict[str, Any]) -> nn.Module:
 
 
 def checked_name(name: Any, *, dotted: bool = False) -> str:
-    """``name`` if it is a plain identifier, or a dotted path of identifiers and numbers.
-
-    Raises:
-        DescriptionError: otherwise. A graph is turned into source code, so a name with anything
-            else in it could smuggle code in.
-    """
+    """``name`` if it is a plain identifier, or a dotted path of identifiers and numbers: a graph is
+    turned into source code, and anything else in a name could smuggle code in."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         raise DescriptionError(f"{shown(name)} is not a name.")
     for part in name.split(".") if dotted else [name]:
@@ -191,11 +183,7 @@ def checked_name(name: Any, *, dotted: bool = False) -> str:
 
 
 def dtype_named(word: Any) -> torch.dtype:
-    """``float32`` to ``torch.float32``.
-
-    Raises:
-        DescriptionError: if torch has no such dtype.
-    """
+    """``float32`` to ``torch.float32``."""
     found = getattr(torch, word, None) if isinstance(word, str) else None
     if not isinstance(found, torch.dtype):
         raise DescriptionError(f"unknown dtype {shown(word)}.")
@@ -203,11 +191,7 @@ def dtype_named(word: Any) -> torch.dtype:
 
 
 def encode(value: Any) -> Any:
-    """An argument of a node or module as JSON.
-
-    Raises:
-        DescriptionError: for a value that is no plain data.
-    """
+    """An argument of a node or module as JSON."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -230,11 +214,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
-    """The inverse of :func:`encode`.
-
-    Raises:
-        DescriptionError: for anything :func:`encode` does not write.
-    """
+    """The inverse of :func:`encode`."""
     if value is None or isinstance(value, bool | int | str | float):
         return value
     if isinstance(value, list):
@@ -262,11 +242,7 @@ def decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
 
 
 def checked_call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse ``getattr`` of anything but a shape, and ``to`` anything but another kind of numbers.
-
-    Raises:
-        DescriptionError: if it asks for more.
-    """
+    """Refuse ``getattr`` of anything but a shape, and ``to`` anything but another kind of numbers."""
     if function == "to" and (kwargs or [type(a) for a in args[1:]] != [torch.dtype]):
         raise DescriptionError(f"to{shown(args[1:])} is not allowed; only to a dtype.")
     if function != "getattr":

@@ -41,11 +41,7 @@ class LayerShape:
 
     @property
     def groups(self) -> int:
-        """Number of groups.
-
-        Raises:
-            PyroccamError: for a layer without groups.
-        """
+        """Number of groups."""
         if self.group_dim is None:
             raise PyroccamError(
                 f"Layer {self.name!r} with weights of shape {tuple(self.weight)} has no groups "
@@ -111,19 +107,12 @@ class LayerPrior(nn.Module):
         return {} if self.layer.bias is None else {"bias": self.standard(self.layer.bias, start)}
 
     def begin_at(self, weight: Tensor) -> None:
-        """Let what is learnt begin at the weights that the network has; nothing does by default.
-
-        Arguments:
-            weight: of the layer, in its shape.
-        """
+        """Let what is learnt begin at the weights that the network has; nothing does by default."""
 
     def updated(self, normals: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
-        """MacKay's update of what is learnt: set it, where it has one, and say so.
-
-        Arguments:
-            normals: by name of a latent the means and the standard deviations of its weights, under
-                a normal at the peak of the joint density.
-        """
+        """MacKay's update of what is learnt: set it, where it has one, and say so; from means and
+        standard deviations of the weights of each latent under a normal at the peak of the joint
+        density."""
         return False
 
     def latents(self) -> Mapping[str, Latent]:
@@ -154,11 +143,7 @@ class WeightPrior(Options):
 
     @classmethod
     def from_words(cls, argument: str) -> WeightPrior:
-        """The prior with its first argument, which is a number or a word.
-
-        Raises:
-            PyroccamError, ValueError: for what it cannot be.
-        """
+        """The prior with its first argument, which is a number or a word."""
         make: Callable[[float | str], WeightPrior] = cls
         try:
             value: float | str = float(argument)
@@ -175,11 +160,7 @@ class WeightPrior(Options):
         return self
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
-        """The prior of one layer.
-
-        Raises:
-            PyroccamError: where the prior does not go with the layer.
-        """
+        """The prior of one layer."""
         raise NotImplementedError
 
 

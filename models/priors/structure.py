@@ -111,14 +111,7 @@ class StructurePrior(Options):
             check("temperature", asked, Positive)
 
     def for_edges(self, primitives: Mapping[str, Sequence[str]]) -> dict[str, EdgePrior]:
-        """The priors of edges, by name.
-
-        Arguments:
-            primitives: their names by edge.
-
-        Raises:
-            PyroccamError: for probabilities that do not fit an edge.
-        """
+        """The priors of edges, by name, from the names of their primitives."""
         own = type(self).__name__
         asked: float | Annealed | None = getattr(self, "temperature", None)
         shared = None if asked is None else Temperature(asked)

@@ -84,13 +84,8 @@ class Heads(nn.Module):
 
 
 class AttentionWeights(nn.Module):
-    """The probabilities with which heads look at keys: ``(B, T, S)`` averaged over the heads, or
-    ``(B, heads, T, S)``.
-
-    Arguments:
-        heads: number of heads, of equal sizes.
-        scale: as of :class:`Heads`.
-    """
+    """The probabilities with which heads of equal sizes look at keys: ``(B, T, S)`` averaged over
+    the heads, or ``(B, heads, T, S)``; see :class:`Heads`."""
 
     def __init__(self, heads: int, scale: float) -> None:
         super().__init__()
@@ -131,12 +126,9 @@ def _added(query: Tensor, heads: int, *masks: Tensor | None) -> Tensor | None:
 
 
 class Attention(nn.Module):
-    """An ``nn.MultiheadAttention`` whose four weights are linear layers: ``q_proj``, ``k_proj``,
-    ``v_proj`` and ``out_proj``; called as that is, with batches.
-
-    Arguments:
-        packed: the module whose numbers it takes; without ``bias_k`` and ``add_zero_attn``.
-    """
+    """An ``nn.MultiheadAttention`` without ``bias_k`` and ``add_zero_attn``, whose four weights are
+    linear layers: ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj``; called as that is, with
+    batches."""
 
     def __init__(self, packed: nn.MultiheadAttention) -> None:
         super().__init__()
@@ -164,11 +156,8 @@ class Attention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Outputs, and the weights if they are needed (without dropout).
-
-        Arguments:
-            is_causal: a hint on the mask, which has to be given.
-        """
+        """Outputs, and the weights if they are needed (without dropout); ``is_causal`` is a hint on
+        the mask, which has to be given."""
         if is_causal and attn_mask is None:
             raise PyroccamError("is_causal=True says what attn_mask= is: give the mask too.")
         if not self.batch_first:

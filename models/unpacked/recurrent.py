@@ -84,9 +84,6 @@ class Recurrent(nn.Module):
 
     Called as torch's is, with batches of sequences, and gives what that gives; the last states one
     by one, in a tuple, where a cut has left layers of different numbers of units.
-
-    Arguments:
-        packed: the module whose numbers it takes; without projections of an LSTM.
     """
 
     def __init__(self, packed: nn.RNNBase) -> None:

@@ -14,9 +14,6 @@ class EncoderLayer(nn.Module):
 
     Torch's own takes the weights of its parts in evaluation mode, and asks which kinds they are.
 
-    Arguments:
-        packed: the layer whose parts it takes.
-
     References:
         Vaswani et al. 2017, arXiv:1706.03762; Xiong et al. 2020, arXiv:2002.04745, for
         normalisation first.
@@ -60,11 +57,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """An ``nn.TransformerEncoder`` of the same layers, under the same names; never nested.
-
-    Arguments:
-        packed: the encoder whose layers it takes, unpacked already.
-    """
+    """An ``nn.TransformerEncoder`` of the same layers, under the same names; never nested."""
 
     def __init__(self, packed: nn.TransformerEncoder) -> None:
         super().__init__()

@@ -104,14 +104,11 @@ def _is_normalised(found: Any) -> bool:
 
 def unpacked(net: nn.Module, names: Collection[str] | None = None) -> nn.Module:
     """The network with attention, layers of transformers and recurrent layers of torch made of
-    linear ones; it is changed, and computes the same.
+    linear ones, but for those in which none of the layers is that are asked for; it is changed, and
+    computes the same.
 
     Left as they are: subclasses, attention with ``add_bias_kv`` or ``add_zero_attn``, an LSTM with
     projections.
-
-    Arguments:
-        names: of layers that are asked for; what none of them is in stays as it is. By default
-            everything is unpacked.
     """
     for kind, make in _KINDS.items():
         # The innermost first: what is outside holds what was made.

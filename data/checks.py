@@ -119,11 +119,8 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
     row, *place = (int(i) for i in bad.nonzero()[0])
     value = float(x[(row, *place)])
     where = _where(name, row, place, columns)
-    raise DataError(
-        f"{name} has {count} value(s) that are NaN, infinite or beyond float32, "
-        f"the first at {where}: {value}",
-        "finite numbers only",
-    )
+    found = f"{name} has {count} value(s) that are NaN, infinite or beyond float32"
+    raise DataError(f"{found}, the first at {where}: {value}", "finite numbers only")
 
 
 def _where(name: str, row: int, place: Sequence[int], columns: Sequence[str]) -> str:
@@ -216,10 +213,7 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[s
     length), images (B, channels, height, width), volumes; `ids` are whole numbers."""
     shape = tuple(x.shape)
     if x.ndim < 2:
-        raise DataError(
-            f"{name} has {x.ndim} dimension(s), shape {shape}",
-            "(rows, features), or (rows, channels, ...) such as (rows, channels, height, width)",
-        )
+        raise DataError(f"{name} has shape {shape}", "(rows, features) or (rows, channels, ...)")
     if 0 in shape:
         raise DataError(f"{name} is empty, shape {shape}", "at least one row and one feature")
     check_finite(name, x, columns if x.ndim == 2 and len(columns) == x.shape[1] else ())
@@ -238,8 +232,5 @@ def check_pair(x_name: str, x: Tensor, y_name: str, y: Tensor) -> None:
     """Inputs and targets have one row each."""
     here, rows = (len(one) if one.ndim else 0 for one in (x, y))
     if here != rows or not x.ndim:
-        raise DataError(
-            f"{x_name} has {here} rows (shape {tuple(x.shape)}) but {y_name} has {rows} "
-            f"(shape {tuple(y.shape)})",
-            "one target for each row",
-        )
+        found = f"{x_name} has shape {tuple(x.shape)} but {y_name} {tuple(y.shape)}"
+        raise DataError(found, "one target for each row")

@@ -344,11 +344,7 @@ class Dataset:
         return replace(self, **by_class(self, class_weights))
 
     def refuse_weights(self, what: str) -> None:
-        """Refuse `what` where rows have weights, and it would mean nothing.
-
-        Raises:
-            DataError: if they have.
-        """
+        """Refuse `what` where rows have weights, and it would mean nothing."""
         if self.weighted:
             reason = "rows that count the same: a weighted likelihood is no density of the targets"
             raise DataError(f"{what} of rows with weights", reason)
@@ -360,10 +356,8 @@ class Dataset:
             DataError: if the inputs differ in shape.
         """
         if self.input_shape != other.input_shape:
-            raise DataError(
-                f"inputs {self.input_shape} of {self.name}",
-                f"{other.input_shape}, as in {other.name}",
-            )
+            found = f"inputs {self.input_shape} of {self.name}"
+            raise DataError(found, f"{other.input_shape}, as in {other.name}")
         own, new = self.scaling, other.scaling
         changed: dict[str, Any] = {}
         for split in _SPLITS:
@@ -409,18 +403,10 @@ class Dataset:
         return known_rows(x, [self.x_train, self.x_val])
 
     def refuse_another_kind(self, expected: Dataset) -> None:
-        """Refuse to stand in for data on which a network was trained.
-
-        Raises:
-            DataError: if the task, the shape of the inputs or the number of outputs differs.
-        """
+        """Refuse to stand in for data on which a network was trained."""
         kinds = [(d.task, d.input_shape, d.outputs, d.fields) for d in (self, expected)]
         if kinds[0] != kinds[1]:
-            raise DataError(
-                f"{self!r}",
-                f"the kind of {expected!r}, on which the network was trained: task, input shape "
-                "and number of classes or targets must be the same",
-            )
+            raise DataError(f"{self!r}", f"the kind of {expected!r}")
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{count} {split}" for split, count in self.counts.items())
@@ -521,18 +507,14 @@ class Dataset:
             check_pair(f"x_{s}", x[s], f"y_{s}", y[s])
             x[s] = x[s] if ids else with_channel(x[s])
             if x[s].shape[1:] != x["train"].shape[1:]:
-                raise DataError(
-                    f"x_{s} has inputs of shape {tuple(x[s].shape[1:])}",
-                    f"{tuple(x['train'].shape[1:])} as in x_train",
-                )
+                expected = f"{tuple(x['train'].shape[1:])} as in x_train"
+                raise DataError(f"x_{s} has inputs of shape {tuple(x[s].shape[1:])}", expected)
         rows, *shape = x["train"].shape
         if rows < 2:
             raise DataError("x_train has 1 row", "at least 2 training rows")
         if columns and shape != [len(columns)]:
-            raise DataError(
-                f"{len(columns)} columns for inputs of shape {tuple(shape)}",
-                "one name a feature of a table",
-            )
+            found = f"{len(columns)} columns for inputs of shape {tuple(shape)}"
+            raise DataError(found, "one name a feature of a table")
         if task is None and (called or classes is not None):
             task = "classification"
         elif task is None:
@@ -556,10 +538,8 @@ class Dataset:
             y = {s: check_amounts(f"y_{s}", one, task) for s, one in y.items()}
             for s, one in y.items():
                 if one.shape[1] != y["train"].shape[1]:
-                    raise DataError(
-                        f"y_{s} has {one.shape[1]} target(s) a row",
-                        f"{y['train'].shape[1]} as in y_train",
-                    )
+                    expected = f"{y['train'].shape[1]} as in y_train"
+                    raise DataError(f"y_{s} has {one.shape[1]} target(s) a row", expected)
 
         given = {part: {f"{part}_{s}": of[s] for s in of} for part, of in (("x", x), ("y", y))}
         if "val" in x:

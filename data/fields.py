@@ -109,10 +109,7 @@ class Fields:
             whole = one.kind == "int64" and part.numel() > 0
             largest = max(int(part.max()), -int(part.min())) if whole else 0
             if largest > _EXACT:
-                raise DataError(
-                    f"{name} holds {largest}, or its negative, which float32 cannot",
-                    f"whole numbers up to {_EXACT}",
-                )
+                raise DataError(f"{name} holds ±{largest}", f"whole numbers up to {_EXACT}")
             exact = part.dtype == torch.float64
             columns.append((part if exact else part.float()).reshape(rows, one.size))
         return torch.cat(columns, 1)

@@ -76,8 +76,6 @@ def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) ->
     count = int(seen[-1]) + 1
     if len(seen) < count:
         gap = int((seen != torch.arange(len(seen))).nonzero()[0])
-        raise DataError(
-            f"y_train has no row of class {gap}, though labels go up to {count - 1}",
-            "labels 0, 1, 2, ... without a gap",
-        )
+        found = f"y_train has labels up to {count - 1}, and none is {gap}"
+        raise DataError(found, "labels 0, 1, 2, ... without a gap")
     return count

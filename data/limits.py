@@ -64,11 +64,9 @@ def ask(count: float, what: str) -> None:
     """Refuse to take `count` bytes, which may be infinity, for `what` where that is too many."""
     most = allowed_bytes()
     if count > most:
-        raise TooLarge(
-            f"{what} asks for {_shown(count)} of memory",
-            f"at most {_shown(most)}",
-            f"{VARIABLE}={_enough(count)}, if it is to be trusted with that",
-        )
+        enough = f"{math.ceil(count / 2**30)}GB" if count < 2**60 else "..."
+        found = f"{what} asks for {_shown(count)} of memory"
+        raise TooLarge(found, f"at most {_shown(most)}", f"{VARIABLE}={enough}")
 
 
 def _size(text: int | str) -> int:
@@ -85,7 +83,3 @@ def _shown(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:,.0f} bytes"
-
-
-def _enough(count: float) -> str:
-    return f"{math.ceil(count / 2**30)}GB" if count < 2**60 else "..."

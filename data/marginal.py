@@ -27,12 +27,7 @@ class Marginal(NamedTuple):
 
     @classmethod
     def of(cls, y: Tensor, classes: int | None) -> Marginal:
-        """That of targets in memory.
-
-        Arguments:
-            y: Labels (N,), or targets (N, T).
-            classes: Number of classes; None for other targets.
-        """
+        """That of targets in memory: labels (N,) of classes, or targets (N, T)."""
         if classes is not None:
             return cls(len(y), torch.bincount(y, minlength=classes), None, None)
         amounts = y.double()

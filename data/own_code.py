@@ -49,10 +49,6 @@ def attribute(module: str, function: str) -> Any:
 
     A module is looked for in the present folder, too. A file is read once, with its folder among
     those of modules. What code of a person's own raises is passed on.
-
-    Raises:
-        ModuleNotFoundError: if there is no such module, or one that it imports.
-        FileNotFoundError: if there is no such file.
     """
     if not module.endswith(".py"):
         with looked_for_beside(module):

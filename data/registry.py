@@ -241,10 +241,8 @@ def _own(name: str) -> Loader:
     try:
         found = attribute(module, function)
     except (ModuleNotFoundError, FileNotFoundError) as error:
-        raise DataError(
-            f"{name}: {module} cannot be imported ({error})",
-            "a module that is installed or in this folder, or the path of a .py file",
-        ) from error
+        expected = "a module that is installed or in this folder, or the path of a .py file"
+        raise DataError(f"{name}: {module} cannot be imported ({error})", expected) from error
     if not callable(found):
         raise DataError(f"{name}: {module} has no function {function!r}", "the name of one")
     try:
@@ -261,10 +259,8 @@ def _own(name: str) -> Loader:
         with looked_for_beside(module):  # which it may import only now
             made = found(**options)
         if not isinstance(made, Dataset):
-            raise DataError(
-                f"{name} gives a {type(made).__name__}",
-                "what data.stream, data.load or data.Dataset.from_tensors gives",
-            )
+            expected = "what data.stream, data.load or data.Dataset.from_tensors gives"
+            raise DataError(f"{name} gives a {type(made).__name__}", expected)
         return made
 
     by_name = [p.replace(kind=kinds.KEYWORD_ONLY, annotation=kinds.empty) for p in taken]

@@ -268,9 +268,7 @@ def _scaled(key: str, x: Tensor, like: Dataset) -> Tensor:
         return standardise(x, mean, std)
     if len(shape) > 1 and (x[0].numel(),) == wanted and shape[0] == len(mean):
         return standardise(x, mean, std).flatten(1)
-    raise DataError(
-        f"{key} has inputs of shape {shape}", f"{wanted}, as in {like.name}, which was trained on"
-    )
+    raise DataError(f"{key} has inputs of shape {shape}", f"{wanted}, as in {like.name}")
 
 
 def far_off(new: Dataset) -> list[str]:

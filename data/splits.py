@@ -115,22 +115,15 @@ def carve(
     count = max(1, round(fraction * rows)) if fraction else 0
     numbered = None if groups is None else number_groups(groups, rows)
     if numbered is None or not count:
-        if rows - count < 2:
-            raise _too_few(name, fraction, rows - count, rows)
-        return pick(rows, count, generator(seed, purpose), labels)
-    if int(numbered.max()) == 0:
+        aside, stay = pick(rows, count, generator(seed, purpose), labels)
+    elif int(numbered.max()) == 0:
         raise DataError(f"{name}={fraction} of rows that are all of one group", "at least 2 groups")
-    aside, stay = pick_groups(numbered, count, generator(seed, purpose))
+    else:
+        aside, stay = pick_groups(numbered, count, generator(seed, purpose))
     if len(stay) < 2:
-        raise _too_few(name, fraction, len(stay), rows)
+        found = f"{name}={fraction} leaves {len(stay)} of {rows} rows for training"
+        raise DataError(found, "at least 2 training rows")
     return aside, stay
-
-
-def _too_few(name: str, fraction: float, left: int, rows: int) -> DataError:
-    """The error for a share that leaves too little to train on."""
-    return DataError(
-        f"{name}={fraction} leaves {left} of {rows} rows for training", "at least 2 training rows"
-    )
 
 
 def number_groups(groups: Any, rows: int) -> Tensor:

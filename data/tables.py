@@ -204,10 +204,8 @@ def _refuse_dummies(path: Path, frame: pd.DataFrame) -> None:
         if np.max(ones) > 1 or count == len(frame.columns):
             return
         if count > 1 and (alike or np.min(ones) == 1):
-            raise DataError(
-                f"{path} has no target= and ends with dummies, {listed(frame.columns[-count:])}",
-                "target=NAME",
-            )
+            found = f"{path} ends with dummies, {listed(frame.columns[-count:])}"
+            raise DataError(found, "target=NAME")
 
 
 def _read_target(

@@ -50,10 +50,7 @@ def decide_task(name: str, *parts: Tensor) -> Task:
     """
     if len({part.is_floating_point() for part in parts}) > 1:
         types = ", ".join(str(part.dtype).removeprefix("torch.") for part in parts)
-        raise DataError(
-            f"{name} and the targets of other splits are of the types {types}",
-            "one type, or task="
-        )  # fmt: skip
+        raise DataError(f"{name} and other splits are of the types {types}", "one type, or task=")
     y = torch.cat([part.flatten() for part in parts])
     if y.dtype == torch.bool:
         return "classification"
@@ -68,9 +65,6 @@ def decide_task(name: str, *parts: Tensor) -> Task:
     repeats = 1 < len(values) <= y.numel() // 3
     if repeats and (few or gapless):
         first = ", ".join(f"{value:g}" for value in values[:3].tolist())
-        raise DataError(
-            f"{name} has {len(values)} distinct whole numbers ({first}, ...): class labels, or "
-            "amounts?",
-            "task='classification' or task='regression'",
-        )
+        found = f"{name} has {len(values)} distinct whole numbers ({first}, ...)"
+        raise DataError(found, "task='classification' or task='regression'")
     return "regression"

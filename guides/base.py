@@ -136,21 +136,14 @@ class Guide(LocalModule):
         self.refuse(model)
 
     def refuse(self, model: object) -> None:
-        """Refuse a model that it is not for.
-
-        Raises:
-            PyroccamError: naming both, and a guide that goes with the model.
-        """
+        """Refuse a model that it is not for by a PyroccamError."""
         name = f"guides.{type(self).__name__}"
         if not isinstance(model, Model):
-            raise PyroccamError(
-                f"{name} is for models.{self.covers.__name__}, got {type(model).__name__}."
-            )
+            found = f"{name} of a {type(model).__name__}"
+            raise PyroccamError(found, f"a models.{self.covers.__name__}")
         if not isinstance(model, self.covers):
-            raise PyroccamError(
-                f"{name} and models.{type(model).__name__} do not go together: use "
-                f"guides.{model.usual_guide}(model)."
-            )
+            found = f"{name} of a models.{type(model).__name__}"
+            raise PyroccamError(found, f"guides.{model.usual_guide}(model)")
 
     @property
     def traits(self) -> Traits:
@@ -193,12 +186,8 @@ class Guide(LocalModule):
         return {}
 
     def rebuild(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
-        """A new guide of the same kind for another model.
-
-        Arguments:
-            model: of the new guide.
-            names: of its layers, by those of this one where they differ.
-        """
+        """A new guide of the same kind for another model, with names of its layers by those of this
+        one where they differ."""
         return self._again(model, self.arguments())
 
     def _again(self, model: Model, arguments: dict[str, Any]) -> Self:
@@ -209,32 +198,20 @@ class Guide(LocalModule):
         return type(self)(model, **arguments)
 
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
-        """Refuse a model, or settings, that it cannot be trained with.
-
-        Arguments:
-            batches: of an epoch.
-
-        Raises:
-            PyroccamError: for a model of another kind.
-            ValueError: for another model of the kind, or settings that have nothing to act on.
-        """
+        """Refuse a model, or settings, that it cannot be trained with, in so many batches of an
+        epoch, by a PyroccamError."""
         self.refuse(model)
         name = f"guides.{type(self).__name__}(model)"
         if made_from_another(self, model):
-            raise PyroccamError(
-                f"The guide was made from another {type(model).__name__}, and begins where that "
-                f"one does: make it from this model, {name}, or copy both at once, "
-                "copy.deepcopy((model, guide))."
-            )
+            found = f"the guide was made from another {type(model).__name__}"
+            raise PyroccamError(found, name, "copy.deepcopy((model, guide)) of both at once")
         usual = {"kl_warmup": 0.0, "kl_weight": 1.0}
         changed = [name for name, value in usual.items() if getattr(settings, name) != value]
         # Without latents it has no KL, and none has a gradient where a single q moves by itself.
         alone = self.traits.moves is not None and not model.random_weights
         if changed and (alone or not self.latents()):
-            raise PyroccamError(
-                f"{changed[0]}={getattr(settings, changed[0])!r} of {name}, without a KL to weigh",
-                repr(usual[changed[0]]),
-            )
+            found = f"{changed[0]}={getattr(settings, changed[0])!r} of {name}"
+            raise PyroccamError(f"{found}, without a KL to weigh", repr(usual[changed[0]]))
 
 
 class NetworkGuide(Guide):
@@ -359,10 +336,8 @@ class NetworkGuide(Guide):
         self.refuse(model)
         if self.latents() != model.latents():
             odd = sorted({*self.latents()} ^ {*model.latents()})
-            raise PyroccamError(
-                f"The guide was made for another network (sites such as {odd[:1]}): make it from "
-                f"this model, guides.{type(self).__name__}(model)."
-            )
+            found = f"a guide of another network (sites such as {odd[:1]})"
+            raise PyroccamError(found, f"guides.{type(self).__name__}(model)")
         super().check(model, settings, batches)
         held = self.schedule.held
         if self.traits.moves and settings.kl_warmup > held:
@@ -373,10 +348,8 @@ class NetworkGuide(Guide):
         tied = [vars(self.edge(site)).get("temperature") for site in self.edges]
         own = [prior.temperature for prior in model.structure.values()]
         if any(isinstance(t, Temperature) and all(t is not o for o in own) for t in tied):
-            raise PyroccamError(
-                f"The guide was made from another {type(model).__name__}, whose temperature it "
-                "has: copy both at once, copy.deepcopy((model, guide))."
-            )
+            found = f"the guide was made from another {type(model).__name__}, with its temperature"
+            raise PyroccamError(found, "copy.deepcopy((model, guide)) of both at once")
 
     # -- how it is made ---------------------------------------------------------------------------
 
@@ -386,10 +359,8 @@ class NetworkGuide(Guide):
             self.sites.append(site)
             made = self.factor(layer, name, layer.latents()[name])
             if not isinstance(made, Factor):
-                raise PyroccamError(
-                    f"guides.{type(self).__name__}.factor gives a {type(made).__name__} for "
-                    f"{site!r}: derive it from guides.factors.Factor, or GaussianFactor."
-                )
+                found = f"guides.{type(self).__name__}.factor gives a {type(made).__name__}"
+                raise PyroccamError(f"{found} for {site!r}", "a guides.factors.Factor")
             self.factors[key(site)] = made
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
@@ -397,16 +368,9 @@ class NetworkGuide(Guide):
         raise NotImplementedError
 
     def take_edges(self, model: Model, other: NetworkGuide) -> None:
-        """Take over the posterior of structure of another guide, as it is: a copy, of whatever
-        family.
-
-        Arguments:
-            model: of this guide. A temperature tied to that of its prior is that of this one's.
-            other: of a model with the same structure.
-
-        Raises:
-            PyroccamError: for another structure.
-        """
+        """Take over the posterior of structure of another guide, of a model with the same, as it
+        is: a copy, of whatever family, in which a tied temperature is that of this model's
+        prior."""
         if other.edges != self.edges:
             odd = sorted({*other.edges} ^ {*self.edges})
             raise PyroccamError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
@@ -414,10 +378,9 @@ class NetworkGuide(Guide):
         for site, prior in model.structure.items():
             theirs = other.edge(site)
             if theirs.restriction != prior.restriction or len(theirs.probs()) != len(prior.logits):
-                raise PyroccamError(
-                    f"begin= has {len(theirs.probs())} primitives on the {theirs.restriction} at "
-                    f"site {site!r}, expected {len(prior.logits)} on the {prior.restriction}."
-                )
+                found = f"{len(theirs.probs())} primitives on the {theirs.restriction}"
+                expected = f"{len(prior.logits)} on the {prior.restriction}"
+                raise PyroccamError(f"begin= has {found} at site {site!r}", expected)
             temperature = getattr(theirs, "temperature", None)
             if isinstance(temperature, Temperature):
                 copied[id(temperature)] = prior.temperature

@@ -205,7 +205,6 @@ class Conditional(NetworkGuide):
     words: ClassVar[Words] = {}
     form: ClassVar[type[Form]] = Piecewise
 
-    @checked
     def __init__(
         self,
         guide: NetworkGuide,
@@ -219,23 +218,13 @@ class Conditional(NetworkGuide):
         if not low < high:
             raise PyroccamError(f"low={low:g}, high={high:g}", "low < high")
         made = self.form(pivots)
-        if not isinstance(guide, NetworkGuide):
-            if isinstance(guide, Model):
-                self.refuse(guide)
-            raise PyroccamError(
-                f"guides.Conditional got a {type(guide).__name__}", "guides.MeanField(model)"
-            )
         name = f"guides.{type(guide).__name__}"
         if not guide.varies:
-            raise PyroccamError(
-                f"{name}, whose parameters cannot be functions of a number",
-                "a guides.Delta, MeanField or VariationalDropout",
-            )
+            expected = "a guides.Delta, MeanField or VariationalDropout"
+            raise PyroccamError(f"{name}, whose parameters cannot be functions", expected)
         if guide.edges and guide.structure_family.temperature == "learnt":
-            raise PyroccamError(
-                f"{name} of structure whose temperature is learnt",
-                "guides.StructureFamily(temperature='tied')",
-            )
+            expected = "guides.StructureFamily(temperature='tied')"
+            raise PyroccamError(f"{name} of structure whose temperature is learnt", expected)
         super(Guide, self).__init__()  # the rest is as the guide has it
         # All of the guide but its factors: what an ordinary one is made of again.
         self._shell, self._options = (_without_factors(guide),), guide.options()
@@ -294,10 +283,8 @@ class Conditional(NetworkGuide):
         handler = cast(Weighing, self.handler)
         parts = set(map(id, model.modules()))
         if any(id(slot.module) not in parts for slot in handler.slots):
-            raise PyroccamError(
-                f"The guide was made from another {type(model).__name__}, whose {self._over} it "
-                "has: copy both at once, copy.deepcopy((model, guide))."
-            )
+            found = f"the guide was made from another {type(model).__name__}, with its {self._over}"
+            raise PyroccamError(found, "copy.deepcopy((model, guide)) of both at once")
         if settings.kl_weight != 1.0 and self._over == KL_WEIGHT:
             raise PyroccamError(
                 f"kl_weight={settings.kl_weight:g} of guides.Conditional, which learns all from "
@@ -354,7 +341,7 @@ def _number(guide: NetworkGuide, over: str, model: Model | None) -> Number:
         raise PyroccamError(
             f"over={over!r}, a number of a model, and no model", "the model of the guide", "model="
         )
-    if not isinstance(model, Model) or made_from_another(guide, model):
+    if made_from_another(guide, model):
         raise PyroccamError(
             f"model={type(model).__name__}, which the guide was not made from",
             "the model of the guide",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
-from ..data.ranges import Between, checked
+from ..data.ranges import Between
 from ..models.base import Model
 from ..models.learnt_depth import LearntDepth
 from ..models.plain_network import PlainNetwork
@@ -44,10 +44,8 @@ class DepthGuide(Guide):
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         self.refuse(model)
         if isinstance(model, LearntDepth) and len(self.probs) != model.max_depth + 1:
-            raise PyroccamError(
-                f"The guide has {len(self.probs)} depths, the model {model.max_depth + 1}: make it "
-                f"from this model, guides.{type(self).__name__}(model)."
-            )
+            found = f"a guide of {len(self.probs)} depths"
+            raise PyroccamError(found, f"{model.max_depth + 1}, as the model has")
         super().check(model, settings, batches)
 
 
@@ -81,7 +79,6 @@ class CategoricalDepth(DepthGuide):
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 
-    @checked
     def __init__(
         self,
         model: LearntDepth,
@@ -92,10 +89,7 @@ class CategoricalDepth(DepthGuide):
     ) -> None:
         super().__init__(model)
         if update == "gradient" and rate is not None:
-            raise PyroccamError(
-                "rate is the step of the closed-form update; with update='gradient' q(d) moves at "
-                "the learning rate guide_lr of inference.fit."
-            )
+            raise PyroccamError(f"rate={rate} with update='gradient'", "guide_lr of inference.fit")
         remember(self, model)
         self.update: Update = update
         self.schedule = Schedule(hold, rate)
@@ -147,11 +141,8 @@ class Marginal(Guide):
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         super().check(model, settings, batches)
         if batches > 1:
-            raise PyroccamError(
-                "guides.Marginal sums the depth out over the full batch, but batch_size="
-                f"{settings.batch_size} splits {model.size} rows: set batch_size={model.size} or "
-                "more, or use guides.CategoricalDepth, which takes minibatches."
-            )
+            found = f"batch_size={settings.batch_size} of guides.Marginal"
+            raise PyroccamError(found, f"{model.size}, all rows", "guides.CategoricalDepth")
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Nothing to sample."""

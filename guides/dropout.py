@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
-from ..data.ranges import Finite, Positive, checked
+from ..data.ranges import Finite, Positive
 from ..models.bayesian import BayesianNetwork
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
@@ -80,7 +80,6 @@ class VariationalDropout(NetworkGuide):
     }
     varies = True
 
-    @checked
     def __init__(
         self,
         model: BayesianNetwork,

@@ -54,10 +54,8 @@ class EdgeFactor(Factor):
 
     def begin(self, reach: float) -> None:
         """Begin where a :class:`StructureFamily` says, if it moves in closed form."""
-        raise PyroccamError(
-            f"reach={reach:g} is of the depth of a models.BayesianStack, and a {self.word} begins "
-            "where its prior is: leave it out."
-        )
+        found = f"reach={reach:g} of a {self.word}, which begins where its prior is"
+        raise PyroccamError(found, "none, but for the depth of a models.BayesianStack")
 
     def drawn(self, site: str) -> Tensor:
         """The site, sampled."""
@@ -276,21 +274,14 @@ class StructureFamily(Options):
         for site, prior in structure.items():
             kind = families()[prior.family if self.family == "prior" else self.family]
             if kind.closed and prior.family != kind.word:
-                raise PyroccamError(
-                    f"structure={kind.word!r} is for the depth of a models.BayesianStack, not for "
-                    f"site {site!r}: leave it to the prior (family='prior')."
-                )
+                given = f"structure={kind.word!r}, of a models.BayesianStack, for site {site!r}"
+                raise PyroccamError(given, "family='prior'")
             if prior.restriction not in kind.restrictions:
-                raise PyroccamError(
-                    f"structure={kind.word!r} is for the {' or the '.join(kind.restrictions)}, but "
-                    f"the prior of site {site!r} is on the {prior.restriction}: leave it to the "
-                    "prior (family='prior'), or take another prior."
-                )
+                given = f"structure={kind.word!r} for site {site!r} on the {prior.restriction}"
+                raise PyroccamError(given, f"the {' or the '.join(kind.restrictions)}")
             if self.temperature == "learnt" and not kind.relaxed:
-                raise PyroccamError(
-                    f"temperature='learnt' is of a relaxation, but the posterior of site {site!r} "
-                    f"is a {kind.word}, which has none: leave it out."
-                )
+                given = f"temperature='learnt' for the {kind.word} of site {site!r}"
+                raise PyroccamError(given, "a relaxation")
             if own is None and prior.temperature is not None:
                 own = self._temperature(prior.temperature)
             found[site] = kind(prior, own)

@@ -51,9 +51,7 @@ class Factor(nn.Module):
         """``E[v^p]`` and ``E[v^{2p}]``, elementwise."""
         q = base(self())
         if power != 1.0:
-            raise PyroccamError(
-                f"{type(q).__name__} has no moments to the power {power}, but to 1."
-            )
+            raise PyroccamError(f"moments of a {type(q).__name__} to the power {power}", "1")
         return q.mean, q.mean.square() + q.variance
 
     def evidence(self) -> Evidence | None:
@@ -127,15 +125,15 @@ class NormalFactor(GaussianFactor):
         return super().cdf(value.log() if self.positive else value)
 
 
-class _Lent:
-    """A prior that a factor looks at. A copy of the factor looks at the same, unless that was
+class Lent:
+    """A module that a factor looks at. A copy of the factor looks at the same, unless that was
     copied before it in the same call, as in ``copy.deepcopy((model, guide))``."""
 
-    def __init__(self, prior: LayerPrior) -> None:
-        self.prior = prior
+    def __init__(self, module: Any) -> None:
+        self.module = module
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Lent:
-        return _Lent(memo.get(id(self.prior), self.prior))
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lent:
+        return Lent(memo.get(id(self.module), self.module))
 
 
 class BandFactor(NormalFactor):
@@ -158,19 +156,19 @@ class BandFactor(NormalFactor):
     ) -> None:
         super().__init__(loc, scale, max_scale=max_scale)
         # Not a submodule: what the prior learns has one name, in the state of the model.
-        self.lent = _Lent(prior)
+        self.lent = Lent(prior)
         with torch.no_grad():
             limit = self._limit(self.log_scale.exp())
             self.loc.copy_(torch.minimum(torch.maximum(self.loc, -limit), limit))
 
     def _limit(self, scale: Tensor) -> Tensor:
-        levels = self.lent.prior()["weight"].levels
+        levels = self.lent.module()["weight"].levels
         assert levels is not None
         return levels[-1] + _NEAR * scale.detach()
 
     def copied(self, prior: LayerPrior) -> BandFactor:
         found = copy.deepcopy(self)
-        found.lent = _Lent(prior)
+        found.lent = Lent(prior)
         return found
 
     def located(self, scale: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from ..data.errors import PyroccamError
-from ..data.ranges import Positive, checked
+from ..data.ranges import Positive
 from ..models.bayesian import BayesianNetwork
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
@@ -43,7 +43,6 @@ class MeanField(NetworkGuide):
     words: ClassVar[Words] = {"mean-field": {}}
     varies = True
 
-    @checked
     def __init__(
         self,
         model: BayesianNetwork,
@@ -57,10 +56,7 @@ class MeanField(NetworkGuide):
         super().__init__(model, local=local, scales=scales, structure=structure)
         self._scale, self._max_scale = scale, max_scale
         if isinstance(max_scale, Mapping) and (odd := sorted({*max_scale} - {*model.layers})):
-            raise PyroccamError(
-                f"max_scale= names {odd[0]!r}, but the Bayesian layers are "
-                f"{', '.join(map(repr, model.layers))}."
-            )
+            raise PyroccamError(f"max_scale= of {odd[0]!r}", f"one of {', '.join(model.layers)}")
         self.build(model)
 
     def arguments(self) -> dict[str, Any]:
@@ -98,11 +94,8 @@ def suited(
         return NormalFactor(loc, scale, positive=True)
     if support is constraints.unit_interval and (gate := relaxed(latent.prior)) is not None:
         return GateFactor(loc, gate.temperature)
-    raise PyroccamError(
-        f"{type(guide).__name__} has no posterior for site {f'{layer.name}.{name}'!r}, whose prior "
-        f"{type(base(latent.prior)).__name__} has the support {support}: it covers real and "
-        "positive sites, and relaxed gates."
-    )
+    found = f"a {type(base(latent.prior)).__name__} on {support} at site {layer.name}.{name}"
+    raise PyroccamError(found, "a prior that is real, positive, or of relaxed gates")
 
 
 def start(layer: BayesianLayer, name: str, latent: Latent) -> tuple[Tensor, float]:

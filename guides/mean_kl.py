@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
-from ..data.ranges import Positive, checked
+from ..data.ranges import Positive
 from ..models.bayesian import BayesianNetwork
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
@@ -19,7 +19,7 @@ from ..models.layers.local_reparameterisation import LocalReparameterization, Sc
 from ..models.priors.base import Latent
 from .base import NetworkGuide, Words, key
 from .edges import StructureFamily
-from .factors import Factor, GaussianFactor
+from .factors import Factor, GaussianFactor, Lent
 
 __all__ = ["BlockPosterior", "MeanKL", "MeanKLFactor", "log_variance_ratio"]
 
@@ -144,16 +144,6 @@ class BlockPosterior(nn.Module):
         self.known[block] = True
 
 
-class _Shared:
-    """A module that another one holds; a copy of that alone holds the same one."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
-        return _Shared(memo.get(id(self.module), self.module))
-
-
 class MeanKLFactor(GaussianFactor):
     """The posterior of one site: a part of those of all weights."""
 
@@ -162,7 +152,7 @@ class MeanKLFactor(GaussianFactor):
     ) -> None:
         super().__init__()
         self._posterior = (posterior,)  # not its own: it is the guide's
-        self._layer = _Shared(layer)
+        self._layer = Lent(layer)
         self.part, self.name = part, name
 
     @property
@@ -214,7 +204,6 @@ class MeanKL(NetworkGuide):
 
     words: ClassVar[Words] = {}
 
-    @checked
     def __init__(
         self,
         model: BayesianNetwork,
@@ -228,19 +217,17 @@ class MeanKL(NetworkGuide):
     ) -> None:
         if model.counting is not None:
             raise PyroccamError(
-                "guides.MeanKL has one budget of all weights, and those of a BayesianStack count "
-                "at some depths only.\nTake guides.MeanField(model), and this guide for the "
-                "network of the chosen depth, inference.pruning.settled(fit).model."
+                "guides.MeanKL of a BayesianStack, whose weights count at some depths only",
+                "inference.pruning.settled(fit).model",
+                "guides.MeanField(model) for the fit",
             )
         super().__init__(model, local=local, scales=scales, structure=structure)
         locs, scales_of = [], []
         for site, (layer, name) in model.sites.items():
             prior = base(layer.latents()[name].prior)
             if not isinstance(prior, torch.distributions.Normal):
-                raise PyroccamError(
-                    f"MeanKL needs normal priors, but that of site {site!r} is a "
-                    f"{type(prior).__name__}.\nTake priors.Normal for all layers."
-                )
+                found = f"MeanKL of the {type(prior).__name__} of site {site!r}"
+                raise PyroccamError(found, "priors.Normal for all layers")
             loc, scale = layer.start[name], 0.5 * prior.scale
             if begin is not None:
                 q = base(begin.posterior(site))
@@ -251,10 +238,7 @@ class MeanKL(NetworkGuide):
         if blocks is None:
             blocks = torch.zeros(len(loc), dtype=torch.long)
         if blocks.shape != loc.shape:
-            raise PyroccamError(
-                f"MeanKL(blocks) numbers {len(blocks)} weights, but {type(model).__name__} has "
-                f"{len(loc)} at its sites: give one number for each."
-            )
+            raise PyroccamError(f"blocks of {len(blocks)} weights", f"{len(loc)}, at all sites")
         if nats is None:
             nats = math.log(2) * int(torch.bincount(blocks).max())
         self._given = nats, blocks

@@ -32,9 +32,6 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
     Arguments:
         model: that it is for.
         options: such as ``scales``; a delta guide has none.
-
-    Raises:
-        PyroccamError: for an unknown name, with the nearest, or an option that the guide has not.
     """
     text, colon, number = text.partition(":")
     known = words()
@@ -48,13 +45,9 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
         try:
             options["log_alpha"] = float(number)
         except ValueError:
-            raise PyroccamError(
-                f"Guide {text}:{number}: give log alpha as a number, {text}:2."
-            ) from None
+            raise PyroccamError(f"the guide {text}:{number}", f"a number, {text}:2") from None
     for name in [name for name in options if name not in takes]:
         value = options.pop(name)
         if {"scales": "example", "max_scale": None, "scale": None}.get(name, ...) != value:
-            raise PyroccamError(
-                f"{name}={value!r}: the guide {text!r} has none; leave it out or set it to null."
-            )
+            raise PyroccamError(f"{name}={value!r} of the guide {text!r}", "none", "set it to null")
     return make(model, **given, **options)

@@ -192,10 +192,8 @@ class Function(Options):
             return None
         plain = guide.point(layer, name, latent)
         if not isinstance(plain.transform, type(transform_to(constraints.real))):
-            raise PyroccamError(
-                f"{type(self).__name__} of layer {layer.name!r}, whose weights cannot be zero",
-                "a prior of real numbers",
-            )
+            found = f"{type(self).__name__} of layer {layer.name!r}, whose weights cannot be zero"
+            raise PyroccamError(found, "a prior of real numbers")
         return self.of_values(layer.name, plain.value.detach())
 
     def of_values(self, layer: str, value: Tensor) -> Factor:
@@ -450,11 +448,8 @@ class Points(NetworkGuide):
         """The plain point of a site."""
         site, (begin,) = f"{layer.name}.{name}", self._begin
         if latent.unbounded or relaxed(latent.prior) is not None:  # a gate is densest at its ends
-            raise PyroccamError(
-                f"guides.{type(self).__name__} cannot estimate site {site!r} by its mode: the "
-                f"density of {type(base(latent.prior)).__name__} is infinite there, whatever the "
-                "data. Use guides.MeanField."
-            )
+            found = f"the mode of the {type(base(latent.prior)).__name__} of site {site!r}"
+            raise PyroccamError(found, "a density that is finite there", "guides.MeanField")
         value, _ = start(layer, name, latent)
         support = latent.prior.support
         made = DeltaFactor(value, getattr(support, "base_constraint", support))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
-from ..data.ranges import Positive, checked
+from ..data.ranges import Positive
 from ..models.bayesian import BayesianNetwork
 from ..models.checks import unknown_name
 from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
@@ -108,7 +108,6 @@ class ZeroMean(NetworkGuide):
 
     layers: tuple[str, ...] = ()
 
-    @checked
     def __init__(
         self,
         model: BayesianNetwork,
@@ -166,8 +165,6 @@ class ZeroMean(NetworkGuide):
         else:
             scale = layer.start["weight"].abs()
         if not bool((scale > 0.0).any()):
-            raise PyroccamError(
-                f"All weights of layer {layer.name!r} would begin with a deviation of zero, which "
-                "never grows: give scale=, or leave the layer out of layers=."
-            )
+            found = f"layer {layer.name!r} begins with deviations of zero, which never grow"
+            raise PyroccamError(found, "scale=", "leave it out of layers=")
         return ZeroMeanFactor(scale, self._noise)

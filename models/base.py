@@ -130,14 +130,9 @@ class Model(LocalModule):
         Arguments:
             prior: of the weights, or of the depth, if it is to be another.
             structure: prior of the structure of a graph, if it is to be another.
-
-        Raises:
-            PyroccamError: for a model without a prior, or a prior of another kind.
         """
-        raise PyroccamError(
-            f"A {type(self).__name__} has no prior to swap: its weights are numbers. Make a "
-            "models.BayesianNetwork, or a models.LearntDepth."
-        )
+        expected = "a models.BayesianNetwork, or a models.LearntDepth"
+        raise PyroccamError(f"a {type(self).__name__}, which has no prior", expected)
 
 
 # A step takes a Pyro model of a person's own, too, which says nothing of itself.

@@ -225,14 +225,8 @@ class BayesianNetwork(Model):
         return made
 
     def priors_given(self, values: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The prior of every site, in the order of the model.
-
-        Arguments:
-            values: of the sites that others depend on, ``(S, *)``: of random structure, if any.
-
-        Returns:
-            distributions of batch shape ``()``, or ``(S,)`` where they depend on the values.
-        """
+        """The prior of every site, in the order of the model, of batch shape ``()``, or ``(S,)``
+        where it depends on values ``(S, *)`` of random structure."""
         return {
             f"{name}.{key}": latent.prior
             for name, layer in self.layers.items()
@@ -247,30 +241,21 @@ class BayesianNetwork(Model):
             return pyro.sample("y", likelihood, obs=y)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Outputs that the likelihood takes, for inputs ``(B, *)``; samples all latents.
-
-        Raises:
-            PyroccamError: for a network that gives several tensors, or none.
-        """
+        """Outputs that the likelihood takes, for inputs ``(B, *)``; samples all latents."""
         with layers_called():
             found: Tensor = self.part("net")(x)
         if not isinstance(found, Tensor):
             raise PyroccamError(
-                f"The network gives a {type(found).__name__}, expected one tensor, or what has it "
-                "as logits. Wrap it in a module that returns the outputs that count, or "
-                "torch.cat(..., -1) of all, for a likelihood= of your own."
+                f"the network gives a {type(found).__name__}",
+                "one tensor, or logits",
             )
         return found
 
     def scaled(
         self, weights: Mapping[str, Tensor], gammas: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Weights and biases as plain layers have them, from those that are drawn.
-
-        Arguments:
-            weights: ``(S, *)``, by their names in a plain network.
-            gammas: ``(S, K)`` by edge of random structure.
-        """
+        """Weights and biases ``(S, *)`` as plain layers have them, by their names there, from those
+        that are drawn and γ ``(S, K)`` by edge of random structure."""
         return dict(weights)
 
     def plain(
@@ -278,12 +263,10 @@ class BayesianNetwork(Model):
         weights: Mapping[str, tuple[Tensor, Tensor | None]],
         gammas: Mapping[str, Tensor] | None = None,
     ) -> nn.Module:
-        """The ordinary network with given weights and biases by layer, in evaluation mode.
+        """The ordinary network with given weights and biases by layer, in evaluation mode; where
+        structure is random, with γ ``(K,)`` by edge.
 
         It shares nothing with the model.
-
-        Arguments:
-            gammas: ``(K,)`` by edge of random structure, of which there is none here.
         """
         net: nn.Module = copied(self._modules["net"])
         for name, layer in self.layers.items():
@@ -296,15 +279,9 @@ class BayesianNetwork(Model):
         gammas: Mapping[str, Tensor],
         blocks: Sequence[int] | None = None,
     ) -> tuple[BayesianNetwork, dict[str, str]] | None:
-        """The Bayesian network of one structure, with the same priors, and the names of its layers
-        by those that they have here; ``None`` where there is no other.
-
-        Arguments:
-            data: of this model.
-            gammas: of the structure, ``(K,)`` by edge.
-            blocks: those of a stack that stay, see
-                :meth:`~pyroccam.models.networks.stack.DepthStack.at`.
-        """
+        """The Bayesian network of one structure, γ ``(K,)`` by edge, with the same priors, and the
+        names of its layers by those that they have here; ``None`` where there is no other. Of a
+        stack some blocks stay, see :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
         return None
 
     def first_network(self) -> nn.Module:
@@ -354,10 +331,8 @@ class _AtStart(Messenger):
 def _refuse_other_rows(outputs: Any, rows: int) -> None:
     """Outputs of fewer rows would be taken for those of each."""
     if isinstance(outputs, Tensor) and (outputs.dim() == 0 or len(outputs) != rows):
-        raise PyroccamError(
-            f"The network gives outputs of shape {tuple(outputs.shape)} for {rows} rows of input: "
-            "expected one row of outputs for each, the batch first."
-        )
+        found = f"outputs of shape {tuple(outputs.shape)} for {rows} rows of input"
+        raise PyroccamError(found, "one row of outputs for each, the batch first")
 
 
 def _refuse_another_function(net: nn.Module, example: Tensor, before: Any, hooks: str) -> None:

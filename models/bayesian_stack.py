@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import PyroccamError
-from ..data.ranges import NotNegative, checked
+from ..data.ranges import NotNegative
 from .bayesian import BayesianNetwork
 from .contexts import Counting
 from .feeding import refuse_several
@@ -133,7 +133,6 @@ class BayesianStack(BayesianNetwork):
 
     structure_argument = "depth"
 
-    @checked
     def __init__(
         self,
         stack: nn.Module,
@@ -150,16 +149,9 @@ class BayesianStack(BayesianNetwork):
         stack = unwrapped(stack)
         if not isinstance(stack, DepthStack):
             raise PyroccamError(
-                f"A {type(self).__name__} needs a models.DepthStack, which can stop at any depth, "
-                f"got {type(stack).__name__}.\nPut its stem, blocks and head in one, or take "
-                "models.BayesianNetwork."
+                f"{type(self).__name__} of a {type(stack).__name__}", "a models.DepthStack"
             )
         depth = Uniform() if depth is None else depth
-        if not isinstance(depth, DepthPrior):
-            raise PyroccamError(
-                f"depth={type(depth).__name__} is no prior over depth, such as "
-                "models.priors.Geometric(0.85)."
-            )
         super().__init__(
             Exits(stack),
             data,
@@ -192,9 +184,9 @@ class BayesianStack(BayesianNetwork):
                 owner = owners.setdefault(id(shared), name)
                 if owner != name and len(exits.used_at(owner)) <= exits.max_depth:
                     raise PyroccamError(
-                        f"Layers {owner!r} and {name!r} share a prior that the first of them has, "
-                        "and not every depth uses it.\nMake the stem random, too, or give each "
-                        "layer a prior of its own, GaussianMixture(per='layer')."
+                        f"layer {name!r} shares a prior of layer {owner!r}, which some depths lack",
+                        "a prior for each layer, or one that begins in the stem",
+                        "GaussianMixture(per='layer')",
                     )
 
     @property
@@ -221,13 +213,8 @@ class BayesianStack(BayesianNetwork):
         return self.structure["depth"].logits
 
     def count_numbers(self, depth: int, blocks: Sequence[int] | None = None) -> int:
-        """How many numbers, which are no random weights, a depth uses.
-
-        Arguments:
-            depth: whose.
-            blocks: those that stay of it, see
-                :meth:`~pyroccam.models.networks.stack.DepthStack.at`.
-        """
+        """How many numbers, which are no random weights, a depth uses, or some of its blocks; see
+        :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
         return sum(self._numbers[part] for part in self.exits.at_names(depth, blocks).values())
 
     def log_prior_of(self, depth: int, blocks: Sequence[int]) -> float:
@@ -269,12 +256,8 @@ class BayesianStack(BayesianNetwork):
         return at_depth(self.by_depth(x, depth), depth)
 
     def by_depth(self, x: Tensor, depth: Tensor) -> Tensor:
-        """Outputs at every depth, ``(D + 1, B, *)``; samples the weights.
-
-        Arguments:
-            x: ``(B, *)``.
-            depth: where the weights are counted.
-        """
+        """Outputs at every depth, ``(D + 1, B, *)``; samples the weights, which are counted at a
+        depth."""
         net = self.part("net")
         with layers_called(), self.counting.given({"depth": depth}):
             found: Tensor = net.outputs(x)
@@ -288,12 +271,8 @@ class BayesianStack(BayesianNetwork):
         weights: Mapping[str, tuple[Tensor, Tensor | None]],
         gammas: Mapping[str, Tensor] | None = None,
     ) -> nn.Module:
-        """The stack with given weights, which mixes its exits by given γ.
-
-        Arguments:
-            weights: and biases by Bayesian layer.
-            gammas: ``(D + 1,)`` of the edge ``depth``; the mean of all if left out.
-        """
+        """The stack with given weights and biases by layer, which mixes its exits by γ ``(D + 1,)``
+        of the edge ``depth``; by their mean if left out."""
         net: Any = super().plain(weights)
         if gammas:
             with torch.no_grad():
@@ -315,8 +294,7 @@ class BayesianStack(BayesianNetwork):
                 names[name] = there[own] + name.removeprefix(own)
         if not names:
             raise PyroccamError(
-                f"At depth {depth} all weights are numbers: the network is that of the stack, "
-                f"stack.at({depth}), and nothing of it is random."
+                f"at depth {depth} no weight is random", "a deeper one", f"stack.at({depth})"
             )
         whole: Any = self.start_network()
         prior = {there: self.layers[name].weight_prior for name, there in names.items()}

@@ -97,10 +97,7 @@ def feed_like(net: nn.Module, other: nn.Module) -> nn.Module:
 def refuse_several(data: Any, what: str) -> None:
     """Refuse data of several inputs of a row, for a model of another kind."""
     if (found := getattr(data, "fields", None)) is not None:
-        raise PyroccamError(
-            f"A {what} takes one input of a row, and these have several: {found}.\n"
-            "Take models.BayesianNetwork, or join them: torch.cat([a, b], 1)."
-        )
+        raise PyroccamError(f"{what} of {found}", "one input of a row", "models.BayesianNetwork")
 
 
 def fields_of(net: nn.Module) -> Fields | None:

@@ -83,17 +83,10 @@ class LearntDepth(Model):
         elif blocks is not None and head is not None:
             stack = DepthStack(stem, blocks, head, adapters)
         else:
-            raise PyroccamError(
-                "LearntDepth takes a DepthStack, or a stem, a list of blocks and a head; got "
-                f"{type(stem).__name__}, {type(blocks).__name__} and {type(head).__name__}."
-            )
+            found = ", ".join(type(part).__name__ for part in (stem, blocks, head))
+            raise PyroccamError(found, "a DepthStack, or a stem, a list of blocks and a head")
         refuse_without_values(stack)
         prior = Geometric() if prior is None else prior
-        if not isinstance(prior, DepthPrior):
-            raise PyroccamError(
-                f"prior must be a depth prior such as models.priors.Geometric(0.85), got "
-                f"{type(prior).__name__}."
-            )
         self.stack = stack = hold_statistics(copied(stack))
         self.likelihood = checked(likelihood, data, stack)
         self.prior = prior

@@ -105,15 +105,9 @@ def refuse_without_values(net: nn.Module) -> None:
     """Refuse numbers of a network that are not made yet, have no memory, or half precision."""
     for name, t in itertools.chain(net.named_parameters(), net.named_buffers()):
         if is_lazy(t):
-            raise PyroccamError(
-                f"{name!r} of the network has no shape yet: pass a batch through the network first "
-                "(net(x)), which its lazy modules wait for."
-            )
+            raise PyroccamError(f"{name!r} of the network has no shape yet", "a shape", "net(x)")
         if t.is_meta:
-            raise PyroccamError(
-                f"{name!r} of the network has no values, it is on the device meta: make the "
-                "network on the cpu, or give it memory and values (net.to_empty, load_state_dict)."
-            )
+            raise PyroccamError(f"{name!r} of the network has no values, it is on the device meta")
         if isinstance(t, nn.Parameter) and t.is_floating_point() and t.itemsize < 4:
             raise NetworkError(f"{name!r} of the network is {t.dtype}", "float32", "net.float()")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -100,15 +100,12 @@ class StructuredNetwork(BayesianNetwork):
             if not (alone and len(names) == 1)
         }
         if not primitives:
-            raise PyroccamError(
-                "No edge of the network has an alternative: give one at least two primitives in a "
-                "models.StructureGraph, or use models.BayesianNetwork."
-            )
+            expected = "two primitives at least on some edge of a models.StructureGraph"
+            raise PyroccamError("a network without alternatives", expected)
         made = structure.for_edges(primitives)
+        keys = distinct({edge: edge.replace(".", "/") for edge in made})  # no dots are allowed
         like = next(net.parameters(), torch.zeros(()))
-        self.edge_priors = nn.ModuleDict(
-            {key: made[edge].to(like) for edge, key in _keys(made).items()}
-        )
+        self.edge_priors = nn.ModuleDict({key: made[edge].to(like) for edge, key in keys.items()})
         self.temperature = next(iter(made.values())).temperature
         if self.temperature is not None:
             self.temperature.to(like)
@@ -116,9 +113,7 @@ class StructuredNetwork(BayesianNetwork):
     def _choose(self, net: nn.Module, prior: Any, layers: Chosen) -> list[str]:
         if not prior:
             if layers is not None:
-                raise PyroccamError(
-                    "layers= says which weights are random, but they have no prior=."
-                )
+                raise PyroccamError("layers= without prior=", "a prior of their weights")
             return []
         return super()._choose(net, prior, layers)
 
@@ -278,12 +273,8 @@ class StructuredNetwork(BayesianNetwork):
         weights: Mapping[str, tuple[Tensor, Tensor | None]],
         gammas: Mapping[str, Tensor] | None = None,
     ) -> nn.Module:
-        """The ordinary network with given weights, in which graphs compute with given γ.
-
-        Arguments:
-            weights: and biases by Bayesian layer.
-            gammas: ``(K,)`` by edge; the mean of the primitives if left out.
-        """
+        """The ordinary network with given weights and biases by layer, in which graphs compute with
+        γ ``(K,)`` by edge, or the mean of the primitives."""
         net = super().plain(weights)
         with torch.no_grad():
             for path, own in structures(net).items():
@@ -292,8 +283,3 @@ class StructuredNetwork(BayesianNetwork):
                     if gammas is not None and prefix + edge in gammas:
                         own.get_buffer(edge).copy_(gammas[prefix + edge])
         return net
-
-
-def _keys(edges: Iterable[str]) -> dict[str, str]:
-    """Module names of edges: no dots are allowed there."""
-    return distinct({edge: edge.replace(".", "/") for edge in edges})

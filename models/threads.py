@@ -83,10 +83,8 @@ def fitting(*trained: object) -> Iterator[None]:
                 "wait for it, inference.fit_repeats for several together, or processes",
             )
         if any(one is other for one in trained for other in state.trained):
-            raise PyroccamError(
-                "This model or guide is being trained by the fit that this one is called from "
-                "(track=): train a copy.deepcopy of the pair."
-            )
+            found = "a model or guide that is being trained by the fit around this one"
+            raise PyroccamError(found, "a copy.deepcopy of the pair")
         state.fitting = me
         state.trained.extend(trained)
     try:

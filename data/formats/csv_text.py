@@ -50,10 +50,8 @@ def read_table(path: Path, as_text: Sequence[str] = ()) -> pd.DataFrame:
         ask(_BYTE * len(content) + _FIELD * lines * len(columns), str(path))
         frame = _parse(path, content, {columns.index(n): str for n in as_text if n in columns})
     if len(frame.columns) != len(columns):
-        raise DataError(
-            f"{path} has {len(columns)} names in its first line but {len(frame.columns)} columns",
-            "as many",
-        )
+        found = f"{path} has {len(columns)} names in its first line, {len(frame.columns)} columns"
+        raise DataError(found, "as many")
     if len(frame) == 0:
         raise DataError(f"{path} has no rows below its first line", "a header line and rows")
     frame.columns = columns
@@ -74,18 +72,12 @@ def _header(path: Path, content: bytes) -> list[str]:
     if len(names) > _MOST_COLUMNS:
         raise DataError(f"{path} has {len(names)} columns", f"at most {_MOST_COLUMNS}")
     if all(map(_is_number, names)):
-        raise DataError(
-            f"{path} begins with numbers ({listed(names, 3)})",
-            "the names of the columns in its first line",
-        )
+        raise DataError(f"{path} begins with {listed(names, 3)}", "the names of the columns")
     if "" in names:
         raise DataError(f"{path}: column {names.index('')} has no name", "a name for each column")
     twice = [repr(name) for name, times in Counter(names).items() if times > 1]
     if twice:
-        raise DataError(
-            f"{path} has more than one column called {listed(twice)}",
-            "a name of its own for each column",
-        )
+        raise DataError(f"{path} has several columns called {listed(twice)}", "one of each name")
     return names
 
 
@@ -109,10 +101,7 @@ def _parse(path: Path, content: bytes, types: dict[int, type]) -> pd.DataFrame:
                 dtype=types,
             )
     except pd.errors.ParserWarning as error:
-        reason = "rows have more fields than the first line has names"
-        raise DataError(
-            f"{path} is not a table ({reason})", "as many fields in each line"
-        ) from error
+        raise DataError(f"{path} has rows with more fields than names", "as many") from error
 
 
 def _is_number(text: str) -> bool:
@@ -134,11 +123,9 @@ def selected(
     empty = frame.isna().to_numpy()
     if empty.any():
         row, column = (int(i) for i in np.argwhere(empty)[0])
-        raise DataError(
-            f"{path} lacks {int(empty.sum())} value(s), the first in row {frame.index[row]}, "
-            f"column {frame.columns[column]!r}",
-            "a value in each field",
-        )
+        first = f"row {frame.index[row]}, column {frame.columns[column]!r}"
+        found = f"{path} lacks {int(empty.sum())} value(s), the first in {first}"
+        raise DataError(found, "a value in each field")
     return frame
 
 
@@ -155,11 +142,9 @@ def encoded(
             found = f"{path}, column {name!r} holds {len(values[name])} texts"
             raise DataError(found, f"at most {_MOST_VALUES}")
         if (other := ~words[name].isin(values[name])).any():
-            raise DataError(
-                f"{path}, column {name!r} holds {shown(words[name][other].iloc[0])} in row "
-                f"{other.idxmax()}",
-                f"one of {listed(map(repr, values[name]))}, as in training",
-            )
+            found = f"{shown(words[name][other].iloc[0])} in row {other.idxmax()}"
+            expected = f"one of {listed(map(repr, values[name]))}, as in training"
+            raise DataError(f"{path}, column {name!r} holds {found}", expected)
     names = [name for name in frame.columns if name not in values]
     ask(_FIELD * len(frame) * (len(names) + sum(map(len, values.values()))), str(path))
     parts = [numbers(path, frame[name], "numbers, or categorical=")[:, None] for name in names]

@@ -40,14 +40,10 @@ def read_idx(path: Path, dims: int) -> Tensor:
         raise DataError(f"{path} holds {len(content)} bytes", f"a header of {start}")
     magic, *shape = struct.unpack(f">{1 + dims}I", content[:start])
     if magic != 0x800 + dims:
-        raise DataError(
-            f"{path} begins with 0x{magic:08x}",
-            f"0x{0x800 + dims:08x}: {dims}-dimensional unsigned bytes in idx format",
-        )
+        expected = f"0x{0x800 + dims:08x}, {dims}-dimensional unsigned bytes in idx format"
+        raise DataError(f"{path} begins with 0x{magic:08x}", expected)
     if len(content) - start != math.prod(shape):
-        raise DataError(
-            f"{path} holds {len(content) - start} values",
-            f"{math.prod(shape)}, since its header says {tuple(shape)}",
-        )
+        expected = f"{math.prod(shape)}, since its header says {tuple(shape)}"
+        raise DataError(f"{path} holds {len(content) - start} values", expected)
     array = np.frombuffer(content, np.uint8, offset=start).reshape(shape)
     return torch.from_numpy(array.copy())  # bytes are read-only, tensors are not

@@ -22,15 +22,10 @@ MOST = 4096
 
 class Images:
     """Images of a folder that has a folder for each class, in colour: rows (3, height, width) of
-    bytes, and the number of the class in the alphabetical order of their names.
+    bytes, and the number of the class in the alphabetical order of their names, `classes`.
 
-    Arguments:
-        path: The folder.
-        size: Pixels of a side: images are brought to it by their shorter side, and their middle is
-            taken. None leaves them as they are, which then must be of one size.
-
-    Attributes:
-        classes: Names of the classes.
+    They are brought to `size` pixels by their shorter side, and their middle is taken; or else have
+    to be of one size.
     """
 
     def __init__(self, path: Path, size: int | None = None) -> None:
@@ -57,10 +52,8 @@ class Images:
             first = image if place == 0 else _decoded(Path(self.samples[0][0]))
             self._shape = tuple(first.shape)
         if self.size is None and tuple(image.shape) != self._shape:
-            raise DataError(
-                f"{path} is an image of {_pixels(tuple(image.shape))}",
-                f"{_pixels(self._shape)}, as the first one of {self.name}",
-            )
+            found, expected = (_pixels(one) for one in (tuple(image.shape), self._shape))
+            raise DataError(f"{path} is an image of {found}", f"{expected}, as the first one")
         return image, label
 
 
@@ -102,10 +95,7 @@ def _decoded(path: Path) -> Tensor:
 
     with reading(path, "an image"), Image.open(path) as image:
         if image.mode == "F" or image.mode.startswith("I"):  # of which 255 and more would be one
-            raise DataError(
-                f"{path} is an image of mode {image.mode}, whose numbers do not end at 255",
-                "8 bits a channel",
-            )
+            raise DataError(f"{path} is an image of mode {image.mode}", "8 bits a channel")
         ask(7.0 * image.width * image.height, str(path))  # the pixels, in colour, and a copy
         found: Tensor = functional.pil_to_tensor(image.convert("RGB"))
     return found

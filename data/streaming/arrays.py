@@ -133,10 +133,8 @@ def _read(file: _File, start: int, out: np.ndarray) -> None:
         while len(left):
             count = stream.readinto(left)
             if not count:
-                raise DataError(
-                    f"{file.path.name} ends {len(left)} bytes too early",
-                    f"{file.shape[0]} rows, as when it was opened",
-                )
+                found = f"{file.path.name} ends {len(left)} bytes too early"
+                raise DataError(found, f"{file.shape[0]} rows, as when it was opened")
             left = left[count:]
 
 

@@ -34,9 +34,7 @@ class Items(OfPairs):
         try:
             self.rows = len(dataset)
         except (TypeError, NotImplementedError) as error:
-            raise DataError(
-                f"{self.name} has no length", "the number of rows, by which the bound is weighed"
-            ) from error  # fmt: skip
+            raise DataError(f"{self.name} has no length", "the number of rows") from error
         if not self.rows:
             raise DataError(f"{self.name} has no rows", "at least 2")
 
@@ -59,8 +57,6 @@ class Items(OfPairs):
         except (TypeError, RuntimeError, ValueError) as error:
             said = str(error).splitlines()[0].partition("; found")[0]
             kind = type(found[0]).__name__
-            raise DataError(
-                f"the items of {self.name} ({kind}) make no batch: {said}",
-                "pairs of tensors or numbers, of one shape",
-            ) from error
+            found = f"the items of {self.name} ({kind}) make no batch: {said}"
+            raise DataError(found, "pairs of tensors or numbers, of one shape") from error
         return self.pairs.read(batch)

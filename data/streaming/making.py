@@ -171,10 +171,8 @@ def stream(
             summarise(reader, task, classes=known, class_names=called, ids=ids), first=first
         )
     elif (summary.rows, summary.first) != (reader.rows, first):
-        raise DataError(
-            f"summary= of {summary.rows:,} other training rows",
-            f"that of the {reader.rows:,} training rows that are streamed here",
-        )
+        other = f"summary= of {summary.rows:,} other training rows"
+        raise DataError(other, f"that of the {reader.rows:,} that are streamed here")
     scaling = _scaling(summary, standardise and not ids, task)
     xs, ys = _held(rows_of, task, summary, scaling, ids)
     of_test = rows_of["test"]
@@ -247,11 +245,9 @@ def _placed(
     aside, given = _aside(source, asked, seed, one.numel(), opened)
     without = np.sort(np.concatenate(aside))
     if source.rows - len(without) < least:
-        raise DataError(
-            f"val={asked['val']}, test={asked['test']} leave {source.rows - len(without)} of "
-            f"{source.rows} rows",
-            "at least 2 training rows"
-        )  # fmt: skip
+        left = f"{source.rows - len(without)} of {source.rows} rows"
+        found = f"val={asked['val']}, test={asked['test']} leave {left}"
+        raise DataError(found, "at least 2 training rows")
     row_bytes = max(1, one.numel() * one.element_size())
     if held is None:
         largest = int(np.diff(source.edges).max())
@@ -273,10 +269,7 @@ def _source(given: Any, columns: Columns, class_names: Sequence[str]) -> Source:
         if is_array_folder(path):
             if any(columns):
                 named = [f"{n}={v!r}" for n, v in columns._asdict().items() if v]
-                raise DataError(
-                    f"{', '.join(named)} of {path}, whose arrays have no columns with names",
-                    "none of these",
-                )
+                raise DataError(f"{', '.join(named)} of the arrays of {path}", "none of these")
             return Arrays(path)
         if is_table(path):
             return Tables(path, columns, class_names)
@@ -299,10 +292,7 @@ def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair | Non
         return _all_of(what, given, opened)
     if given == 0:
         return None
-    raise DataError(
-        f"{what}={given} of a stream, which cannot be asked for some of its rows",
-        f"{what}=0, or the rows themselves",
-    )
+    raise DataError(f"{what}={given} of a stream", f"{what}=0, or the rows themselves")
 
 
 def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
@@ -311,10 +301,8 @@ def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
         x, y = given[0], as_tensor(f"y of {what}", given[1])
         return x if are_several(x, y) else as_tensor(f"x of {what}", x), y
     if given is None or isinstance(given, bool) or is_passing(given):
-        raise DataError(
-            f"{what}={type(given).__name__}, which has no places",
-            "a share, a number, rows (x, y) or a map-style data set, and 0 for none",
-        )
+        expected = "a share, a number, rows (x, y) or a map-style data set, and 0 for none"
+        raise DataError(f"{what}={type(given).__name__}", expected)
     source = opened(given)
     x, _ = read_apart(source, np.arange(1))
     ask(4.0 * x.numel() * source.rows, f"{what}={source.name}")
@@ -471,11 +459,8 @@ def _refuse_another_scale(plain: Tensor, tried: Tensor, dtype: torch.dtype) -> N
         return
     ratio, off = float(tried.std()) / spread, abs(float(tried.mean() - plain.mean())) / spread
     if not 1 / OTHER <= ratio <= OTHER or off > OTHER:
-        raise DataError(
-            f"batch_transform gives inputs that spread {ratio:.2g} times as much as those of the "
-            f"source ({dtype}) and lie {off:.2g} standard deviations off",
-            "the units of the source: they are scaled afterwards, by its mean and deviation",
-        )
+        found = f"inputs that spread {ratio:.2g} times as much and lie {off:.2g} deviations off"
+        raise DataError(f"batch_transform gives {found}", f"the units of the source ({dtype})")
 
 
 def _held(
@@ -495,10 +480,8 @@ def _held(
             check_inputs(f"x of {split}", x, ids=ids)
             x = x.long() if ids else with_channel(x)
             if xs and x.shape[1:] != xs[0].shape[1:]:
-                raise DataError(
-                    f"x of {split} has inputs of shape {tuple(x.shape[1:])}",
-                    f"{tuple(xs[0].shape[1:])}, as the training rows",
-                )
+                found = f"x of {split} has inputs of shape {tuple(x.shape[1:])}"
+                raise DataError(found, f"{tuple(xs[0].shape[1:])}, as the training rows")
             xs.append(x if ids else standardise(x, *scaling[:2]))
             if task == "classification":
                 ys.append(check_labels(f"y of {split}", y, summary.classes))

@@ -76,10 +76,8 @@ def load_stream(
     if isinstance(training, Images):
         for part, one in sources.items():
             if one.classes != training.classes:
-                raise DataError(
-                    f"{parts[part]} has the classes {', '.join(one.classes[:8])}",
-                    f"those of {parts['train']}: {', '.join(training.classes[:8])}",
-                )
+                found, expected = (", ".join(o.classes[:8]) for o in (one, training))
+                raise DataError(f"{parts[part]} has the classes {found}", f"{expected} of train")
         class_names = class_names or training.classes
     which: dict[str, Any] = {
         **names, "task": task, "classes": classes, "class_names": class_names, "ids": ids,
@@ -121,9 +119,7 @@ def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
     if _form(path / "train"):  # several sets, of which one is to be predicted
         parts = _parts(path)
         if "test" not in parts:
-            raise DataError(
-                f"{path} holds {listed(parts)}, and no test", "a folder test, or one set of rows"
-            )  # fmt: skip
+            raise DataError(f"{path} holds {listed(parts)}", "a folder test, or one set of rows")
         path = parts["test"]
     if _form(path) == "images":
         size = like.source.get("size")
@@ -159,9 +155,7 @@ def _parts(path: Path) -> dict[str, Path]:
         one.name for one in path.iterdir()
         if one.name not in known and not one.name.startswith(".") and _form(one)
     ):  # fmt: skip
-        raise DataError(
-            f"{path} holds {listed(other)} beside train", "train, val and test"
-        )  # fmt: skip
+        raise DataError(f"{path} holds {listed(other)} beside train", "train, val and test")
     return {part: path / part for part in known if (path / part).is_dir()}
 
 

@@ -39,10 +39,8 @@ class Columns(NamedTuple):
         own = [self.target, *([self.weights] if self.weights else [])]
         names = [*self.inputs] or [name for name in known if name not in own]
         if lacking := [name for name in (*own, *names) if name not in known]:
-            raise DataError(
-                f"{where} has no column {listed(map(repr, lacking))}, only {listed(known)}",
-                "names of columns"
-            )  # fmt: skip
+            found = f"{where} has no column {listed(map(repr, lacking))}"
+            raise DataError(found, f"some of {listed(known)}")
         if len({*own, *names}) < len(own) + len(names):
             raise DataError(f"{where}: {self}", "each column once, as an input or another thing")
         return names
@@ -91,10 +89,6 @@ class Pairs:
 
     Several inputs of a row, a dict or a tuple in a pair, become columns of one table.
 
-    Arguments:
-        name: Of the data set, for a message.
-        columns: Which are which in a dict.
-
     Attributes:
         fields: What stands where, of several inputs; None of one, or before the first batch.
         form: Of targets that have weights behind them; None of others.
@@ -115,10 +109,8 @@ class Pairs:
                 f"{self.name} gives a {type(batch).__name__}{size}", "pairs (x, y), or dicts"
             )
         if self.columns.weights:
-            raise DataError(
-                f"weights={self.columns.weights!r} of {self.name}, which gives pairs",
-                "dicts, in which weights have a name"
-            )  # fmt: skip
+            found = f"weights={self.columns.weights!r} of {self.name}, which gives pairs"
+            raise DataError(found, "dicts, in which weights have a name")
         return self.packed("x", batch[0]), as_tensor("y", batch[1])
 
     def _of_dict(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
@@ -126,10 +118,8 @@ class Pairs:
         names = self.columns.among(self.name, batch)
         parts = [as_tensor(one, batch[one]) for one in names]
         if len(parts) > 1 and any(part.ndim > 2 for part in parts):
-            raise DataError(
-                f"{self.name} gives several inputs, {listed(names)}, beside the target",
-                "columns of a table, or pairs ({...}, y) of a dict of inputs and a target",
-            )
+            found = f"{self.name} gives several inputs, {listed(names)}, beside the target"
+            raise DataError(found, "columns of a table, or pairs ({...}, y) of a dict and a target")
         x = parts[0] if len(parts) == 1 else torch.cat([p.reshape(len(p), -1) for p in parts], 1)
         y = as_tensor(target, batch[target])
         if weights:
@@ -146,10 +136,8 @@ class Pairs:
         if isinstance(x, tuple) and x and all(isinstance(o, Tensor) and o.ndim == 1 for o in x):
             return torch.cat([one[:, None] for one in x], 1)  # numbers of a row, in a list
         if not are_several(x):
-            raise DataError(
-                f"{self.name} gives a {type(x).__name__} as inputs of a row",
-                "a tensor; or several, as a dict or a tuple of them",
-            )
+            found = f"{self.name} gives a {type(x).__name__} as inputs of a row"
+            raise DataError(found, "a tensor, or a dict or a tuple of them")
         self.fields = self.fields or Fields.of(where, x)
         return self.fields.pack(where, x)
 

@@ -29,14 +29,6 @@ class Passing(OfPairs):
     stream draws with torch is a function of seed and epoch, as it is seeded apart from all else.
     An epoch that is taken up again is gone through from its beginning, without training on what
     came before.
-
-    Arguments:
-        source: A `torch.utils.data.DataLoader`, whose batches are taken, or an iterable of rows: of
-            an `IterableDataset`, a WebDataset pipeline.
-        rows: N.
-        held: Rows among which the order is shuffled.
-        columns: Which are which in a dict.
-        workers: Processes that read an iterable; it has to share its rows out among them.
     """
 
     def __init__(
@@ -48,13 +40,12 @@ class Passing(OfPairs):
         self.pairs = Pairs(self.name, columns)
         self.loader = source
         if not isinstance(source, DataLoader):
-            self.loader = DataLoader(_as_iterable(source), CHUNK, num_workers=workers)
+            own = source if isinstance(source, IterableDataset) else _Iterable(source)
+            self.loader = DataLoader(own, CHUNK, num_workers=workers)
         elif rows is None:
             rows = _rows_of(source)
         if not isinstance(source, DataLoader) and iter(source) is source:
-            raise DataError(
-                f"{self.name} can be gone through once", "a pass for each epoch"
-            )  # fmt: skip
+            raise DataError(f"{self.name} can be gone through once", "a pass for each epoch")
         counted = rows
         if counted is None:
             raise DataError(f"{self.name} is a stream without a length", "rows=N")
@@ -123,16 +114,11 @@ class Passing(OfPairs):
         for batch in _seeded_apart(lambda: iter(self.loader), seed, turn):
             x, y = self.pairs.read(batch)
             if count + len(x) > self.rows:
-                raise DataError(
-                    f"{self.name} gives more than rows={self.rows} rows",
-                    "as many in each pass as the bound is weighed by",
-                )
+                raise DataError(f"{self.name} gives more rows in a pass", f"rows={self.rows}")
             yield torch.arange(count, count + len(x)), x, y
             count += len(x)
         if count < self.rows:
-            raise DataError(
-                f"{self.name} gave {count} rows in a pass", f"rows={self.rows}"
-            )  # fmt: skip
+            raise DataError(f"{self.name} gave {count} rows in a pass", f"rows={self.rows}")
 
 
 class _Iterable(IterableDataset):
@@ -143,10 +129,6 @@ class _Iterable(IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.source)
-
-
-def _as_iterable(source: Any) -> IterableDataset:
-    return source if isinstance(source, IterableDataset) else _Iterable(source)
 
 
 def is_passing(source: Any) -> bool:

@@ -64,16 +64,6 @@ class Streamed(Dataset):
     the network whose probabilities are averaged over the transformations t. Whoever holds that
     transformed rows are more data than N, or fewer, says so by `kl_weight`.
 
-    Arguments:
-        held: Validation and test rows, statistics, and examples in place of the training rows.
-        reader: Of the training rows as they are in their source.
-        summary: Of those rows.
-        batch_transform: Of inputs (B, ...) as they are in the source, before they are scaled, on
-            the device; None for none.
-        memory_format: Of images.
-        flat: Inputs are vectors.
-        class_weights: By which rows of each class count besides (C,); None for all the same.
-
     Attributes:
         summary: What a pass over the training rows has found.
 
@@ -254,17 +244,12 @@ class Streamed(Dataset):
                 x = self.fields.pack("what batch_transform gives", given).to(x)
             if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != rows:
                 gives = f"{len(x)} rows" if isinstance(x, Tensor) and x.ndim else type(x).__name__
-                raise DataError(
-                    f"batch_transform gives {gives} for a batch of {rows} rows",
-                    "a tensor of the same rows, in their order",
-                )
+                raise DataError(f"batch_transform gives {gives}", f"a tensor of the {rows} rows")
         x = with_channel(x if x.dtype != torch.bool else x.float())
         x = x.flatten(1) if self.flat else x
         if x.shape[1:] != self.input_shape:
-            raise DataError(
-                f"batch_transform gives inputs of shape {tuple(x.shape[1:])}",
-                f"{self.input_shape}, as those of {self.name}",
-            )
+            found = f"batch_transform gives inputs of shape {tuple(x.shape[1:])}"
+            raise DataError(found, f"{self.input_shape}, as those of {self.name}")
         if self.ids:
             return x.long()
         mean, std = self._scale("x", x)

@@ -140,10 +140,8 @@ def summarise(
             x = with_channel(x)
             kind = (x.shape[1:], y.shape[1:])
             if shape is not None and kind != shape:
-                raise DataError(
-                    f"x and y have shapes {tuple(kind[0])} and {tuple(kind[1])} in row {places[0]}",
-                    f"{tuple(shape[0])} and {tuple(shape[1])}, as in the first rows",
-                )
+                now, first = (f"{tuple(one[0])} and {tuple(one[1])}" for one in (kind, shape))
+                raise DataError(f"x and y have shapes {now} in row {places[0]}", first)
             shape = kind
             inputs.add(x)
             if task == "classification":
@@ -172,9 +170,8 @@ def summarise(
             class_weight = torch.tensor([float(weights_seen[c]) for c in range(classes)]).double()
     else:
         if classes is not None or class_names:
-            raise DataError(
-                f"classes={classes}, class_names={tuple(class_names)} for {task}", "neither"
-            )  # fmt: skip
+            found = f"classes={classes}, class_names={tuple(class_names)} for {task}"
+            raise DataError(found, "neither")
         marginal = Marginal(rows, None, targets.mean, targets.squares / (rows - 1))
         if task == "regression":
             of_targets = targets.statistics()

@@ -62,11 +62,8 @@ class Tables:
         self.row_bytes = self.dtype.itemsize * len(self.inputs)
         ask(2.0 * largest * self.row_bytes, f"{path}: its largest row group")
         if largest * self.row_bytes > MOST_GROUP and len(self.groups) > 1:
-            raise DataError(
-                f"{path} has row groups of up to {largest:,} rows, {largest * self.row_bytes:,} "
-                "bytes as numbers",
-                f"at most {MOST_GROUP:,}, as several are in memory together",
-            )
+            found = f"{path} has row groups of {largest:,} rows, {largest * self.row_bytes:,} bytes"
+            raise DataError(found, f"at most {MOST_GROUP:,}, as several are in memory together")
 
     def read(self, places: Places) -> tuple[Tensor, Tensor]:
         """Inputs (B, columns), float32 or, where a column is, float64, and targets of rows (B,);
@@ -86,19 +83,15 @@ class Tables:
             columns = [_numbers(table[name]) for name in self.inputs]
             if missing := table[self.target].null_count:
                 row = self.edges[group] + table[self.target].is_null().to_numpy().argmax()
-                raise DataError(
-                    f"the target {self.target!r} is missing in row {row} of {path} "
-                    f"({missing} such row(s) in its row group {own})",
-                    "a target for each row",
-                )
+                found = f"{path} lacks {self.target!r} in row {row} ({missing} in row group {own})"
+                raise DataError(found, "a target for each row")
             y = table[self.target].to_numpy()
             if self.class_names and y.dtype.kind in "OUT":
                 with numbered(range(int(self.edges[group]), int(self.edges[group + 1]))):
                     y = number_names(self.target, y, self.class_names)
             elif y.dtype.kind not in "biuf":
-                raise DataError(
-                    f"the target {self.target!r} holds {table[self.target].type}", "numbers"
-                )  # fmt: skip
+                found = f"the target {self.target!r} holds {table[self.target].type}"
+                raise DataError(found, "numbers")
             if self.weights:
                 of_target = torch.from_numpy(y.astype(_plain(y.dtype)))
                 self.form = Form.of(of_target)
@@ -121,9 +114,7 @@ def _refuse_other_types(schema: Any, names: Sequence[str]) -> None:
     for name in names:
         kind = schema.field(name).type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-            raise DataError(
-                f"the column {name!r} holds {kind}", "numbers or truth values"
-            )  # fmt: skip
+            raise DataError(f"the column {name!r} holds {kind}", "numbers or truth values")
 
 
 def is_table(path: Path) -> bool:
@@ -146,7 +137,6 @@ def _pyarrow() -> Any:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise DataError(
-            "Parquet files without pyarrow", "pip install 'pyroccam[parquet]'"
-        ) from error  # fmt: skip
+        expected = "pip install 'pyroccam[parquet]'"
+        raise DataError("Parquet files without pyarrow", expected) from error
     return parquet

@@ -184,15 +184,8 @@ class ImproperLogUniform(TorchDistribution):
         return (LOG_DENSITY_AT_ONE - value.abs().log()).expand(shape)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(
-            "ImproperLogUniform has no draws: 1/|w| has no finite integral. Draw from a guide, "
-            "such as guides.MeanField(model), or take a proper prior, such as "
-            "priors.GroupHorseshoe()."
-        )
+        """Refused by a NotImplementedError."""
+        raise NotImplementedError("ImproperLogUniform has no draws: 1/|w| has no finite integral.")
 
     rsample = sample
 

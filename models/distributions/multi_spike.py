@@ -159,15 +159,8 @@ class MultiSpikeLogUniform(TorchDistribution):
         return (spikes - self.level.log() + LOG_DENSITY_AT_ONE).expand(shape)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(
-            "MultiSpikeLogUniform has no draws: its density has no finite integral. Draw from a "
-            "guide, such as guides.MeanField(model), or take a proper prior, such as "
-            "priors.GaussianMixture()."
-        )
+        """Refused by a NotImplementedError."""
+        raise NotImplementedError("MultiSpikeLogUniform has no draws: it has no finite integral.")
 
     rsample = sample
 

@@ -349,10 +349,8 @@ def _as_strict(one: TorchDistribution, new: TorchDistribution) -> Any:
 def _batch_and_event(fn: Any, weights: Tensor) -> tuple[torch.Size, torch.Size]:
     dims = fn.support.event_dim
     if dims and (not weights.dim() or weights.shape[-1] < 2):
-        raise PyroccamError(
-            f"{type(fn).__name__} is of at least two alternatives, in the last dimension; "
-            f"got weights of shape {tuple(weights.shape)}."
-        )
+        found = f"{type(fn).__name__} of weights of shape {tuple(weights.shape)}"
+        raise PyroccamError(found, "at least two alternatives, in the last dimension")
     cut = weights.dim() - dims
     return weights.shape[:cut], weights.shape[cut:]
 
@@ -360,10 +358,8 @@ def _batch_and_event(fn: Any, weights: Tensor) -> tuple[torch.Size, torch.Size]:
 def _check_temperature(name: str, temperature: float | Tensor, validate: bool) -> None:
     if isinstance(temperature, Tensor):
         if temperature.dim():
-            raise PyroccamError(
-                f"{name} must be one for the whole batch, a number or a tensor of shape (); "
-                f"got shape {tuple(temperature.shape)}."
-            )
+            found = f"{name} of shape {tuple(temperature.shape)}"
+            raise PyroccamError(found, "one for the whole batch, a number or a tensor of shape ()")
         if not validate:
             return
     if not 0.0 < temperature < math.inf:

@@ -99,8 +99,6 @@ def relaxed_bernoulli_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
 def _log_ratio(q_logits: Tensor, p_logits: Tensor) -> Tensor:
     """``log r + constant``, ``(*batch, K)``."""
     if q_logits.shape[-1] != p_logits.shape[-1]:
-        raise PyroccamError(
-            "A KL is between choices from the same alternatives; the last dimensions differ: q has "
-            f"logits of shape {tuple(q_logits.shape)}, p of shape {tuple(p_logits.shape)}."
-        )
+        found = f"logits of shapes {tuple(q_logits.shape)} and {tuple(p_logits.shape)}"
+        raise PyroccamError(found, "choices from the same alternatives, the last dimension")
     return p_logits - q_logits

@@ -48,17 +48,12 @@ class Affine:
 
     def __init__(self, name: str, layer: Any) -> None:
         if type(layer) not in AFFINE:
-            raise PyroccamError(
-                f"Layer {name!r} is a {type(layer).__name__}, whose weights cannot be random here: "
-                f"expected one of {KNOWN}. Leave it out of layers=; it stays as it is."
-            )
+            found = f"layer {name!r} is a {type(layer).__name__}"
+            raise PyroccamError(found, f"one of {KNOWN}", "leave it out of layers=")
         weight, bias = layer._parameters.get("weight"), getattr(layer, "bias", None)
         if weight is None:
-            raise PyroccamError(
-                f"Layer {name!r} computes its weight from other parameters by a hook (as weight or "
-                "spectral normalisation and pruning do). Leave it out of layers=, or make the "
-                "weight a parameter again."
-            )
+            found = f"layer {name!r} computes its weight by a hook (normalisation, pruning)"
+            raise PyroccamError(found, "a weight that is a parameter", "leave it out of layers=")
         self.drawn = isinstance(layer, nn.Embedding | Matrix)
         self.padding: int | None = getattr(layer, "padding_idx", None)
         self._function: Callable[..., Any] = F.linear
@@ -90,10 +85,8 @@ class Affine:
             self._function = _handed_out
         if isinstance(layer, nn.Embedding):
             if layer.max_norm is not None:
-                raise PyroccamError(
-                    f"Layer {name!r} shortens its weights to max_norm={layer.max_norm} when it is "
-                    "called, which random weights cannot be. Leave it out of layers=."
-                )
+                found = f"layer {name!r} has max_norm={layer.max_norm}"
+                raise PyroccamError(found, "none for random weights", "leave it out of layers=")
             self._function = _looked_up
             self._options = {"scale_grad_by_freq": layer.scale_grad_by_freq}
         fan_in = math.prod(weight.shape[1:])

@@ -142,10 +142,8 @@ class BayesianLayer(nn.Module):
         if isinstance(out, Tensor):
             return scaling.outputs(out, share)
         if share.rows.dim():
-            raise PyroccamError(
-                f"Layer {self.name!r} hands out its weights, which cannot count differently for "
-                "each row of an enumerated structure: take a relaxed one (priors.GumbelSoftmax)."
-            )
+            found = f"layer {self.name!r} hands out its weights in an enumerated structure"
+            raise PyroccamError(found, "a relaxed one, such as priors.GumbelSoftmax")
         return tuple(None if part is None else scaling.outputs(part, share) for part in out)
 
     def effective(

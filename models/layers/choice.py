@@ -46,20 +46,13 @@ def choose_layers(
     for name in names:
         if name not in modules:
             affine_names = [n for n, m in modules.items() if _usual(m)]
-            raise PyroccamError(
-                f"The network has no layer {name!r}; it has {', '.join(map(repr, affine_names))}."
-            )
+            raise PyroccamError(f"no layer {name!r}", f"one of {', '.join(affine_names)}")
         if not isinstance(prior, WeightPrior) and name not in prior:
-            raise PyroccamError(
-                f"Layer {name!r} is to be Bayesian, but prior= names only {', '.join(prior)}."
-            )
+            raise PyroccamError(f"prior= of {', '.join(prior)}", f"one of layer {name!r}, too")
         Affine(name, modules[name])
     if not names:
-        raise PyroccamError(
-            f"{type(net).__name__} has no linear or convolutional layer, or another with a weight, "
-            "that could be Bayesian"
-            + (", and is not frozen." if layers is None else ": layers= chose none.")
-        )
+        found = "without a layer that could be Bayesian" if layers is None else "layers= chose none"
+        raise PyroccamError(f"{type(net).__name__}: {found}", f"one of {KNOWN} that is not frozen")
     return names
 
 
@@ -109,10 +102,8 @@ def refuse_shared(net: nn.Module, names: list[str]) -> None:
             full = f"{module_name}.{key}".lstrip(".")
             other = owners.setdefault(id(p), full)
             if other != full and {other.rpartition(".")[0], module_name} & set(names):
-                raise PyroccamError(
-                    f"{other!r} and {full!r} are one tensor (a tied weight), which cannot be two "
-                    "random variables: leave both layers out by layers=[...], or untie them."
-                )
+                found = f"{other!r} and {full!r} are one tensor"
+                raise PyroccamError(found, "two for two layers", "leave both out by layers=[...]")
 
 
 def order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]:
@@ -129,16 +120,12 @@ def order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]
             hook.remove()
     twice = sorted({name for name in used if used.count(name) > 1})
     if twice:
-        raise PyroccamError(
-            f"Layer {twice[0]!r} is used {used.count(twice[0])} times in a pass; its weights would "
-            "be drawn anew at each. Leave it out by layers=[...], or give each use its own layer."
-        )
+        found = f"layer {twice[0]!r} is used {used.count(twice[0])} times in a pass"
+        raise PyroccamError(found, "a layer for each use", "leave it out by layers=[...]")
     unused = [name for name in names if name not in used]
     if unused:
-        raise PyroccamError(
-            f"Layer {unused[0]!r} is not called in a pass (its weights may be used directly, as "
-            "attention does): leave it out by layers=[...]."
-        )
+        found = f"layer {unused[0]!r} is not called in a pass"
+        raise PyroccamError(found, "one that is", "leave it out by layers=[...]")
     return used
 
 

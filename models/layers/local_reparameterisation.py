@@ -74,18 +74,12 @@ class LocalReparameterization(Messenger):
         self._checked: set[str] = set()
 
     def refuse_another(self, model: Model) -> None:
-        """Refuse a model with other sites than those of its own: it would draw their weights.
-
-        Raises:
-            PyroccamError: for such a model.
-        """
+        """Refuse a model with other sites than those of its own: it would draw their weights."""
         theirs = _facts(model)
         if theirs != self._sites:
             odd = sorted(site for site, _ in theirs.items() ^ self._sites.items())
-            raise PyroccamError(
-                f"local= is a handler for another network (it differs at site {odd[0]!r}): make it "
-                "from this model, models.LocalReparameterization(model)."
-            )
+            found = f"local= is a handler for another network (it differs at site {odd[0]!r})"
+            raise PyroccamError(found, "models.LocalReparameterization(model)")
 
     def __exit__(self, *exception: Any) -> None:
         # What is kept hangs on the graph of a step: it could not be copied, and would live on.
@@ -143,14 +137,8 @@ class LocalReparameterization(Messenger):
         latents: Mapping[str, Latent],
         kept: Mapping[str, Any],
     ) -> Tensor:
-        """Draw the outputs of a layer.
-
-        Arguments:
-            x: inputs ``(B, *)``.
-            values: of all latents of the layer.
-            latents: what they are.
-            kept: distributions of those that are not drawn, in place of their values.
-        """
+        """Draw the outputs of a layer for inputs ``(B, *)``; of latents in ``kept`` the
+        distributions take the place of values."""
         run, by_output = layer.affine, layer.affine.shape.output_groups
         count = len(x) if x.dim() > -run.feature_dim else 1  # an input without a batch dim
         multiplier = _per_example(latents, kept, count)
@@ -202,11 +190,9 @@ def _check(name: str, fn: Any, prior: Any) -> None:
     try:
         kl_divergence(fn, prior)
     except NotImplementedError:
-        raise PyroccamError(
-            f"Site {name!r} cannot be reparameterised locally: there is no analytic KL of the "
-            f"guide's {type(base(fn)).__name__} to the prior {type(base(prior)).__name__}. "
-            "Register one, or draw the weights: local=False."
-        ) from None
+        pair = f"{type(base(fn)).__name__} to the prior {type(base(prior)).__name__}"
+        found = f"site {name!r} has no analytic KL of a {pair}"
+        raise PyroccamError(found, "one that is registered", "local=False") from None
 
 
 def _standard_normal(like: Tensor) -> Tensor:

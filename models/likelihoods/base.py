@@ -65,11 +65,8 @@ class Likelihood(nn.Module):
         raise NotImplementedError
 
     def begin_noise(self, error: Tensor) -> None:
-        """Set what :attr:`noise` names to where a search for it begins.
-
-        Arguments:
-            error: root mean square of what is predicted less the targets, ``(T,)``.
-        """
+        """Set what :attr:`noise` names to where a search for it begins, by the root mean square
+        ``(T,)`` of what is predicted less the targets."""
 
     def noise_margin(self) -> Tensor | float:
         """Nats to add to the density of rows, of which the noise is then the most probable one."""
@@ -100,32 +97,19 @@ class Likelihood(nn.Module):
 
     def predicted(self, outputs: Tensor) -> Tensor:
         """Log-probabilities ``(*batch, C)``, or means ``(*batch, T)`` of targets, standardised as
-        those are.
-
-        Raises:
-            PyroccamError: for a distribution that has none, or not those of each class.
-        """
+        those are."""
         made, asked = self(outputs), "logits" if self.task == "classification" else "mean"
-        way_out = "define predicted(outputs), which gives "
-        way_out += (
-            "log-probabilities (*batch, C) of all classes, two at least."
-            if self.task == "classification"
-            else "means (*batch, T) of the targets."
-        )
-        name = f"{type(self).__name__} is of {self.task}, but"
+        expected = f"{asked} of all classes or targets, (*batch, C or T), two classes at least"
+        name, way_out = f"the {type(made).__name__} of {type(self).__name__}", "define predicted()"
         try:
             found: Tensor = getattr(made, asked)
         except (AttributeError, NotImplementedError) as error:
-            raise PyroccamError(
-                f"{name} its {type(made).__name__} has no {asked}: {way_out}"
-            ) from error
+            raise PyroccamError(f"{name} has no {asked}", expected, way_out) from error
         # Logits of a Bernoulli, say: one for each row, which a softmax would take for the classes.
         single = self.task == "classification" and found.shape[-1] < 2
         if found.shape[:-1] != outputs.shape[:-1] or found.dim() != outputs.dim() or single:
-            raise PyroccamError(
-                f"{name} the {asked} of its {type(made).__name__} have shape {tuple(found.shape)} "
-                f"for outputs of shape {tuple(outputs.shape)}: {way_out}"
-            )
+            shapes = f"{tuple(found.shape)} for outputs of shape {tuple(outputs.shape)}"
+            raise PyroccamError(f"{name} has {asked} of shape {shapes}", expected, way_out)
         return found.log_softmax(-1) if self.task == "classification" else found
 
     @property
@@ -150,15 +134,7 @@ class Likelihood(nn.Module):
         return found
 
     def refuse_other(self, outputs: Tensor) -> None:
-        """Outputs of another shape would be broadcast against the targets and train to nonsense.
-
-        Raises:
-            PyroccamError: for another number of outputs, or outputs without a dim of their own.
-        """
+        """Outputs of another shape would be broadcast against the targets and train to nonsense."""
         if outputs.dim() < 2 or outputs.shape[-1] != self.outputs:
-            name = f"{type(self).__name__}({self.outputs})"
-            raise PyroccamError(
-                f"The network gives outputs of shape {tuple(outputs.shape)}, but {name} takes "
-                f"(batch, {self.outputs}). End the network with {self.outputs} outputs, without "
-                "squeeze(); or pass the likelihood= that suits what it gives."
-            )
+            found = f"outputs of shape {tuple(outputs.shape)} for {type(self).__name__}"
+            raise PyroccamError(found, f"(batch, {self.outputs})", "another likelihood=")

@@ -26,46 +26,31 @@ def words() -> dict[str, type[Likelihood]]:
 
 
 def parse(word: str, data: TargetSpec) -> Likelihood:
-    """The likelihood of a word, such as ``student-t``, for a data set.
-
-    Raises:
-        PyroccamError: for a word that there is not, or whose task is not that of the data.
-    """
+    """The likelihood of a word, such as ``student-t``, for a data set."""
     known = words()
     if word not in known:
         raise PyroccamError(unknown_name("likelihood", str(word), known))
     kind = known[word]
     if kind.task != data.task:
         suit = [name for name, one in known.items() if one.task == data.task]
-        raise PyroccamError(
-            f"likelihood={word!r} is of {kind.task}, but the task of the data is {data.task!r}: "
-            f"load it with task={kind.task!r} if it is that, or take {', '.join(suit)}."
-        )
+        found = f"likelihood={word!r}, which is of {kind.task}, for data of {data.task}"
+        raise PyroccamError(found, " or ".join(suit), f"load the data with task={kind.task!r}")
     return kind.of(data)
 
 
 def checked(
     likelihood: Likelihood | str | None, data: TargetSpec, network: nn.Module | None = None
 ) -> Likelihood:
-    """The likelihood that was given, or that a word names, or the one that suits the data.
-
-    Arguments:
-        network: that it is for; of one in double precision what it learns is in double precision.
-
-    Raises:
-        PyroccamError: for one whose task is not that of the data, or a word that there is not.
-    """
+    """The likelihood that was given, or that a word names, or the one that suits the data; for a
+    network in double precision what it learns is in double precision."""
     if likelihood is None:
         likelihood = for_data(data)
     elif isinstance(likelihood, str):
         likelihood = parse(likelihood, data)
     task = getattr(likelihood, "task", None)
     if task != data.task:
-        raise PyroccamError(
-            f"likelihood= got {type(likelihood).__name__}, whose task is {task!r}, but the task "
-            f"of the data is {data.task!r}. A likelihood of your own says it: task = {data.task!r} "
-            "in its class."
-        )
+        found = f"likelihood={type(likelihood).__name__}, whose task is {task!r}"
+        raise PyroccamError(found, f"one of the task {data.task!r} of the data")
     # Half precision is for the network alone.
     double = network is not None and precision(network) is torch.float64
     return likelihood.double() if double else likelihood

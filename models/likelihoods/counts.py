@@ -44,10 +44,8 @@ class Poisson(Likelihood):
         super().__init__()
         usual = torch.zeros(targets) if rate is None else torch.as_tensor(rate).float().log()
         if usual.shape != (targets,) or not (rate is None or bool(usual.isfinite().all())):
-            raise PyroccamError(
-                f"{type(self).__name__}({targets}) got rate={usual.exp().tolist()}, expected "
-                f"{targets} positive, finite number(s)."
-            )
+            found = f"{type(self).__name__}({targets}): rate={usual.exp().tolist()}"
+            raise PyroccamError(found, f"{targets} positive, finite number(s)")
         self.outputs = targets
         self.register_buffer("log_rate", usual)
 

@@ -28,33 +28,24 @@ def inputs_of(edges: list[Edge], asked: Sequence[str] | None) -> tuple[str, ...]
     for edge in edges:
         for vertex in edge:
             if not isinstance(vertex, str) or not vertex or set(vertex) & set(".-"):
-                raise PyroccamError(
-                    f"Edge {edge.name!r}: vertices are named by words without '.' and '-', got "
-                    f"{vertex!r}."
-                )
+                found = f"vertex {vertex!r} of edge {edge.name!r}"
+                raise PyroccamError(found, "a word without '.' and '-'")
     targets = {edge.target for edge in edges}
     sources = list(dict.fromkeys(edge.source for edge in edges if edge.source not in targets))
     if asked is None:
         if len(sources) > 1:
             edge = next(edge for edge in edges if edge.source == sources[1])
-            raise PyroccamError(
-                f"Vertices {', '.join(map(repr, sources))} have no edges to them: {sources[1]!r}, "
-                f"of edge {edge.name!r}, cannot be reached. Give it an edge, or name all inputs, "
-                f"inputs={sources}."
-            )
+            found = f"vertex {sources[1]!r}, of edge {edge.name!r}, has no edges to it"
+            raise PyroccamError(found, "one that can be reached", f"inputs={sources}")
         asked = sources
     for vertex in asked:
         if vertex in targets or all(vertex != edge.source for edge in edges):
-            raise PyroccamError(
-                f"inputs= names {vertex!r}, which must have edges from it and none to it."
-            )
+            raise PyroccamError(f"inputs={vertex!r}", "a vertex with edges from it and none to it")
     for vertex in sources:
         if vertex not in asked:
             edge = next(edge for edge in edges if edge.source == vertex)
-            raise PyroccamError(
-                f"Vertex {vertex!r}, of edge {edge.name!r}, cannot be reached: it is none of the "
-                f"inputs {list(asked)} and has no edges to it."
-            )
+            found = f"vertex {vertex!r}, of edge {edge.name!r}, has no edges to it"
+            raise PyroccamError(found, f"one of the inputs {list(asked)}")
     return tuple(asked)
 
 
@@ -69,9 +60,7 @@ def order_of(edges: list[Edge], inputs: Sequence[str]) -> list[str]:
             if all(edge.source in order for edge in edges if edge.target == vertex)
         ]
         if not ready:
-            raise PyroccamError(
-                f"The graph has the cycle {_cycle(edges, waiting)}: leave an edge out."
-            )
+            raise PyroccamError(f"the cycle {_cycle(edges, waiting)}", "a graph without one")
         order += ready
         waiting = [vertex for vertex in waiting if vertex not in ready]
     return order
@@ -90,8 +79,6 @@ def output_of(edges: list[Edge], order: list[str]) -> str:
     sinks = [vertex for vertex in order if all(edge.source != vertex for edge in edges)]
     if len(sinks) > 1:
         edge = next(edge for edge in edges if edge.target == sinks[0])
-        raise PyroccamError(
-            f"Vertices {', '.join(map(repr, sinks))} have no edges from them, but a network "
-            f"has one output: edge {edge.name!r} leads nowhere."
-        )
+        found = f"edge {edge.name!r} leads nowhere, of the last vertices {', '.join(sinks)}"
+        raise PyroccamError(found, "one output")
     return sinks[0]

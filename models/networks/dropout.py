@@ -39,10 +39,8 @@ def with_dropout(
     else:
         chosen = [layers] if isinstance(layers, str) else list(layers)
     if not chosen:
-        raise PyroccamError(
-            f"{type(net).__name__} has no linear layer after its first: name the layers= that "
-            f"dropout is for. It has {', '.join(weighted) or 'none'}."
-        )
+        found = f"{type(net).__name__} without a linear layer after its first"
+        raise PyroccamError(found, f"layers=, of {', '.join(weighted) or 'none'}")
     for name in chosen:
         if name not in weighted:
             raise PyroccamError(unknown_name("layer", name, weighted))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import nn
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Count, checked
+from ...data.ranges import AtLeastTwo, Count, checked
 from ..parameters import asking
 from .primitives import Zero
 from .structure_graph import StructureGraph
@@ -19,7 +19,11 @@ __all__ = ["GRAPHS", "cell_graph", "perceptron_graph"]
 @asking
 @checked
 def perceptron_graph(
-    input_shape: tuple[int, ...], outputs: Count, *, width: Count = 32, vertices: Count = 3
+    input_shape: tuple[int, ...],
+    outputs: Count,
+    *,
+    width: AtLeastTwo = 32,
+    vertices: AtLeastTwo = 3,
 ) -> nn.Sequential:
     """A linear layer, a graph of hidden layers, and a linear layer.
 
@@ -32,14 +36,7 @@ def perceptron_graph(
         outputs: classes, or regression targets.
         width: units of every vertex.
         vertices: of the graph, its input included.
-
-    Raises:
-        PyroccamError: for fewer than two vertices, or units.
     """
-    if vertices < 2 or width < 2:
-        raise PyroccamError(
-            f"A graph needs at least 2 vertices of at least 2 units, got {vertices} and {width}."
-        )
     few = max(1, width // 4)
     edges = {
         (f"v{i}", f"v{j}"): {
@@ -67,7 +64,7 @@ def cell_graph(
     outputs: Count,
     *,
     channels: Count = 16,
-    vertices: Count = 3,
+    vertices: AtLeastTwo = 3,
     cells: Count = 2,
 ) -> nn.Sequential:
     """A convolutional stem, cells that share one structure, and a linear layer.
@@ -89,11 +86,8 @@ def cell_graph(
     """
     if len(input_shape) != 3:
         raise PyroccamError(f"cell_graph takes images, got inputs of shape {input_shape}.")
-    if channels < 4 or channels % 4 or vertices < 2 or cells < 1:
-        raise PyroccamError(
-            "cell_graph needs channels that are a multiple of 4, at least 2 vertices and 1 cell, "
-            f"got {channels}, {vertices} and {cells}."
-        )
+    if channels % 4:
+        raise PyroccamError(f"channels={channels}", "a multiple of 4")
 
     def norm() -> nn.Module:
         return nn.GroupNorm(channels // 4, channels)

@@ -50,9 +50,6 @@ class DepthBatchNorm(nn.Module):
 
     Shapes:
         input and output ``(K * B, features, *)``.
-
-    Raises:
-        PyroccamError: if the rows of the input are not a multiple of ``K``.
     """
 
     running_mean: Tensor | None
@@ -80,9 +77,7 @@ class DepthBatchNorm(nn.Module):
         K, features = self.depths, self.num_features
         if isinstance(x, Tensor) and x.shape[0] % K:  # it may be traced
             raise PyroccamError(
-                f"DepthBatchNorm holds statistics for {K} depths, but got {x.shape[0]} rows, which "
-                "is no multiple of it. Stack the activations of all depths along the batch, or "
-                "take one depth out with single_depth()."
+                f"{x.shape[0]} rows for the statistics of {K} depths", "a multiple, of all depths"
             )
         # (K * B, C, *) -> (B, K * C, *): a depth's channels become channels of their own.
         stacked = x.unflatten(0, (K, -1)).transpose(0, 1).flatten(1, 2)
@@ -227,10 +222,8 @@ def per_depth(module: nn.Module, depths: int) -> nn.Module:
 
     def change(m: nn.Module) -> nn.Module | None:
         if isinstance(m, DepthBatchNorm) and m.depths != depths:
-            raise PyroccamError(
-                f"This module is in a stack of {m.depths} depths already, and keeps statistics for "
-                f"each of them: give the stack of {depths} depths a copy.deepcopy of the original."
-            )
+            found = f"a module with statistics of {m.depths} depths in a stack of {depths}"
+            raise PyroccamError(found, "one that is in no other stack", "copy.deepcopy")
         return DepthBatchNorm(m, depths) if isinstance(m, _BatchNorm) else None
 
     return _replace(copy.deepcopy(module) if has_batch_norm(module) else module, change)

@@ -24,7 +24,7 @@ VGG_WIDTHS: tuple[int | str, ...] = (
 @asking
 @checked
 def perceptron(
-    input_shape: tuple[int, ...], outputs: Count, *, hidden: Sequence[int] = (100, 100)
+    input_shape: tuple[Count, ...], outputs: Count, *, hidden: Sequence[Count] = (100, 100)
 ) -> nn.Sequential:
     """Linear layers with ReLU between them; the input is flattened.
 
@@ -32,13 +32,8 @@ def perceptron(
         input_shape: of one input.
         outputs: classes, or regression targets.
         hidden: units of the hidden layers.
-
-    Raises:
-        PyroccamError: for a width below 1.
     """
     widths = [math.prod(input_shape), *hidden, outputs]
-    if any(not isinstance(w, int) or w < 1 for w in widths):
-        raise PyroccamError(f"Every layer needs at least 1 unit, got {widths}.")
     layers: list[nn.Module] = [nn.Flatten()]
     for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
@@ -180,10 +175,8 @@ def torchvision_resnet(
 
 def _image(shape: tuple[int, ...], least: int) -> tuple[int, int]:
     if len(shape) != 3 or min(shape[1:]) < least:
-        raise PyroccamError(
-            f"This network needs images (C, H, W) of at least {least} x {least} pixels, got "
-            f"{tuple(shape)}. For tables use 'perceptron'."
-        )
+        expected = f"images (C, H, W) of at least {least} x {least} pixels"
+        raise PyroccamError(f"inputs {tuple(shape)}", expected, "perceptron")
     return shape[1], shape[2]
 
 

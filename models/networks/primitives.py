@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
 from ...data.ranges import Count, checked
 
 __all__ = ["One", "Zero"]
@@ -18,8 +17,6 @@ class Zero(nn.Module):
     @checked
     def __init__(self, stride: Count = 1) -> None:
         super().__init__()
-        if stride < 1:
-            raise PyroccamError(f"stride must be at least 1, got {stride}.")
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:

@@ -100,10 +100,8 @@ def residual_conv(
         Antoran et al. 2020, arXiv:2002.02797.
     """
     if len(input_shape) != 3 or min(input_shape[1:]) < 4 + pool:
-        raise PyroccamError(
-            f"residual_conv needs images (C, H, W) of at least {4 + pool} pixels a side, got "
-            f"{tuple(input_shape)}. Use a smaller pool, or residual_mlp for tables."
-        )
+        expected = f"images (C, H, W) of at least {4 + pool} pixels a side, for pool={pool}"
+        raise PyroccamError(f"inputs {tuple(input_shape)}", expected, "residual_mlp")
     stem = nn.Sequential(nn.Conv2d(input_shape[0], width, 5), nn.AvgPool2d(pool))
 
     def stage(channels: int, conv: nn.Module) -> list[nn.Module]:
@@ -155,10 +153,8 @@ def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
     parts = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer4", "avgpool", "fc")
     missing = [name for name in parts if not hasattr(net, name)]
     if missing:
-        raise PyroccamError(
-            f"{type(net).__name__} has no {', '.join(missing)}: take_apart expects a torchvision "
-            "ResNet. For another network pass its stem, blocks and head to DepthStack."
-        )
+        found = f"{type(net).__name__} has no {', '.join(missing)}"
+        raise PyroccamError(found, "a torchvision ResNet", "DepthStack(stem, blocks, head)")
     modules = dict(net.named_children())
     stem = nn.Sequential(modules["conv1"], modules["bn1"], modules["relu"], modules["maxpool"])
     blocks = [

@@ -68,10 +68,8 @@ class DepthStack(nn.Module):
         if adapters is None or isinstance(adapters, nn.Module):
             adapters = [adapters] * depths
         if len(adapters) != depths:
-            raise PyroccamError(
-                f"{len(adapters)} adapters for {depths} depths (0 to {depths - 1}): give one for "
-                "each depth (None where the activation suits the head), or a single module."
-            )
+            found = f"{len(adapters)} adapters for {depths} depths"
+            raise PyroccamError(found, "one for each, or a single module")
         unique: list[nn.Module] = []
         self.adapter_of: list[int | None] = []  # depth -> position in self.adapters
         for adapter in adapters:
@@ -95,22 +93,15 @@ class DepthStack(nn.Module):
         return len(self.blocks)
 
     def activations(self, x: Tensor) -> list[Tensor]:
-        """``a_0 ... a_D`` for inputs ``(B, *)``.
-
-        Raises:
-            PyroccamError: if a block changes its input in place.
-        """
+        """``a_0 ... a_D`` for inputs ``(B, *)``."""
         a = self.stem(x)
         out = [a]
         for i, block in enumerate(self.blocks):
             version = None if not isinstance(a, Tensor) or a.is_inference() else a._version
             after = block(a)
             if version is not None and a._version != version:
-                raise PyroccamError(
-                    f"Block {i + 1} ({type(block).__name__}) changes its input in place, and with "
-                    f"it what the exit of depth {i} sees. Start the block with an operation that "
-                    "is not in place (inplace=False)."
-                )
+                found = f"Block {i + 1} ({type(block).__name__}) changes its input in place"
+                raise PyroccamError(found, "a block that leaves it", "inplace=False")
             a = after
             out.append(a)
         return out
@@ -131,26 +122,13 @@ class DepthStack(nn.Module):
         return out
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Outputs at every depth from one forward pass.
-
-        Arguments:
-            x: ``(B, *)``.
-
-        Returns:
-            ``(D + 1, B, *outputs)``.
-
-        Raises:
-            PyroccamError: if the activations that reach the head differ in shape.
-        """
+        """Outputs at every depth, ``(D + 1, B, *outputs)``, from one forward pass of ``(B, *)``."""
         adapted = self.adapted(self.activations(x))
         expected = adapted[-1].shape
         for d, a in enumerate(adapted):
             if isinstance(a, Tensor) and a.shape != expected:
-                raise PyroccamError(
-                    f"The head receives {tuple(a.shape)} at depth {d} but {tuple(expected)} at "
-                    f"depth {self.max_depth}. Pass adapters that bring every activation to one "
-                    "shape, for example adapters=match_adapters(stem, blocks, example_input)."
-                )
+                found = f"the head receives {tuple(a.shape)} at depth {d}"
+                raise PyroccamError(found, f"{tuple(expected)}", "adapters=match_adapters(...)")
         out = self.head(torch.cat(adapted) if len(adapted) > 1 else adapted[0])
         return out.unflatten(0, (len(adapted), x.shape[0]))
 
@@ -199,10 +177,8 @@ class DepthStack(nn.Module):
         self._check(depth)
         kept = range(depth) if blocks is None else blocks
         if sorted({*kept}) != [*kept] or not {*kept} <= {*range(depth)}:
-            raise PyroccamError(
-                f"blocks={list(kept)} are no blocks of depth {depth}, expected some of "
-                f"{list(range(depth))}, in that order."
-            )
+            expected = f"some of {list(range(depth))}, in that order"
+            raise PyroccamError(f"blocks={list(kept)} of depth {depth}", expected)
         parts = [copy.deepcopy(self.stem), *(copy.deepcopy(self.blocks[i]) for i in kept)]
         which = self.adapter_of[depth]
         if which is not None:
@@ -213,11 +189,8 @@ class DepthStack(nn.Module):
 
     def skippable(self, x: Tensor) -> tuple[int, ...]:
         """Blocks without which the others still fit together, from 0 on: those that give what they
-        take in its shape. A block that changes channels or resolution is none.
-
-        Arguments:
-            x: some inputs, ``(B, *)``.
-        """
+        take in its shape, for some inputs ``(B, *)``. One that changes channels or resolution is
+        none."""
         shapes = [getattr(a, "shape", None) for a in self.activations(x)]
         return tuple(
             i
@@ -264,11 +237,8 @@ def match_adapters(
         strides = [-(-side // last) for side, last in zip(shape[1:], final[1:], strict=False)]
         reached = [-(-side // s) for side, s in zip(shape[1:], strides, strict=False)]
         if len(shape) != 3 or len(final) != 3 or tuple(reached) != final[1:]:
-            raise PyroccamError(
-                f"No adapter can be made at depth {d}: activation {shape}, last activation {final};"
-                " expected maps (C, H, W) that a stride brings to H and W of the last. Pass a list "
-                "of your own, one adapter for each depth."
-            )
+            expected = f"a map (C, H, W) that a stride brings to H and W of the last, {final}"
+            raise PyroccamError(f"the activation {shape} at depth {d}", expected)
         stride = (strides[0], strides[1])
         made[shape] = nn.Sequential(
             nn.Conv2d(shape[0], final[0], 1, stride=stride, bias=False),
@@ -279,12 +249,8 @@ def match_adapters(
 
 
 def at_depth(outputs: Tensor, depth: Tensor) -> Tensor:
-    """Outputs at a depth: the identity where ``depth`` is the enumerated support.
-
-    Arguments:
-        outputs: at every depth, ``(D + 1, B, *)``.
-        depth: ``()``, ``(S, 1)`` or, enumerated, ``(D + 1, 1, ...)``.
-    """
+    """Outputs at a depth ``()``, ``(S, 1)`` or, enumerated, ``(D + 1, 1, ...)``, from those at
+    every depth, ``(D + 1, B, *)``: the identity where ``depth`` is the enumerated support."""
     if depth.dim() == 0:
         return outputs[depth]
     # Pyro marks the support that it enumerates; a draw that happens to have the same shape

@@ -134,17 +134,11 @@ class StructureGraph(nn.Module):
         for edge, given in zip(self.edge_list, edges.values(), strict=True):
             self.edges[edge.name] = nn.ModuleDict(_named(edge, given))
         if isinstance(aggregate, str):
-            raise PyroccamError(
-                f"aggregate={aggregate!r}: give it by vertex, aggregate={{{self.output!r}: "
-                f"{aggregate!r}}}."
-            )
+            raise PyroccamError(f"aggregate={aggregate!r}", f"{{{self.output!r}: {aggregate!r}}}")
         self.aggregate = _aggregations(aggregate or {}, self.edge_list)
         own = Gammas(self.primitives)
         if gamma is not None and gamma.primitives != own.primitives:
-            raise PyroccamError(
-                f"gamma= is of a graph with the primitives {gamma.primitives}, this one has "
-                f"{own.primitives}: only graphs with the same edges and names share a structure."
-            )
+            raise PyroccamError(f"gamma= of {gamma.primitives}", f"one of {own.primitives}")
         self.gamma = own if gamma is None else gamma
 
     @property
@@ -159,9 +153,7 @@ class StructureGraph(nn.Module):
     def forward(self, *x: Tensor) -> Tensor:
         """The value of the last vertex, for inputs ``(B, *)``."""
         if len(x) != len(self.inputs):
-            raise PyroccamError(
-                f"The graph has the inputs {', '.join(self.inputs)}, got {len(x)} tensors."
-            )
+            raise PyroccamError(f"{len(x)} tensors", f"the inputs {', '.join(self.inputs)}")
         values = dict(zip(self.inputs, x, strict=True))
         for vertex in self.order:
             if vertex not in values:
@@ -178,21 +170,17 @@ class StructureGraph(nn.Module):
             try:
                 out = primitive(x)
             except RuntimeError as error:
-                raise PyroccamError(
-                    f"Primitive {name!r} of edge {edge.name!r} does not take what vertex "
-                    f"{edge.source!r} gives, of shape {tuple(x.shape)}: {error}"
-                ) from error
+                found = f"{tuple(x.shape)} of vertex {edge.source!r} ({error})"
+                where = f"primitive {name!r} of edge {edge.name!r}"
+                raise PyroccamError(found, f"what {where} takes") from error
             share = gamma[..., k]
             part = out * (share.reshape(-1, *[1] * (out.dim() - 1)) if share.dim() else share)
             if total is None:
                 total, first = part, name
                 continue
             if part.shape != total.shape:
-                raise PyroccamError(
-                    f"The primitives of edge {edge.name!r} are mixed, but {first!r} gives the "
-                    f"shape {tuple(total.shape)} and {name!r} {tuple(part.shape)}: put a module "
-                    "behind one of them that brings it to the shape of the other."
-                )
+                found = f"primitive {name!r} of edge {edge.name!r} gives {tuple(part.shape)}"
+                raise PyroccamError(found, f"the shape {tuple(total.shape)} of {first!r}")
             total = total + part
         assert total is not None
         return total
@@ -259,9 +247,7 @@ class StructureGraph(nn.Module):
                 raise PyroccamError(unknown_name("edge", name, self.primitives))
         for edge, names in self.primitives.items():
             if edge not in choice:
-                raise PyroccamError(
-                    f"The choice says nothing of edge {edge!r} ({', '.join(names)})."
-                )
+                raise PyroccamError(f"a choice without edge {edge!r}", f"one of {', '.join(names)}")
             asked = choice[edge]
             chosen[edge] = [asked] if isinstance(asked, str) else list(dict.fromkeys(asked))
             for name in chosen[edge]:
@@ -270,12 +256,10 @@ class StructureGraph(nn.Module):
         return chosen
 
     def empty(self, choice: Mapping[str, Sequence[str]], lost: Mapping[str, float]) -> list[str]:
-        """Edges without a primitive that cannot do without one.
+        """Edges without a primitive, by a choice of names, that cannot do without one.
 
-        Arguments:
-            choice: by edge the names of its primitives.
-            lost: by edge, what its first primitive costs. Of the edges into a vertex of which one
-                is enough the cheapest is named, with what its source needs.
+        ``lost`` is by edge what its first primitive costs. Of the edges into a vertex of which one
+        is enough the cheapest is named, with what its source needs.
         """
         named: list[str] = []
 
@@ -317,10 +301,8 @@ class StructureGraph(nn.Module):
         return kept, [edge for edge in into if not chosen[edge.name]]
 
     def _refuse(self, vertex: str, without: list[Edge]) -> list[Edge]:
-        raise PyroccamError(
-            f"Without edge {without[0].name!r} vertex {vertex!r} has nothing to work with: choose "
-            "a primitive for it (one that gives zeros, if need be)."
-        )
+        found = f"vertex {vertex!r} without edge {without[0].name!r}"
+        raise PyroccamError(found, "a primitive for it, such as one that gives zeros")
 
     def _alive(
         self,
@@ -363,12 +345,9 @@ def _named(edge: Edge, given: Primitives) -> dict[str, nn.Module]:
     if not named:
         raise PyroccamError(f"Edge {edge.name!r} has no primitives: give it at least one.")
     for name, module in named.items():
-        where = f"Primitive {name!r} of edge {edge.name!r}"
+        where = f"primitive {name!r} of edge {edge.name!r}"
         if not isinstance(name, str) or not name or "." in name or hasattr(nn.ModuleDict(), name):
-            raise PyroccamError(
-                f"{where}: the name must be a word without dots that torch.nn.ModuleDict does not "
-                "use itself (such as 'keys'). Take another."
-            )
+            raise PyroccamError(where, "a word without dots, unlike nn.ModuleDict's own")
         if not isinstance(module, nn.Module):
             raise PyroccamError(f"{where} is {type(module).__name__}, expected a torch.nn.Module.")
     return named
@@ -384,10 +363,8 @@ def _aggregations(
         if isinstance(how, str) and how not in AGGREGATIONS:
             raise PyroccamError(unknown_name(f"aggregate of vertex {vertex!r}", how, AGGREGATIONS))
         if isinstance(how, nn.Module) or not (isinstance(how, str) or callable(how)):
-            raise PyroccamError(
-                f"aggregate of vertex {vertex!r} is {type(how).__name__}, expected a name or a "
-                "function of a list of tensors; what is learnt is a primitive of an edge."
-            )
+            given = f"aggregate of vertex {vertex!r} is a {type(how).__name__}"
+            raise PyroccamError(given, "a name, or a function of a list of tensors")
     found: dict[str, Aggregation] = {}
     for vertex in targets:
         how = asked.get(vertex, "sum")

@@ -108,9 +108,6 @@ def rebuild(description: Mapping[str, Any]) -> fx.GraphModule:
     computes is not looked at: running the network can take any time and memory (a ``repeat``, a
     ``pad``, a convolution on padding of 10^9), and so can an input that is too large.
 
-    Arguments:
-        description: as :func:`describe` gives it.
-
     Raises:
         DescriptionError: if it is malformed or of another format.
         TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
@@ -134,10 +131,7 @@ def _words(node: fx.Node, net: nn.Module) -> dict[str, Any]:
         word = word_for(node.op, node.target)
         if word is None:
             target = getattr(node.target, "__name__", node.target)
-            raise DescriptionError(
-                f"{type(net).__name__} calls {target!r}, which is not among the known functions "
-                f"and methods. {WAY_OUT}"
-            )
+            raise DescriptionError(f"{type(net).__name__} calls {target!r}, not known. {WAY_OUT}")
         words["target"] = word
         checked_call(word, node.args, node.kwargs)
     else:

@@ -36,9 +36,6 @@ class PrunedNetwork(nn.Module):
     The forward pass gives log-probabilities ``(B, C)`` for classification (in single-exit form
     they serve as logits too: a softmax leaves them as they are) and the predictive mean ``(B, T)``
     for other tasks.
-
-    Raises:
-        PyroccamError: for another number of weights than depths.
     """
 
     log_weights: Tensor
@@ -57,10 +54,7 @@ class PrunedNetwork(nn.Module):
         if weights is None:
             weights = torch.ones(1)
         elif weights.shape != (depth + 1,):
-            raise PyroccamError(
-                f"{tuple(weights.shape)} weights for the depths 0 ... {depth}: expected "
-                f"({depth + 1},)"
-            )
+            raise PyroccamError(f"{tuple(weights.shape)} weights of depths", f"({depth + 1},)")
         like = next(stack.parameters())
         log_weights = weights.double().log().clamp_min(-1e4)  # finite: a depth of weight 0 is legal
         self.register_buffer("log_weights", log_weights.to(like))

@@ -118,9 +118,8 @@ def trace(net: nn.Module, inputs: int | tuple[str, ...] = 1) -> fx.GraphModule:
             graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
     except Exception as error:  # whatever the person's forward raises on a symbolic input
         raise PyroccamError(
-            f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error}). "
-            "Cutting needs a forward without `if` or `for` over tensors or their shapes, and "
-            "without tensors made into numbers (int(x), x.item())."
+            f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error})",
+            "a forward without `if`, `for`, int(x) or x.item() over tensors",
         ) from error
     drop_defaults(graph, set(defaults))
     drop_unread(graph, net)
@@ -161,10 +160,8 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
             module = small.get_submodule(name)
             new = _shrunk(module, edit)
         except (AttributeError, IndexError, TypeError) as error:
-            raise PyroccamError(
-                f"The cuts do not fit {type(net).__name__} at {name!r} ({error}). They need the "
-                "network as it was before it was cut."
-            ) from error
+            found = f"cuts of {type(net).__name__} at {name!r} ({error})"
+            raise PyroccamError(found, "the network before it was cut") from error
         small.set_submodule(name, new)
     if graphed is None:
         return small

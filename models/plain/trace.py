@@ -73,16 +73,12 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
     own = tuple(takes)[:own] if isinstance(own, int) else own
     for name, parameter in takes.items():
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            raise DescriptionError(
-                f"{type(net).__name__}.forward takes {parameter}, which has no fixed place. "
-                + WAY_OUT
-            )
+            found = f"{type(net).__name__}.forward takes {parameter}, which has no fixed place"
+            raise DescriptionError(f"{found}. {WAY_OUT}")
         if parameter.default is not parameter.empty and name not in own:
             if not plain_default(parameter):
-                raise DescriptionError(
-                    f"{type(net).__name__}.forward has the default {parameter}, which is no "
-                    f"number, text or None. {WAY_OUT}"
-                )
+                found = f"{type(net).__name__}.forward has the default {parameter}"
+                raise DescriptionError(f"{found}, no number, text or None. {WAY_OUT}")
             defaults[name] = parameter.default
     modes = {module: module.training for module in net.modules()}
     made: list[dict[str, Tensor]] = []
@@ -107,10 +103,7 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
     # In the order in which they were made: their names depend on what the network has already.
     first, second = ([*one.values()] for one in made)
     if len(first) != len(second) or not all(map(torch.equal, first, second)):
-        raise DescriptionError(
-            f"{type(net).__name__}.forward draws random numbers; a description would freeze "
-            f"them. {WAY_OUT}"
-        )
+        raise DescriptionError(f"{type(net).__name__}.forward draws random numbers. {WAY_OUT}")
     drop_defaults(graph, set(defaults))
     drop_unread(graph, net)
     return graph, made[-1]
@@ -182,10 +175,7 @@ def _lengths_as_sizes(graph: fx.Graph) -> None:
             continue
         of = node.args[0]
         if getattr(of.target, "__name__", of.target) in _NO_TENSOR:
-            raise DescriptionError(
-                f"it takes len() of the result of {of.target!r}, which is no tensor. Write the "
-                "number, or x.shape[0] for the rows of a tensor x"
-            )
+            raise DescriptionError(f"it takes len() of what {of.target!r} gives, no tensor")
         node.op, node.target, node.args = "call_method", "size", (of, 0)
 
 

@@ -242,7 +242,7 @@ def decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
 
 
 def checked_call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse ``getattr`` of anything but a shape, and ``to`` anything but a number type."""
+    """Refuse ``getattr`` of anything but a shape, and ``to`` anything but a kind of numbers."""
     if function == "to" and (kwargs or [type(a) for a in args[1:]] != [torch.dtype]):
         raise DescriptionError(f"to{shown(args[1:])} is not allowed; only to a dtype.")
     if function != "getattr":

@@ -60,10 +60,7 @@ class EmpiricalNormal(TorchDistribution):
         moves: bool = False,
     ) -> None:
         if moves and not shared:
-            raise PyroccamError(
-                "EmpiricalNormal: got moves=True and shared=(), expected dims that share a mean.\n"
-                "A prior of each weight alone would be its posterior, at no cost. Share all dims."
-            )
+            raise PyroccamError("EmpiricalNormal: moves=True, shared=()", "dims that share a mean")
         self.shared = tuple(dim - len(event_shape) for dim in shared)
         self.moves = moves
         super().__init__(torch.Size(batch_shape), torch.Size(event_shape), validate_args=False)
@@ -105,14 +102,9 @@ class EmpiricalNormal(TorchDistribution):
         return best.expand(torch.broadcast_shapes(best.shape, self.batch_shape))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """
-        Raises:
-            NotImplementedError: always.
-        """
+        """Refused by a NotImplementedError."""
         raise NotImplementedError(
-            "EmpiricalNormal has no draws: its variance depends on the posterior. Draw from a "
-            "guide, such as guides.MeanField(model), or take a proper prior, such as "
-            "priors.Normal()."
+            "EmpiricalNormal has no draws: its variance depends on the posterior."
         )
 
     rsample = sample

@@ -43,11 +43,8 @@ class LayerShape:
     def groups(self) -> int:
         """Number of groups."""
         if self.group_dim is None:
-            raise PyroccamError(
-                f"Layer {self.name!r} with weights of shape {tuple(self.weight)} has no groups "
-                "(it is a grouped convolution), which this prior needs: leave it out by layers=, "
-                "or take a prior without groups, such as priors.LogUniform()."
-            )
+            found = f"layer {self.name!r}, a grouped convolution, has no groups"
+            raise PyroccamError(found, "a prior without groups", "priors.LogUniform()")
         return self.weight[self.group_dim]
 
 

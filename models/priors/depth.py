@@ -163,7 +163,5 @@ def parse(text: str) -> DepthPrior:
                 return Vector([float(p) for p in text.split(",")])
     except ValueError as error:
         raise PyroccamError(f"Cannot read the depth prior {text!r}: {error}") from error
-    raise PyroccamError(
-        f"Unknown depth prior {text!r}. Write geometric, geometric:0.85, uniform, poisson:5, "
-        "cost:100, or D + 1 probabilities separated by commas."
-    )
+    known = "geometric, geometric:0.85, uniform, poisson:5, cost:100, or D + 1 probabilities"
+    raise PyroccamError(f"the depth prior {text!r}", known)

@@ -72,10 +72,8 @@ class Floored(Scaling):
         for name, latent in latents.items():
             own: Any = getattr(latent.prior, "base_dist", latent.prior)
             if not isinstance(own, torch.distributions.Normal):
-                raise PyroccamError(
-                    f"scaling=Floored is for normal priors, site {f'{layer}.{name}'!r} has "
-                    f"{type(own).__name__}: use priors.Normal, or scaling=NonCentred()."
-                )
+                given = f"scaling=Floored of the {type(own).__name__} of site {layer}.{name}"
+                raise PyroccamError(given, "priors.Normal", "scaling=NonCentred()")
             dims = len(latent.prior.event_shape)
             gamma = share.gamma.reshape(*share.gamma.shape, *[1] * dims)
             scale = (gamma * own.scale).clamp(min=self.floor)

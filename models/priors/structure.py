@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
-from ...data.ranges import Options, Positive, check, checked
+from ...data.ranges import Options, Positive, checked
 from ..checks import kinds, unknown_name
 from ..distributions.relaxed import (
     ExpDirichlet,
@@ -105,11 +105,6 @@ class StructurePrior(Options):
     probs: Weights
     learn: bool
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(asked := getattr(self, "temperature", 1.0), Annealed):
-            check("temperature", asked, Positive)
-
     def for_edges(self, primitives: Mapping[str, Sequence[str]]) -> dict[str, EdgePrior]:
         """The priors of edges, by name, from the names of their primitives."""
         own = type(self).__name__
@@ -141,17 +136,12 @@ def _logits(asked: Weights, edge: str, primitives: Sequence[str], what: str, cub
         return torch.zeros(len(primitives))
     values = [float(v) for v in given]
     if len(values) != len(primitives):
-        raise PyroccamError(
-            f"{what}: edge {edge!r} has {len(primitives)} primitives ({', '.join(primitives)}), "
-            f"but {len(values)} probabilities were given."
-        )
+        found = f"{what} has {len(values)} probabilities for edge {edge!r}"
+        raise PyroccamError(found, f"one for each of {', '.join(primitives)}")
     for name, v in zip(primitives, values, strict=True):
         if not (0.0 < v < (1.0 if cube else math.inf)):
             need = "in (0, 1)" if cube else "positive and finite"
-            raise PyroccamError(
-                f"{what}: the probability of primitive {name!r} of edge {edge!r} must be {need}, "
-                f"got {v}."
-            )
+            raise PyroccamError(f"{what} has {v} for primitive {name!r} of edge {edge!r}", need)
     weights = torch.tensor(values, dtype=torch.float64)  # single precision ends at 1e-38
     logits = weights.logit() if cube else weights.log()
     return logits.to(torch.get_default_dtype())
@@ -192,7 +182,7 @@ class GumbelSoftmax(StructurePrior):
         Maddison, Mnih, Teh 2017, arXiv:1611.00712; Jang, Gu, Poole 2017, arXiv:1611.01144.
     """
 
-    temperature: float | Annealed = 1.0
+    temperature: Positive | Annealed = 1.0
     probs: Weights = None
     learn: bool = False
     straight_through: bool = False
@@ -234,7 +224,7 @@ class Dirichlet(StructurePrior):
         learn: s is learnt.
     """
 
-    temperature: float | Annealed = 1.0
+    temperature: Positive | Annealed = 1.0
     probs: Weights = None
     learn: bool = False
 
@@ -313,7 +303,7 @@ class RelaxedBernoulli(StructurePrior):
         learn: they are learnt.
     """
 
-    temperature: float | Annealed = 1.0
+    temperature: Positive | Annealed = 1.0
     probs: Weights = None
     learn: bool = False
 
@@ -359,10 +349,8 @@ class Bernoulli(StructurePrior):
         self, edge: str, names: Sequence[str], logits: Tensor, shared: Temperature | None
     ) -> EdgePrior:
         if len(names) > MOST_SUBSETS:
-            raise PyroccamError(
-                f"Bernoulli: edge {edge!r} has {len(names)} primitives and so 2^{len(names)} "
-                f"subsets to enumerate, at most 2^{MOST_SUBSETS}: use RelaxedBernoulli."
-            )
+            found = f"Bernoulli of edge {edge!r} with {len(names)} primitives"
+            raise PyroccamError(found, f"at most {MOST_SUBSETS}", "RelaxedBernoulli")
         return super().of_edge(edge, names, logits, shared)
 
 

@@ -108,10 +108,8 @@ class Recurrent(nn.Module):
 
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         if isinstance(input, PackedSequence):
-            raise PyroccamError(
-                "A PackedSequence cannot pass through random recurrent weights: pass the padded "
-                "tensor, or leave the layer out by layers=[...]."
-            )
+            found = "a PackedSequence for random recurrent weights"
+            raise PyroccamError(found, "the padded tensor", "leave the layer out by layers=[...]")
         x = input if self.batch_first else input.transpose(0, 1)
         last: list[Tensor] = []
         memories: list[Tensor] = []

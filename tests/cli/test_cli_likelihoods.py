@@ -123,7 +123,7 @@ def test_a_table_of_counts(tmp_path):
 
 def test_errors(files):
     said = call("fit", "ldn", "--data", "digits", "--set", "likelihood=poisson", code=2)
-    assert "'poisson' is of counts, but the task of the data is 'classification'" in said
+    assert "'poisson', which is of counts" in said
     said = call("fit", "ldn", "--data", "digits", "--set", "likelihood=gauss", code=2)
     assert "likelihood='gauss'" in said
     said = call("fit", "ldn", "--data", files["normal"], "--set", "likelihood=poisson", code=2)

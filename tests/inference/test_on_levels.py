@@ -153,12 +153,12 @@ def test_a_copy_of_the_guide_looks_at_the_prior_that_is_trained():
     fit = trained()
     model, guide = fit.model, fit.guide
     prior = model.layers["0"].prior
-    assert copy.deepcopy(guide).factor_of("0.weight").lent.prior is prior
+    assert copy.deepcopy(guide).factor_of("0.weight").lent.module is prior
     other, both = copy.deepcopy((model, guide))
-    assert both.factor_of("0.weight").lent.prior is other.layers["0"].prior is not prior
+    assert both.factor_of("0.weight").lent.module is other.layers["0"].prior is not prior
     assert not [n for n, _ in both.named_parameters() if "level" in n]
     begun = guides.ZeroMean(other, layers=["2"], begin=guide)
-    assert begun.factor_of("0.weight").lent.prior is other.layers["0"].prior
+    assert begun.factor_of("0.weight").lent.module is other.layers["0"].prior
 
 
 @pytest.mark.parametrize("change", [{"rate": 0.1}, {"levels": 7}, {"kl": "achterhold"}])

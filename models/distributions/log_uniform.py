@@ -185,7 +185,10 @@ class ImproperLogUniform(TorchDistribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Refused by a NotImplementedError."""
-        raise NotImplementedError("ImproperLogUniform has no draws: 1/|w| has no finite integral.")
+        raise NotImplementedError(
+            "ImproperLogUniform has no draws: 1/|w| has no finite integral; draw from "
+            "a guides.MeanField."
+        )
 
     rsample = sample
 

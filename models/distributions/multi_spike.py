@@ -160,7 +160,10 @@ class MultiSpikeLogUniform(TorchDistribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Refused by a NotImplementedError."""
-        raise NotImplementedError("MultiSpikeLogUniform has no draws: it has no finite integral.")
+        raise NotImplementedError(
+            "MultiSpikeLogUniform has no draws: it has no finite integral; draw from "
+            "a guides.MeanField."
+        )
 
     rsample = sample
 

@@ -104,7 +104,8 @@ class EmpiricalNormal(TorchDistribution):
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Refused by a NotImplementedError."""
         raise NotImplementedError(
-            "EmpiricalNormal has no draws: its variance depends on the posterior."
+            "EmpiricalNormal has no draws: its variance depends on the posterior; draw "
+            "from a guides.MeanField."
         )
 
     rsample = sample

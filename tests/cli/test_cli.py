@@ -304,7 +304,7 @@ def test_evaluate_puts_other_data_on_the_scale_of_the_run(run, tmp_path):
     np.savez(tmp_path / "other.npz", **rows)
     call("evaluate", folder, "--data", tmp_path / "other.npz", "--out", tmp_path / "e.json")
     found = json.loads((tmp_path / "e.json").read_text())
-    assert "must be the same" in call("evaluate", folder, "--data", "wiggle", code=2)
+    assert "expected the kind of" in call("evaluate", folder, "--data", "wiggle", code=2)
     expected = metrics_of(folder)["test"]
     assert found["full"]["nll"] == pytest.approx(expected["nll"], rel=1e-3)
     assert found["full"]["accuracy"] == pytest.approx(expected["accuracy"])
@@ -321,7 +321,7 @@ def test_evaluate_puts_other_data_on_the_scale_of_the_run(run, tmp_path):
         (["fit", "ldn", "--set", "prior=geometrical"], "geometric:0.85"),
         (["fit", "ldn", "--set", "threshold=validation"], "a number in (0, 1]"),
         (["fit", "ldn", "--set", "threshold=null"], "a number in (0, 1]"),
-        (["fit", "ldn", "--network", "conv"], "residual_mlp for tables"),
+        (["fit", "ldn", "--network", "conv"], "residual_mlp"),
         (["fit", "ldn", "--device", "tpu"], "tpu"),
         (["fit", "ldn", "--resume"], "--resume needs --out"),
         (["fit", "ldn-marginal", "--set", "batch_size=10"], "full batch"),

@@ -157,7 +157,7 @@ def test_a_stack_has_a_depth_for_each_weight(tmp_path):
         (("depth=geometric:0.5",), "depth='geometric:0.5'"),
         (('threshold={"9":1}',), "Unknown Bayesian layer '9'"),
         (("guide=delta", "prior=normal"), "guide='delta'"),
-        (("guide=rounded", "prior=integers"), "cannot be functions of a number"),
+        (("guide=rounded", "prior=integers"), "cannot be functions"),
         (("data.val_fraction=0",), "data.val_fraction=0.1"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_run_that_is_complete_is_resumed_at_once(run):
         (("prior=log-uniform", "guide=zero-mean"), "weights with a mean"),
         (("hold=0.1", "kl_warmup=0.3"), "while the KL still gains weight"),
         (("last=0", "narrow_at=noise"), "no fit follows that cut"),
-        (("prior=integers", "guide=rounded", "finish=0"), "scale=0.1: the guide 'rounded' has"),
+        (("prior=integers", "guide=rounded", "finish=0"), "scale=0.1 of the guide 'rounded'"),
     ],
 )
 def test_what_is_refused(sets, says, tmp_path):

@@ -96,7 +96,7 @@ def test_resume_with_other_settings_says_which(run):
 def test_resume_of_a_finished_run_gives_the_same(run):
     folder, _ = run
     before = metrics_of(folder)
-    call("fit", "ldn", "--out", folder, "--resume", *SMALL)
+    call("fit", "ldn", "--out", folder, "--resume", *SMALL, rendered=True)
     after = metrics_of(folder)
     assert without_times(after) == without_times(before)
 

@@ -61,7 +61,8 @@ def reading(path: Path, what: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a reader
             raise DataError(f"{path} cannot be read ({error.strerror})") from error
         reason = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, AttributeError | LookupError | TypeError):  # of the reader's own parts
+        own = isinstance(error, AttributeError | LookupError | TypeError)  # of the reader's parts
+        if own or " object at 0x" in reason:
             reason = "its reader fails"
         raise DataError(f"{path} is not {what} ({reason})") from error
 

@@ -32,6 +32,9 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
     Arguments:
         model: that it is for.
         options: such as ``scales``; a delta guide has none.
+
+    Raises:
+        PyroccamError: for an unknown name, with the nearest, or an option that the guide has not.
     """
     text, colon, number = text.partition(":")
     known = words()

@@ -148,7 +148,8 @@ def test_a_search_is_no_longer_than_it_is_taken_for(monkeypatch):
     none, best = (Numbers(start, fit.model.likelihood, {}, lr, 0.0, 1) for lr in (None, 1e-2))
     for known in (None, none, best):
         made.clear()
-        for pattern in range(32):  # good or bad in each of five trainings
+        # Good or bad in each of five trainings: of all 32 the shortest search and the longest.
+        for pattern in (0b00000, 0b00101, 0b01010, 0b01101, 0b11111):
             scale = itertools.chain([(pattern >> k) & 1 for k in range(5)], itertools.repeat(0))
             made.append(0)
             decision.smallest(fit, inference.Search(1, trained=known))

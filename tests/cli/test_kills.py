@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 KILLS = Path(__file__).parents[1] / "support" / "kills.py"
 
 
+@pytest.mark.nightly
 def test_four_kills(tmp_path):
     """By a clock and in the midst of writing; `python tests/support/kills.py --kills 200` goes on
     for longer, and 20 of them are part of .ci/run."""

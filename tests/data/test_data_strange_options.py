@@ -40,12 +40,6 @@ def test_halves_of_characters_in_a_path(tmp_path: Path, suffix: str) -> None:
         str(error.value).encode()  # can be shown
 
 
-@pytest.mark.parametrize("name", [None, 3, b"x.csv", ["a.csv"], object()])
-def test_what_is_no_name(name: Any) -> None:
-    with pytest.raises(PyroccamError):
-        data.load(name)
-
-
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbid(*args: Any, **options: Any) -> None:
         raise PermissionError(13, "Permission denied")

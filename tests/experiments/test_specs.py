@@ -1,7 +1,6 @@
-"""The program that runs experiments: files that go on, options, and each experiment at its least
-size (PYROCCAM_NIGHTLY=1)."""
+"""The program that runs experiments: files that go on, options, and, at night, each experiment at
+its least size."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -120,7 +119,7 @@ def data_root(tmp_path_factory):
     return root
 
 
-@pytest.mark.skipif(not os.environ.get("PYROCCAM_NIGHTLY"), reason="set PYROCCAM_NIGHTLY=1")
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("spec", [one for one in SPECS if one.small], ids=lambda one: one.module)
 def test_each_experiment_at_its_least_size(spec, data_root, tmp_path):

@@ -179,11 +179,6 @@ def test_a_dim_that_is_no_plate_is_refused_even_left_of_the_plates():
         EnumMeanFieldELBO(max_plate_nesting=1).loss(both, both, X)
 
 
-def test_too_few_particles():
-    with pytest.raises(PyroccamError):
-        EnumMeanFieldELBO(num_particles=0)
-
-
 @pytest.mark.parametrize("weight", [0.5, 0, torch.tensor(0.5)], ids=["float", "int", "tensor"])
 def test_a_weight_of_a_kl_that_the_model_sums_out(weight):
     def model(x):

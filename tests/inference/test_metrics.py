@@ -159,13 +159,6 @@ def test_certainty_shares_the_last_bin():
     assert table.counts.tolist() == [0] * 14 + [2]
 
 
-@pytest.mark.parametrize("score", [metrics.reliability, metrics.poster_ece])
-def test_bins_must_be_positive(score):
-    log_probs, y = classifier(5, 3)
-    with pytest.raises(PyroccamError):
-        score(log_probs, y, bins=0)
-
-
 # -- the poster's rule ------------------------------------------------------------------------
 
 

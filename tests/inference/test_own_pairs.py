@@ -8,7 +8,6 @@ from fitting import blobs
 from guide_case import depth, network
 from pyro.nn import PyroModule
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.training.optimizer import parameter_groups
 from pyroccam.models.layers.bayesian_layer import BayesianLayer
 from torch import nn
@@ -90,12 +89,6 @@ def test_several_fits_are_anything_that_holds_them():
     expected = ensemble([fit])(x)
     for fits in (fit, iter([fit]), {"a": fit}.values()):
         assert torch.equal(ensemble(fits)(x), expected)
-
-
-def test_what_takes_a_fit_says_so_to_who_gives_a_pair():
-    model = network(ROWS)
-    with pytest.raises(PyroccamError):
-        inference.pruning.scale_intervals(model, guides.Delta(model))
 
 
 def test_misspelt_options_of_a_guide_in_words():

@@ -9,7 +9,6 @@ from alternatives import EDGES, FIRST, batch, computed, graph, larger, pair, sma
 from fitting import assert_same, spy, stopped
 from plain import network
 from pyroccam import guides, inference
-from pyroccam.data.errors import PyroccamError
 from pyroccam.guides import StructureFamily
 from pyroccam.inference.posterior.draws import DrawnNetwork, draw_outputs, draw_weights, outputs_of
 from pyroccam.inference.posterior.layers import layer_moments, mean_network
@@ -249,11 +248,6 @@ def test_particles_that_change_state():
         found.append({"losses": torch.stack(losses), "mean": norm.running_mean})
         found[-1] |= dict(guide.named_parameters())
     assert_close(found[1], found[0], rtol=1e-6, atol=1e-8)
-
-
-def test_how_many_particles():
-    with pytest.raises(PyroccamError):
-        inference.Settings(particles=0)
 
 
 # -- repeats and resuming ---------------------------------------------------------------------

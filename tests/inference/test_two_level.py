@@ -241,18 +241,6 @@ def test_inverse_gamma():
 # What is refused
 
 
-def test_out_of_range():
-    for value in (-1e-3, math.inf, math.nan):
-        for name in ("likelihood", "prior"):
-            with pytest.raises(PyroccamError):
-                Level(**{name: value})
-    with pytest.raises(PyroccamError):
-        Level(split="test")
-    for values in ((0.0, 1.0), (1.0, -1.0)):
-        with pytest.raises(PyroccamError):
-            InverseGamma(*values)
-
-
 def test_nothing_to_learn():
     fixed = linear(prior=priors.Normal())
     fixed.likelihood.requires_grad_(False)

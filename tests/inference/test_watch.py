@@ -7,7 +7,6 @@ import pytest
 import torch
 from fitting import assert_same, blobs, pair, run, spy
 from pyroccam import inference
-from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.training.trainer import Trainer
 
 fit_module = sys.modules["pyroccam.inference.fits.fitting"]
@@ -88,8 +87,3 @@ def test_repeats_are_told_apart():
         assert sorted((row["seed"], row["epoch"]) for row in rows) == [
             (4, 1), (4, 2), (7, 1), (7, 2),
         ]  # fmt: skip
-
-
-def test_what_cannot_watch_is_refused_before_the_training():
-    with pytest.raises(PyroccamError):
-        run(watch=[3])

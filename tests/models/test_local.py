@@ -391,14 +391,6 @@ def test_a_prior_without_an_analytic_kl():
     assert bound(model, guide)(x, y).isfinite()
 
 
-def test_arguments():
-    model, _ = single()
-    with pytest.raises(PyroccamError):
-        LocalReparameterization(model, scales="row")
-    with pytest.raises(PyroccamError):
-        guides.MeanField(model, scales="row")
-
-
 def test_two_networks_do_not_disturb_each_other():
     """A site of another network has another name, or is no site of this one."""
     _, guide = single()

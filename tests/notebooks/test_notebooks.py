@@ -37,6 +37,7 @@ def test_there_are_notebooks():
 
 
 @each
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_it_runs(path, tmp_path):
     refuse_noise(executed(path, tmp_path, small=True))

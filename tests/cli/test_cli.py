@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from command_line import call, metrics_of
-from pyroccam import data, inference
+from pyroccam import inference
 from pyroccam.cli.commands import app
 from pyroccam.cli.methods.table import METHODS
 from pyroccam.cli.runs import config as configs
@@ -327,16 +327,6 @@ def test_mistakes_get_a_message_and_no_traceback(arguments, said, tmp_path, monk
     output = call(*arguments, code=2)
     assert said in output
     assert "Traceback" not in output
-
-
-def test_lists():
-    said = call("methods")
-    for name in METHODS:
-        assert name in said
-    assert "arXiv:2002.02797" in said
-    said = call("data")
-    for entry in data.available():
-        assert entry[0] in said
 
 
 LIGHT = """

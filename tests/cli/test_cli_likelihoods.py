@@ -119,12 +119,3 @@ def test_a_table_of_counts(tmp_path):
     table.assign(visits=table["visits"] + 0.5).to_csv(new, index=False)
     said = call("evaluate", out, "--data", new, code=2)
     assert "whole numbers from 0 on, for task='counts'" in said
-
-
-def test_errors(files):
-    said = call("fit", "ldn", "--data", "digits", "--set", "likelihood=poisson", code=2)
-    assert "'poisson', which is of counts" in said
-    said = call("fit", "ldn", "--data", "digits", "--set", "likelihood=gauss", code=2)
-    assert "likelihood='gauss'" in said
-    said = call("fit", "ldn", "--data", files["normal"], "--set", "likelihood=poisson", code=2)
-    assert "whole numbers from 0 on, for task='counts'" in said

@@ -40,15 +40,3 @@ def test_a_finished_run_is_loaded_and_gives_the_same_network(run):
     assert isinstance(result.guide.by, guides.Book)
     structure = json.loads((folder / "metrics.json").read_text())["structure"]
     assert inference.shrink(result).report.nonzero == structure["weights"]
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("zero=2", "zero=2"),
-        ("precision=3", "precision=3"),
-        ("tau=-1", "tau=-1"),
-    ],
-)
-def test_what_cannot_be_is_said_before_the_training(option, message):
-    assert message in call("fit", "sws", "--data", "digits", "--set", option, code=2)

@@ -93,12 +93,3 @@ def test_repeats(tmp_path):
     found = json.loads((tmp_path / "runs" / "metrics.json").read_text())
     assert found["spread"]["discretised"]["accuracy"]["n"] == 2
     assert "entropy" in said
-
-
-def test_errors(tmp_path):
-    wrong = ("--set", "structure=gumbel:1")
-    said = call("fit", "structure", "--out", tmp_path / "a", *SMALL, *wrong, code=2)
-    assert "Did you mean 'gumbel-softmax'" in said
-    wrong = ("--set", "structure=categorical:1")
-    said = call("fit", "structure", "--out", tmp_path / "b", *SMALL, *wrong, code=2)
-    assert "write categorical." in said

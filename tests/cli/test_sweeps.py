@@ -236,6 +236,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(swept, forked, tmp_path, monkeypa
     assert kills.outcome(tmp_path / "s" / name) == kills.outcome(swept / name)
 
 
+@pytest.mark.nightly
 def test_a_killed_driver_loses_nothing(forked, tmp_path, monkeypatch):
     """With processes as they are."""
     sets = {"max_depth": 2, "width": 8, "compile": False, "batch_size": 64, "epochs": 12}

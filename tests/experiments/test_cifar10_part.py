@@ -2,12 +2,9 @@
 
 import gzip
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 from pyroccam import data
 
@@ -44,21 +41,3 @@ def test_part_of_cifar10(tmp_path: Path) -> None:
 
 
 TEST, TESTS = "test_00.webp", "test-labels-idx1-ubyte.gz"
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda f: (f / TESTS).write_bytes(gzip.compress(_idx(TILE_LABELS[:5]))),
-        lambda f: (f / TESTS).unlink(),
-        lambda f: (f / TEST).write_bytes((f / TEST).read_bytes()[:500]),
-        lambda f: Image.new("RGB", (40, 32)).save(f / TEST),
-        lambda f: (f / TEST).unlink(),
-        lambda f: (f / "train_01.webp").rename(f / "train_02.webp"),
-    ],
-)  # fmt: skip
-def test_broken_mosaics(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
-    write_mosaics(tmp_path / "CIFAR10")
-    spoil(tmp_path / "CIFAR10")
-    with pytest.raises(data.DataError):
-        data.load(PART, data_root=tmp_path)

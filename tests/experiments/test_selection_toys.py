@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError
 from strange_files import reloaded
 
 from experiments import sets
@@ -83,9 +82,3 @@ def test_regimes_follow_their_formula() -> None:
         assert abs((x[:, k] * d.y_train[:, 0]).mean()) < 4 * d.y_train.std() / math.sqrt(3000)
     looks_standard_normal((d.y_train[:, 0] - x[:, 0].tanh()) / 0.25)
     looks_standard_normal((d.y_test[:, 0] - d.x_test[:, 0].tanh()) / 0.25)
-
-
-@pytest.mark.parametrize("options", [{"n_train": 1}, {"n_test": 0}, {"noise": math.nan}])
-def test_numbers_that_make_no_sense(options: dict[str, float]) -> None:
-    with pytest.raises(PyroccamError):
-        sets.polynomial(**options)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError
 from strange_files import reloaded
 
 from experiments.sets import watch
@@ -186,64 +185,3 @@ def test_a_line_that_is_no_record_is_left_out_and_ends_windows(tmp_path: Path, b
     between = recording(1600, "A", 450)
     between.insert(210, broken)
     assert ends(tmp_path, between) == [*range(199, 450)]
-
-
-def test_a_file_of_other_lines(tmp_path: Path) -> None:
-    lines = recording(1600, "A", 300)
-    write_series(tmp_path, lines[:40] + ["walking went well"] * 4 + lines[40:])
-    with pytest.raises(PyroccamError):
-        load_series(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        gzip.compress(b"\n", mtime=0),
-        gzip.compress(b"1600", mtime=0)[:-6],
-        b"1600,A,1,1.0,2.0,3.0;\n",
-        gzip.compress(b"1600,M,1,1.0,2.0,3.0;\n", mtime=0),
-        gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0),
-    ],
-)
-def test_broken_files(tmp_path: Path, content: bytes) -> None:
-    write_series(tmp_path, []).write_bytes(content)
-    with pytest.raises(PyroccamError):
-        load_series(tmp_path)
-
-
-def test_places_of_the_series(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = load_series(root).x_train
-    assert torch.equal(load_series(root / "WISDM").x_train, expected)
-    monkeypatch.setenv("PYROCCAM_DATA", str(root))
-    assert torch.equal(load_series(root, data_root=None).x_train, expected)
-    with pytest.raises(PyroccamError):
-        load_series(tmp_path)
-    # the published archive: a file a subject, more activities, nothing packed
-    folder = tmp_path / "wisdm-dataset" / "raw" / "watch" / "accel"
-    folder.mkdir(parents=True)
-    for s in range(1600, 1610):
-        text = "".join(f"{line}\n" for a in "ABCDEFG" for line in recording(s, a))
-        (folder / f"data_{s}_accel_watch.txt").write_text(text)
-    assert torch.equal(load_series(tmp_path).x_train, expected)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"channels": "xyz"},
-        {"split_by": "user"},
-        {"n_train": 1},
-        {"n_train": 1086},  # seven subjects have 31 windows of each activity, that is 1085
-        {"n_test": 470},
-    ],
-)
-def test_options_of_the_series(root: Path, options: dict[str, object]) -> None:
-    with pytest.raises(PyroccamError):
-        load_series(root, **options)
-
-
-def test_one_subject_cannot_be_split(tmp_path: Path) -> None:
-    write_series(tmp_path, recording(1600, "A", 450))
-    with pytest.raises(PyroccamError):
-        load_series(tmp_path)
-    assert load_series(tmp_path, split_by="window").N == 90

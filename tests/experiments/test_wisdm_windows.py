@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError
 from strange_files import reloaded
 
 WINDOWS = "experiments.sets:wisdm_windows"
@@ -109,59 +108,3 @@ def test_windows_source_goes_round(root: Path) -> None:
     assert set(numbers_of(d, "test")) != set(numbers_of(other, "test"))
     raw = data.load(WINDOWS, data_root=root, standardise=False)
     assert (raw.x_std == 1).all()
-
-
-def test_a_feature_that_no_training_row_has(tmp_path: Path) -> None:
-    rows = table()
-    for row in rows:
-        row[4] = "?"
-    write_arff(tmp_path, rows)
-    with pytest.raises(PyroccamError):
-        data.load(WINDOWS, data_root=tmp_path)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        "1,2,0.1,0,700,9.8",
-        "1,2,0.1,0,7OO,9.8,Walking",
-        "1,2,0.1,0,700,9.8,Flying",
-        "1,40,0.1,0,700,9.8,Walking",
-    ],
-)
-def test_broken_rows(tmp_path: Path, row: str) -> None:
-    rows = table()
-    rows[2] = row.split(",")
-    write_arff(tmp_path, rows)
-    with pytest.raises(PyroccamError):
-        data.load(WINDOWS, data_root=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"XAVG" numeric', '"XAVG" string'),
-        ("class{ ", "class "),
-        ('"user"', '"who"'),
-        ('"user"', '"UNIQUE_ID"'),
-        ("@data", "@end"),
-    ],
-)
-def test_broken_headers(tmp_path: Path, old: str, new: str) -> None:
-    write_arff(tmp_path, table(), [line.replace(old, new) for line in header()])
-    with pytest.raises(PyroccamError):
-        data.load(WINDOWS, data_root=tmp_path)
-
-
-def test_missing_file_and_options_of_the_windows(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(PyroccamError):
-        data.load(WINDOWS, data_root=tmp_path)
-    with pytest.raises(PyroccamError):
-        data.load(WINDOWS, data_root=root, split_by="person")
-    unpacked = tmp_path / ARFF.removesuffix(".gz")
-    unpacked.write_bytes(gzip.decompress((root / "WISDM" / ARFF).read_bytes()))
-    expected = data.load(WINDOWS, data_root=root).x_train
-    assert torch.equal(data.load(WINDOWS, data_root=tmp_path).x_train, expected)
-    (tmp_path / "WISDM_ar_v1.1").mkdir()
-    unpacked.rename(tmp_path / "WISDM_ar_v1.1" / unpacked.name)
-    assert torch.equal(data.load(WINDOWS, data_root=tmp_path).x_train, expected)

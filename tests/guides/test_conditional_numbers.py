@@ -277,6 +277,7 @@ def test_a_traced_step_is_the_eager_step(make, over):
     assert found[0]["losses"].std() > 1e-3
 
 
+@pytest.mark.nightly  # as that over the weight of the KL, of test_conditional.py
 def test_the_path_of_ridge_regression():
     """Over the scale s of the prior: the means are those of ridge regression with the precision
     1 / s², as near as a broken line comes, and the scale of the greatest bound is that of the

@@ -11,7 +11,7 @@ from fitting import blobs
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Draw
-from pyroccam.inference.draw_coding import decoded, draw
+from pyroccam.inference.draw_coding import decoded, draw, phases
 from pyroccam.inference.draw_coding import sending as sending_module
 from pyroccam.inference.draw_coding.phases import Phase, shifted
 from pyroccam.inference.training.step import TrainingStep
@@ -36,6 +36,17 @@ def rows():
     return blobs()
 
 
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    """A draw traces three graphs, which takes longer than its steps: that of ``drawn`` does."""
+    monkeypatch.setattr(phases, "TrainingStep", EagerStep)
+
+
+class EagerStep(TrainingStep):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **{**options, "compile": False})
+
+
 @pytest.fixture(scope="module")
 def drawn(rows):
     return draw(network(), rows, Draw(bytes=60, **QUICK))
@@ -54,7 +65,7 @@ def test_a_draw_is_sent_in_the_size_that_was_asked_for(drawn, rows):
     assert accuracy(net, rows.x_train, rows.y_train) > 0.7
 
 
-@pytest.mark.parametrize("size", [84, 85, 86])
+@pytest.mark.parametrize("size", [84, 85])
 def test_the_number_of_blocks_counts_too(size, rows):
     """More than a hundred blocks, whose number alone takes two bytes."""
     how = {**QUICK, "epochs": 1, "steps": 0, "bits": 3}
@@ -127,7 +138,6 @@ def test_it_is_repeated_and_gone_on_with(rows, tmp_path, monkeypatch):
     """Stopped in each of its three parts: the same file as without."""
     how = Draw(bytes=50, **{**QUICK, "epochs": 4})
     whole = draw(network(), rows, how)
-    assert draw(network(), rows, how).content == whole.content
     units = {"n": 0}
     before = Phase.run
 
@@ -181,11 +191,11 @@ def test_what_is_not_drawn_is_sent_as_it_is(rows):
     torch.manual_seed(0)
     net = WithStatistics()
     before = copy.deepcopy(net.state_dict())
-    how = Draw(bytes=900, **{**QUICK, "epochs": 5})
+    how = Draw(bytes=400, **{**QUICK, "epochs": 5})
     drawn = draw(net, rows, how)
     found = decoded(drawn.content)
     assert drawn.report.weights == 51
-    assert len(drawn.content) <= 900
+    assert len(drawn.content) <= 400
     for ours, theirs in zip(
         drawn.net.state_dict().values(), found.state_dict().values(), strict=True
     ):

@@ -74,11 +74,11 @@ def test_laplace_is_exact_for_a_normal_posterior_from_anywhere(curvature):
     assert "not reached" in found.doubt
 
 
-@pytest.mark.parametrize("made", [linear, logistic])
+@pytest.mark.parametrize("made", [linear, pytest.param(logistic, marks=pytest.mark.nightly)])
 def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
     """By the same draws, so with the same value."""
     fit, _ = made()
-    few = Annealed(particles=32, repeats=2, moves=1)
+    few = Annealed(particles=8, repeats=2, moves=1)
     usual = {name: getattr(annealing, name) for name in ("graph_of", "of_lists")}
     graphs = []
     monkeypatch.setattr(annealing, "of_lists", lambda *a: graphs.append(1) or usual["of_lists"](*a))

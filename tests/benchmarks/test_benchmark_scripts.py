@@ -22,6 +22,8 @@ from benchmarks.workloads import table as workloads
 from benchmarks.workloads.depth import DepthProblem, depth_workload
 from benchmarks.workloads.table import Entry
 
+pytestmark = pytest.mark.nightly
+
 EAGER = ("hand-written eager", "pyroccam eager")
 
 

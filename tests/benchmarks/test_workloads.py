@@ -14,6 +14,8 @@ from benchmarks.workloads.depth import DepthProblem, HandWritten, depth_workload
 from benchmarks.workloads.lenet import LeNetProblem, lenet
 from benchmarks.workloads.table import WORKLOADS, find
 
+pytestmark = pytest.mark.nightly
+
 CPU = torch.device("cpu")
 MLP = DepthProblem("mlp", {"width": 8, "max_depth": 3}, batch=16, N=200)
 CONV = DepthProblem(

@@ -11,7 +11,7 @@ from pyroccam.cli.console import PlainConsole
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.cli.runs.summary import print_run
 
-SMALL = ("--data", "digits", "--epochs", "4", "--set", "width=8")
+SMALL = ("--data", "digits", "--epochs", "2", "--set", "width=8")
 
 
 @pytest.fixture(scope="module")

@@ -137,6 +137,7 @@ def test_there_is_code_on_the_pages():
     assert sum("from pyroccam import" in block.values[0] for block in BLOCKS) >= 8
 
 
+@pytest.mark.nightly
 def test_what_is_added_on_the_page_of_extensions_works(tmp_path):
     """In a process of its own, for a prior and a guide with words are known from then on."""
     blocks = FENCE.findall((DOCS / "extending.md").read_text())

@@ -80,6 +80,7 @@ def test_numbers_of_runs():
     assert plus_minus(runs, "c") == ""
 
 
+@pytest.mark.nightly
 def test_the_command_by_name():
     run = subprocess.run(
         [sys.executable, "-m", "experiments", "nobody"], capture_output=True, text=True, check=False

@@ -172,6 +172,7 @@ def fit(fitted_wide):
     return copy.deepcopy(fitted_wide)
 
 
+@pytest.mark.nightly
 def test_the_smallest_network_that_is_as_good(fit):
     """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
     small = inference.shrink(fit, cut=inference.Search(60))
@@ -326,6 +327,7 @@ def test_the_noise_of_a_plain_network_is_that_of_its_errors(fit):
     assert validated(known, net, fit.data) is known
 
 
+@pytest.mark.nightly
 def test_digits_are_added_where_rounding_costs_too_much():
     """A posterior that is sure of no digit leaves few bits; a network that was trained once more
     keeps those that its predictions need."""

@@ -78,7 +78,7 @@ def test_laplace_is_exact_for_a_normal_posterior_from_anywhere(curvature):
 def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
     """By the same draws, so with the same value."""
     fit, _ = made()
-    few = Annealed(particles=8, repeats=2, moves=1)
+    few = Annealed(particles=16, repeats=2, moves=1)
     usual = {name: getattr(annealing, name) for name in ("graph_of", "of_lists")}
     graphs = []
     monkeypatch.setattr(annealing, "of_lists", lambda *a: graphs.append(1) or usual["of_lists"](*a))

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import torch
 import typer
-from pyroccam.inference.fits.fitting import pick_device
+from pyroccam.inference.training.fitting import pick_device
 from pyroccam.inference.storage.checkpoint import write_json
 from rich.console import Console
 

@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 import typer
 from pyroccam.inference.figures import save
-from pyroccam.inference.fits.fitting import pick_device
+from pyroccam.inference.training.fitting import pick_device
 from rich.console import Console
 
 from .cache import empty_cache

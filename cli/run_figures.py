@@ -14,15 +14,15 @@ import torch
 from matplotlib.figure import Figure
 
 from ..inference import figures
-from ..inference.fits.fitting import Fit
-from ..inference.packing.small import Small
+from ..inference.training.fitting import Fit
+from ..inference.shrinking.small import Small
 from ..inference.posterior.bands import Bands, mixture_bands
 from ..inference.posterior.metrics import Reliability, reliability
 from ..inference.posterior.predict import nll_of_rows, outputs_by_depth, streamed
-from ..inference.pruning.depth import at_depth
-from ..inference.pruning.intervals import scale_intervals
-from ..inference.pruning.inventory import bytes_by_part, input_use, left_of, remains
-from ..inference.pruning.relevance import of_groups
+from ..inference.shrinking.depth import at_depth
+from ..inference.shrinking.intervals import scale_intervals
+from ..inference.shrinking.inventory import bytes_by_part, input_use, left_of, remains
+from ..inference.shrinking.relevance import of_groups
 
 __all__ = [
     "FORMATS",

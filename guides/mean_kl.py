@@ -218,7 +218,7 @@ class MeanKL(NetworkGuide):
         if model.counting is not None:
             raise PyroccamError(
                 "guides.MeanKL of a BayesianStack, whose weights count at some depths only",
-                "inference.pruning.settled(fit).model",
+                "inference.shrinking.settled(fit).model",
                 "guides.MeanField(model) for the fit",
             )
         super().__init__(model, local=local, scales=scales, structure=structure)

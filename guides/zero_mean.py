@@ -87,7 +87,7 @@ class ZeroMean(NetworkGuide):
         scale: of all weights without a mean at the start, instead.
         begin: a guide of the same model. Its deviations are those of the weights at the start (σ is
             √3 times that for uniform noise, of variance σ²/3), and its posterior of everything else
-            is taken over as it is: see :func:`pyroccam.inference.pruning.without_means`.
+            is taken over as it is: see :func:`pyroccam.inference.shrinking.without_means`.
         local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:

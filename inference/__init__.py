@@ -13,21 +13,21 @@ if TYPE_CHECKING:
         elbo,
         figures,
         marginal_likelihood,
-        packing,
+        files as packing,
         posterior,
-        pruning,
+        shrinking as pruning,
         selection,
     )
-    from .comparison import side_by_side, swap
-    from .draw_coding.options import Draw
+    from .diagnostics.comparison import side_by_side, swap
+    from .draws.options import Draw
     from .elbo.estimator import EnumMeanFieldELBO
-    from .fits.fitting import fit, fit_repeats
-    from .fits.result import Fit, Repeats
+    from .training.fitting import fit, fit_repeats
+    from .training.result import Fit, Repeats
     from .marginal_likelihood.estimators import evidence
     from .marginal_likelihood.message import description_length
-    from .packing.small import Small
-    from .pruning.narrowing import narrow
-    from .pruning.options import (
+    from .shrinking.small import Small
+    from .shrinking.narrowing import narrow
+    from .shrinking.options import (
         ByValidation,
         Codebook,
         Digits,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         Valley,
     )
     from .selection.bilevel import select
-    from .selection.weight_path import Bytes, Milliseconds, path
-    from .shrinking import load, shrink
+    from .shrinking.weight_path import Bytes, Milliseconds, path
+    from .shrinking.small_networks import load, shrink
     from .storage.checkpoint import CheckpointError
     from .training.settings import Settings
     from .training.step import CompileFallback, TrainingStep

@@ -13,7 +13,7 @@ from ..places import need_file, need_folder
 from .application import Device, Moved, Network, Run, Trust, app, console, tested
 
 if TYPE_CHECKING:
-    from ...inference.fits.result import Fit
+    from ...inference.training.result import Fit
     from ..methods.options import Threshold
     from ..runs.config import RunConfig
 

@@ -34,8 +34,8 @@ def prune(
     """Cut the network of a run at its chosen depth, or another, and save it."""
     from ...inference.cutting.cost import count_parameters
     from ...inference.posterior.predict import evaluate_pruned
-    from ...inference.pruning import at_depth
-    from ...inference.storage.network_folder import save
+    from ...inference.shrinking.depth import at_depth
+    from ...inference.files.network_folder import save
     from ..runs.loading import load_fit
 
     need_folder(out)

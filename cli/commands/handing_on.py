@@ -36,8 +36,8 @@ def export(
 ) -> None:  # fmt: skip
     """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
     no pyroccam, and compare what was written with it."""
-    from ...inference.packing.exporting import ABOUT, ExportError
-    from ...inference.packing.exporting import export as write
+    from ...inference.files.exporting import ABOUT, ExportError
+    from ...inference.files.exporting import export as write
     from ...inference.posterior.predict import validated
     from ...models.plain.pruned import PrunedNetwork
     from ..runs.config import RunConfig

@@ -89,7 +89,7 @@ def fit(
 
     from ...inference.distributed import joined
     from ...inference.distributed.launching import refuse_device
-    from ...inference.fits.fitting import pick_device
+    from ...inference.training.fitting import pick_device
     from ...inference.storage.lock import claimed, confirm
     from ..methods import find
     from ..runs.budget import Budget, same_length, within

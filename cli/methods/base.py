@@ -14,8 +14,8 @@ from ...data import Dataset
 from ...data.errors import NetworkError, PyroccamError
 from ...data.own_code import attribute
 from ...guides.base import Guide
-from ...inference.fits.fitting import Fit
-from ...inference.fits.numbers import Numbers
+from ...inference.training.fitting import Fit
+from ...inference.training.numbers import Numbers
 from ...inference.posterior.structures import Structure
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name

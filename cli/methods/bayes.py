@@ -13,13 +13,13 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...inference.fits.fitting import Fit
-from ...inference.fits.retraining import RATES
+from ...inference.training.fitting import Fit
+from ...inference.training.ordinary import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
-from ...inference.pruning.decision import trainings as searched
-from ...inference.pruning.narrowing import narrow
-from ...inference.pruning.thresholds import refuse_uncut
-from ...inference.pruning.weight_sharing import levels_of
+from ...inference.shrinking.decision import trainings as searched
+from ...inference.shrinking.narrowing import narrow
+from ...inference.shrinking.thresholds import refuse_uncut
+from ...inference.shrinking.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
 from .base import Pair, Stage, length_in

@@ -12,8 +12,8 @@ from torch import nn
 
 from ...data import Dataset
 from ...inference import load
-from ...inference.draw_coding import CodeWord
-from ...inference.fits.fitting import Fit
+from ...inference.draws.options import CodeWord
+from ...inference.training.fitting import Fit
 from ...inference.training.settings import Settings
 from .base import Finished
 from .bayes import Bayes

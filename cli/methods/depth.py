@@ -14,7 +14,7 @@ from ... import guides, models
 from ...data import Dataset
 from ...data.ranges import Between
 from ...inference.cutting.cost import compare_speed, count_parameters
-from ...inference.fits.fitting import Fit
+from ...inference.training.fitting import Fit
 from ...inference.posterior.metrics import poster_ece
 from ...inference.posterior.predict import (
     evaluate_outputs,
@@ -24,8 +24,8 @@ from ...inference.posterior.predict import (
     outputs_by_depth,
 )
 from ...inference.posterior.scores import by_parts
-from ...inference.pruning.depth import at_depth, full_network
-from ...inference.storage.network_folder import save
+from ...inference.shrinking.depth import at_depth, full_network
+from ...inference.files.network_folder import save
 from ...inference.training.settings import Settings
 from ...models.networks.stack import DepthStack
 from ...models.plain.pruned import PrunedNetwork

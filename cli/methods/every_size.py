@@ -15,11 +15,11 @@ from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...inference.cutting.cost import count_parameters
 from ...inference.figures import save
-from ...inference.fits.fitting import Fit
+from ...inference.training.fitting import Fit
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
-from ...inference.pruning.depth import settled
-from ...inference.selection.weight_path import Bytes, Milliseconds, PathPoint, path, path_figure
+from ...inference.shrinking.depth import settled
+from ...inference.shrinking.weight_path import Bytes, Milliseconds, PathPoint, path, path_figure
 from ...inference.training.settings import Settings
 from ...models.networks import ready
 from ...models.networks.stack import DepthStack

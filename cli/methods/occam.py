@@ -20,14 +20,14 @@ from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_p
 from ...inference.cutting.surgery import ROWS
 from ...inference.elbo.full_data import evidence
 from ...inference.figures import bytes_by_bound, save
-from ...inference.fits.fitting import Fit
-from ...inference.fits.retraining import RATES
+from ...inference.training.fitting import Fit
+from ...inference.training.ordinary import RATES
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
-from ...inference.pruning.decision import trainings as searched
-from ...inference.pruning.depth import settled
-from ...inference.pruning.narrowing import narrow
-from ...inference.pruning.weight_sharing import levels_of
+from ...inference.shrinking.decision import trainings as searched
+from ...inference.shrinking.depth import settled
+from ...inference.shrinking.narrowing import narrow
+from ...inference.shrinking.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ..run_figures import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair, Stage, length_in, told

@@ -13,17 +13,17 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...inference.fits.fitting import Fit
+from ...inference.training.fitting import Fit
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
-from ...inference.pruning.magnitude import (
+from ...inference.shrinking.magnitude import (
     PerLayer,
     by_layer,
     prune_weights,
     share_weights,
     splice_weights,
 )
-from ...inference.pruning.weight_sharing import books
+from ...inference.shrinking.weight_sharing import books
 from ...inference.training.settings import Settings
 from ...models.priors import WeightPrior
 from .base import Pair, Stage
@@ -78,7 +78,7 @@ class DeepCompression(FromPoint):
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626; Han, Mao, Dally 2016, arXiv:1510.00149. Their
         Huffman code is in the packed file, as the code of
-        :mod:`~pyroccam.inference.packing.entropy`, which takes fractions of bits.
+        :mod:`~pyroccam.inference.coding.entropy`, which takes fractions of bits.
     """
 
     lengths = ("retrain", "share")

@@ -15,14 +15,14 @@ from ...data import Dataset
 from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.cutting.surgery import ROWS
 from ...inference.figures import save, structure_graph
-from ...inference.fits.fitting import Fit
+from ...inference.training.fitting import Fit
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.structures import Choice, EdgeStructure
-from ...inference.pruning.graph import discretise, random_structures
-from ...inference.storage.network_folder import save as save_network
+from ...inference.shrinking.graph import discretise, random_structures
+from ...inference.files.network_folder import save as save_network
 from ...inference.training.settings import Settings
 from ...models.networks.discrete import discretised, structures
 from ..run_figures import FORMATS

@@ -18,20 +18,20 @@ from ...data.errors import PyroccamError
 from ...inference import load, shrink
 from ...inference.cutting import cut
 from ...inference.cutting.cost import compare_speed, count_parameters
-from ...inference.draw_coding.options import Draw
-from ...inference.fits.fitting import Fit
-from ...inference.fits.numbers import Numbers
+from ...inference.draws.options import Draw
+from ...inference.training.fitting import Fit
+from ...inference.training.numbers import Numbers
 from ...inference.marginal_likelihood.message import description_length
-from ...inference.packing.packed import is_described
-from ...inference.packing.small import Small
+from ...inference.files.packed import is_described
+from ...inference.shrinking.small import Small
 from ...inference.posterior.draws import Noise
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net, validated
-from ...inference.pruning import options as rules
-from ...inference.pruning.compression import Report
-from ...inference.pruning.decision import at_thresholds
-from ...inference.pruning.thresholds import by_layer_now
+from ...inference.shrinking import options as rules
+from ...inference.shrinking.compression import Report
+from ...inference.shrinking.decision import at_thresholds
+from ...inference.shrinking.thresholds import by_layer_now
 from ...inference.storage.whole import write_whole
 from ...inference.training.settings import Settings
 from ...models.bayesian import BayesianNetwork

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...inference.posterior.depth import DepthStructure
 from ...inference.posterior.structures import EdgeStructure
-from ...inference.pruning.compression import Report
+from ...inference.shrinking.compression import Report
 from ..methods.base import SMALLER
 from ..methods.every_size import PATH
 from ..runs.tables import METRICS, learnt, networks

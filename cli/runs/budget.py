@@ -19,8 +19,8 @@ import torch
 
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...inference.fits.fitting import pick_device
-from ...inference.fits.retraining import EVALUATIONS, RATES, trainer_of
+from ...inference.training.fitting import pick_device
+from ...inference.training.ordinary import EVALUATIONS, RATES, trainer_of
 from ...inference.posterior.layers import mean_network
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import MOST_STEPS, Settings

@@ -16,7 +16,7 @@ from torch import nn
 from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...data.registry import is_code, is_own
-from ...inference.fits.fitting import Fit, pick_device
+from ...inference.training.fitting import Fit, pick_device
 from ...inference.posterior.posteriors import posterior_of
 from ...inference.storage.checkpoint import HISTORY, WEIGHTS, read_history
 from ...inference.training.settings import Settings

@@ -19,10 +19,10 @@ from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
 from ...inference.diagnostics.trend import convergence
 from ...inference.distributed import apart, joined
-from ...inference.fits.doubts import not_arrived
-from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
-from ...inference.fits.numbers import NUMBERS, Numbers, as_numbers
-from ...inference.pruning.thresholds import COSTLY
+from ...inference.training.doubts import not_arrived
+from ...inference.training.fitting import Fit, fit, fit_repeats, pick_device
+from ...inference.training.numbers import NUMBERS, Numbers, as_numbers
+from ...inference.shrinking.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
 from ...inference.storage.lock import claimed
 from ...inference.training.settings import Settings

@@ -35,10 +35,11 @@ from pyroccam.cli.methods.weights import cut_of, evaluate
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference import Draw
-from pyroccam.inference.draw_coding import decoded, draw
+from pyroccam.inference.files.draw_file import decoded
+from pyroccam.inference.draws.drawn import draw
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import styled
-from pyroccam.inference.pruning.decision import decide
+from pyroccam.inference.shrinking.small_networks.decision import decide
 
 from .markdown import header, plus_minus, read_all, row
 from .runner import File, Given, Made, Row, Spec

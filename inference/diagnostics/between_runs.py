@@ -22,7 +22,7 @@ from ..figures.canvas import new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from ..posterior.fitted import Fit, Fits, members
 from ..posterior.same_rows import in_original_units, same_inputs
-from ..pruning.relevance import irrelevance
+from ..shrinking.relevance import irrelevance
 from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
 
 __all__ = ["Agreement", "RunsOf", "agreement", "between_runs"]

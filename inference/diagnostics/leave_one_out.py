@@ -16,7 +16,7 @@ from ...data.errors import PyroccamError
 from ...data.ranges import Count, Seed, checked
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import PosteriorDraws, draw_posterior
-from ..fits.doubts import log_density_alone
+from ..training.doubts import log_density_alone
 from ..posterior.fitted import Fit
 from ..posterior.same_rows import same_targets
 from .finding import Finding, Verdict

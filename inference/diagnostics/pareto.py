@@ -209,7 +209,7 @@ class _Blocks:
             ):
                 return (
                     f"Site {site!r} is of a random depth, beyond which weights keep their prior: "
-                    "look at the network of the chosen depth, inference.pruning.settled(fit)."
+                    "look at the network of the chosen depth, inference.shrinking.settled(fit)."
                 )
             if is_discrete(q) and len(sites) > 1:
                 return (

@@ -21,7 +21,7 @@ from ...guides.base import Guide
 from ...models.base import Model
 from ...models.contexts import evaluating, local_parameters, seeded
 from ...models.distributions.wrapped import base
-from ..fits.fitting import fit_repeats
+from ..training.fitting import fit_repeats
 from ..posterior.depth import exact_depth_posterior
 from ..posterior.draws import outputs_of, weights_of
 from ..posterior.posteriors import posterior_of

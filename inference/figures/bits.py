@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..packing.bits import LayerBits
+from ..rounding.bits import LayerBits
 from .canvas import legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 
@@ -24,7 +24,7 @@ def bits_per_layer(
         bits: by layer. Of weights that share values it is the index, without sign and exponent.
         weights: that are left, by layer; those that are not zero.
         parts: bytes in the file, of the layers first, then of whatever else is in it: what
-            :func:`pyroccam.inference.pruning.bytes_by_part` returns.
+            :func:`pyroccam.inference.shrinking.bytes_by_part` returns.
 
     Returns:
         The figure, with two axes.

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ..pruning.intervals import ScaleIntervals
-from ..pruning.relevance import Irrelevance
+from ..shrinking.intervals import ScaleIntervals
+from ..shrinking.relevance import Irrelevance
 from .canvas import Array, Floats, floats, legend_above, log_axis, new_figure
 from .style import CYCLE, GREY, INK, styled
 
@@ -30,7 +30,7 @@ def irrelevance_histograms(
     line. Two clusters with the line between them are a clear decision.
 
     Arguments:
-        found: what :func:`pyroccam.inference.pruning.relevance.irrelevance` returns.
+        found: what :func:`pyroccam.inference.shrinking.small_networks.relevance.irrelevance` returns.
         thresholds: by layer; infinite where nothing is cut.
         left: which of these values are of the network that was cut; those within the threshold if
             left out.
@@ -78,8 +78,8 @@ def scale_posteriors(
     Of more than 200 every second, third, ... is drawn, and the title says so.
 
     Arguments:
-        scales: what :func:`pyroccam.inference.pruning.scale_intervals` returns.
-        found: what :func:`pyroccam.inference.pruning.relevance.irrelevance` returns, which decides.
+        scales: what :func:`pyroccam.inference.shrinking.scale_intervals` returns.
+        found: what :func:`pyroccam.inference.shrinking.small_networks.relevance.irrelevance` returns, which decides.
         thresholds: of those, by layer; infinite where nothing is cut.
 
     Returns:

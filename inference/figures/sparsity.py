@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..pruning.inventory import Remains
+from ..shrinking.inventory import Remains
 from .canvas import Array, Floats, floats, new_figure
 from .style import AMOUNT, styled
 
@@ -27,10 +27,10 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
     weights, as dark as the share of them that is left.
 
     Arguments:
-        found: what :func:`pyroccam.inference.pruning.remains` returns.
+        found: what :func:`pyroccam.inference.shrinking.remains` returns.
         inputs: how many weights of the first layer each pixel of an image still goes into, ``(H,
             W)`` or ``(C, H, W)``, of which the channels are added: what
-            :func:`pyroccam.inference.pruning.input_use` returns. It is a map of its own.
+            :func:`pyroccam.inference.shrinking.input_use` returns. It is a map of its own.
 
     Returns:
         The figure: the map of the pixels, if there is one, the layers, and a colour bar.

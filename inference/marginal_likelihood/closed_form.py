@@ -16,7 +16,7 @@ from ...data.errors import PyroccamError
 from ...models.contexts import seeded
 from ..diagnostics.log_joint import is_discrete
 from ..elbo.full_data import summed_out
-from ..fits.result import Fit
+from ..training.result import Fit
 from ..posterior.posteriors import random_network
 from .estimator import Estimator, LogEvidence
 from .joint import Joint, joint

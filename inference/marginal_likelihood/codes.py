@@ -15,8 +15,8 @@ from torch import Tensor
 from ...data.errors import PyroccamError
 from ...data.ranges import Between, Seed, checked
 from ...models.contexts import seeded
-from ..fits.fitting import fit as train
-from ..fits.result import Fit
+from ..training.fitting import fit as train
+from ..training.result import Fit
 from .closed_form import Conjugate
 from .estimator import Direction, Estimator, LogEvidence
 from .joint import joint

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from ...data.ranges import Options, Seed
 from ...models.contexts import seeded
-from ..fits.result import Fit
+from ..training.result import Fit
 from .joint import Joint, joint, refuse_improper
 
 __all__ = ["DensityEstimator", "Direction", "Estimator", "LogEvidence"]

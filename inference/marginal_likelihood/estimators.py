@@ -10,7 +10,7 @@ from ...data.errors import PyroccamError
 from ...data.ranges import Between, Seed, checked, nearest
 from ...guides.base import sums_out
 from ..elbo.full_data import evidence as lower_bound
-from ..fits.result import Fit
+from ..training.result import Fit
 from ..posterior.posteriors import refuse_undecided
 from .annealing import Annealed
 from .closed_form import Exact

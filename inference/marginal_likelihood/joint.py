@@ -28,7 +28,7 @@ from ..posterior.posteriors import require
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from ..fits.result import Fit
+    from ..training.result import Fit
 
 __all__ = ["Joint", "improper_site", "joint", "numbers_of", "refuse_improper"]
 

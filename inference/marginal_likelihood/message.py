@@ -10,7 +10,7 @@ from ...data.errors import PyroccamError
 from ...data.ranges import Count, Seed, checked
 from ...guides.base import sums_out
 from ..elbo.full_data import evidence as lower_bound
-from ..fits.result import Fit
+from ..training.result import Fit
 from ..posterior.depth import exact_depth_posterior, sum_by_depth
 from ..posterior.posteriors import refuse_undecided
 from .joint import numbers_of, refuse_improper

@@ -223,7 +223,7 @@ class DepthStructure:
         tv_running: total variation between that estimate and the exact posterior.
         depth_chosen_running: by the 95 % rule on that estimate.
         blocks: of the chosen depth those that are worth their description, from 0 on, once that was
-            asked (:func:`~pyroccam.inference.pruning.settled`); only where weights are random.
+            asked (:func:`~pyroccam.inference.shrinking.settled`); only where weights are random.
     """
 
     depth_probs: Tensor

@@ -16,7 +16,7 @@ from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
 from ...models.likelihoods.choosing import precision
-from ..fits.fitting import Fit, pick_device
+from ..training.fitting import Fit, pick_device
 from ..posterior.posteriors import posterior_of
 from ..training.settings import Settings
 from ..training.terminal import FitProgress

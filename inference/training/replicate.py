@@ -87,7 +87,7 @@ class Replicate(Job):
         data: on the device.
         seed: of the order of its rows.
         out: folder of its results.
-        track: see :func:`~pyroccam.inference.fits.fitting.fit`.
+        track: see :func:`~pyroccam.inference.training.fitting.fit`.
         watched: is told each row of the history.
 
     Attributes:

@@ -18,10 +18,10 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.run import _too_short
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.diagnostics.trend import convergence
-from pyroccam.inference.fits import retraining
-from pyroccam.inference.fits.numbers import Numbers
-from pyroccam.inference.pruning import decision
-from pyroccam.inference.pruning.decision import trainings
+from pyroccam.inference.training import ordinary as retraining
+from pyroccam.inference.training.numbers import Numbers
+from pyroccam.inference.shrinking.small_networks import decision
+from pyroccam.inference.shrinking.small_networks.decision import trainings
 from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.trainer import Pace, Trainer

@@ -10,7 +10,7 @@ from pyroccam.cli.pages import pages
 from pyroccam.cli.pages.files import read_run
 from pyroccam.cli.pages.words import summary
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.packing.packed import read
+from pyroccam.inference.files.packed import read
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.training.settings import Settings
 from torch import nn

@@ -15,8 +15,8 @@ from pyroccam.cli.runs.config import RunConfig, parse_settings
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.cli.runs.run import RunOptions
 from pyroccam.cli.runs.run import run as run_config
-from pyroccam.inference.packing.packed import read
-from pyroccam.inference.pruning import thresholds
+from pyroccam.inference.files.packed import read
+from pyroccam.inference.shrinking.small_networks import thresholds
 
 # Random from the first step, and cut by a rule.
 AT_ONCE = [word for one in ("start=0", "finish=0", "threshold=noise") for word in ("--set", one)]

@@ -8,7 +8,7 @@ from command_line import call
 from pyroccam import data, guides, inference, models
 from pyroccam.cli.methods import find
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.packing.packed import read
+from pyroccam.inference.files.packed import read
 from pyroccam.inference.training.settings import Settings
 
 SMALL = (

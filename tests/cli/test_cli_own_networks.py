@@ -2,7 +2,7 @@
 
 import pytest
 from command_line import SMALL, call, metrics_of
-from pyroccam.inference.packing.packed import PackedFileError, read
+from pyroccam.inference.files.packed import PackedFileError, read
 
 OWN = """
 from torch import nn

@@ -7,7 +7,7 @@ import torch
 from command_line import call
 from pyroccam import guides
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.packing.packed import read
+from pyroccam.inference.files.packed import read
 
 SMALL = [
     "--data", "digits", "--set", "hidden=[20]", "--set", "steps=600", "--set", "kl_weight=0.1",

@@ -5,7 +5,7 @@ import pytest
 import torch
 from command_line import WHOLE, call, metrics_of
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.packing.packed import read
+from pyroccam.inference.files.packed import read
 from several import logits, pictured, texts
 
 SHORT = ["--epochs", "2", "--set", "batch_size=24", *WHOLE]

@@ -16,9 +16,9 @@ from pyroccam.cli.methods import weights
 from pyroccam.cli.methods.table import METHODS
 from pyroccam.cli.pages import report
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.fits import numbers, retraining
-from pyroccam.inference.packing.packed import read
-from pyroccam.inference.packing.rest import rest_bits
+from pyroccam.inference.training import numbers, ordinary as retraining
+from pyroccam.inference.files.packed import read
+from pyroccam.inference.rounding.biases import rest_bits
 from pyroccam.inference.storage.checkpoint import seal
 from safetensors.torch import load_file
 

@@ -10,7 +10,7 @@ import torch
 from command_line import call
 from pyroccam import data
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.packing import packed
+from pyroccam.inference.files import packed
 
 TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 

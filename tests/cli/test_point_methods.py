@@ -6,7 +6,7 @@ from command_line import call, metrics_of
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.cli.runs.run import RunOptions, run
-from pyroccam.inference.packing.packed import read
+from pyroccam.inference.files.packed import read
 from safetensors.torch import load_file
 
 SMALL = ["--data", "digits", "--epochs", "10", "--set", "hidden=[12]", "--set", "lr=0.02"]

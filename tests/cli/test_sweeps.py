@@ -210,7 +210,7 @@ def test_a_run_is_that_of_the_command_alone(swept, tmp_path):
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(swept, forked, tmp_path, monkeypatch):
-    fitting, original = sys.modules["pyroccam.inference.fits.fitting"], Trainer._step
+    fitting, original = sys.modules["pyroccam.inference.training.fitting"], Trainer._step
     steps = tmp_path / "steps"
 
     def killed(trainer, rows):

@@ -575,7 +575,7 @@ def test_what_needs_one_posterior_says_how_to_choose_it(fit):
         inference.diagnostics.loo,
         inference.posterior.EnsembleNetwork,
         lambda one: one.to_arviz(draws=2),
-        lambda one: inference.pruning.without_means(one, layers=["0"]),
+        lambda one: inference.shrinking.without_means(one, layers=["0"]),
         lambda one: inference.side_by_side({"one": one}),
     ):
         with pytest.raises(PyroccamError):

@@ -329,7 +329,7 @@ def test_a_fit_without_means_keeps_its_structure(family):
     guide = mean_field(family)(model)
     options = {"epochs": 2, "batch_size": 60, "device": "cpu", "progress": False, "lr": 0.1}
     fit = inference.fit(model, guide, rows, **options)
-    other, own = inference.pruning.without_means(fit, layers=["edges.h-y.straight"])
+    other, own = inference.shrinking.without_means(fit, layers=["edges.h-y.straight"])
     for site in SITES:
         torch.testing.assert_close(own.edge(site).probs(), guide.edge(site).probs())
     assert other.temperature is not model.temperature

@@ -118,10 +118,10 @@ def test_a_swap_costs_what_the_means_are_worth():
         guide.part("factors")["2/weight"].log_alpha.fill_(-3.0)
         guide.part("factors")["0/bias"].loc.normal_()
     fit = inference.fit(model, guide, rows, epochs=1, lr=1e-6, **QUICK)
-    costs = inference.pruning.mean_costs(model, guide)
+    costs = inference.shrinking.mean_costs(model, guide)
     assert costs["0"] == pytest.approx(12 * 0.5 * math.exp(-4.0), rel=1e-3)
     assert costs["2"] == pytest.approx(8 * 0.5 * math.exp(3.0), rel=1e-3)
-    swapped, without = inference.pruning.without_means(fit)
+    swapped, without = inference.shrinking.without_means(fit)
     assert without.traits.zero_mean == ("0",)
     before, after = guide.posterior("0.weight"), without.posterior("0.weight")
     torch.testing.assert_close(after.variance, before.variance)
@@ -137,12 +137,12 @@ def test_a_swap_costs_what_the_means_are_worth():
     again = inference.fit(swapped, without, rows, epochs=2, **QUICK)
     assert again.guide.traits.zero_mean == ("0",)
     with pytest.raises(PyroccamError):
-        inference.pruning.without_means(fit, max_kl=1e-5)
-    _, just = inference.pruning.without_means(
-        fit, max_kl=inference.pruning.mean_costs(fit.model, fit.guide)["0"]
+        inference.shrinking.without_means(fit, max_kl=1e-5)
+    _, just = inference.shrinking.without_means(
+        fit, max_kl=inference.shrinking.mean_costs(fit.model, fit.guide)["0"]
     )
     assert just.traits.zero_mean == ("0",)
-    _, both = inference.pruning.without_means(fit, layers=["0", "2"])
+    _, both = inference.shrinking.without_means(fit, layers=["0", "2"])
     assert both.traits.zero_mean == ("0", "2")
 
 
@@ -153,7 +153,7 @@ def test_the_cost_bounds_what_probabilities_change_by(log_alpha):
     net = nn.Linear(1, 1, bias=False)
     model, guide = pair(net, (1,), priors.LogUniform(), guide=guides.VariationalDropout,
                         spread=False, rate="layer", log_alpha=log_alpha)  # fmt: skip
-    (cost,) = inference.pruning.mean_costs(model, guide).values()
+    (cost,) = inference.shrinking.mean_costs(model, guide).values()
     variation = 2.0 * float(stats.norm.cdf(0.5 * math.exp(-0.5 * log_alpha))) - 1.0
     limit = math.sqrt(0.5 * cost)
     assert variation < limit
@@ -164,7 +164,7 @@ def test_means_of_points_cost_everything():
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     nn.init.zeros_(net[1].weight)
     model, guide = pair(net, (3,), priors.Normal(), guide=guides.Delta, spread=False)
-    assert inference.pruning.mean_costs(model, guide) == {"0": math.inf, "1": 0.0}
+    assert inference.shrinking.mean_costs(model, guide) == {"0": math.inf, "1": 0.0}
 
 
 @pytest.mark.parametrize("noise", ["normal", "uniform", "rademacher"])

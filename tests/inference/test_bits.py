@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.packing import bits as of
-from pyroccam.inference.packing.bits import (
+from pyroccam.inference.rounding import bits as of
+from pyroccam.inference.rounding.bits import (
     LayerBits,
     bit_precision,
     exponent_bits,

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.inference.packing import coding
-from pyroccam.inference.packing.bits import round_fixed_point, round_significand
-from pyroccam.inference.packing.coding import get_floats, put_floats
-from pyroccam.inference.packing.decode_pocc import DENSITIES, MOST_ROWS, learnt_mask
-from pyroccam.inference.packing.entropy import (
+from pyroccam.inference.coding import arrays as coding
+from pyroccam.inference.rounding.bits import round_fixed_point, round_significand
+from pyroccam.inference.coding.arrays import get_floats, put_floats
+from pyroccam.inference.coding.decode_pocc import DENSITIES, MOST_ROWS, learnt_mask
+from pyroccam.inference.coding.entropy import (
     PackedFileError,
     SymbolReader,
     SymbolWriter,

@@ -2,7 +2,7 @@ import pytest
 import torch
 from fitting import run
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.fits.requests import pick_device
+from pyroccam.inference.training.requests import pick_device
 
 
 @pytest.fixture

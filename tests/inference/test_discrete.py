@@ -9,7 +9,7 @@ import torch
 from alternatives import EDGES, FIRST, SECOND, graph
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.pruning import random_structures
+from pyroccam.inference.shrinking.small_networks.graph import random_structures
 from pyroccam.models import priors
 from pyroccam.models.networks.discrete import discretised
 from scipy import stats
@@ -100,7 +100,7 @@ def test_a_choice_leaves_no_vertex_empty(rows, seed, together):
 
     def stands(choice):
         try:
-            return inference.pruning.discretise(fit, choice)
+            return inference.shrinking.discretise(fit, choice)
         except ValueError:  # a vertex would be empty
             return None
 
@@ -122,7 +122,7 @@ def test_the_plain_network_is_that_of_the_most_probable_structure(rows, prior):
         assert {m.__module__.split(".")[0] for m in net.modules()} == {"torch"}
         layers = [m for m in net.modules() if isinstance(m, nn.Linear)]
         assert len(layers) == 2 + (EDGES[FIRST][first] == "deep")
-    other = inference.pruning.discretise(fit, {FIRST: "deep", SECOND: "bent"})
+    other = inference.shrinking.discretise(fit, {FIRST: "deep", SECOND: "bent"})
     assert sum(p.numel() for p in other.parameters()) == 3 * 2 + 2 + 2 * 2 + 2 + 2 + 1
 
 
@@ -143,7 +143,7 @@ def test_random_structures_of_one_size(rows):
     assert found[:4] == small
     assert len({str(choice) for choice in found}) == len(found) == 6
     for choice in found:
-        net = inference.pruning.discretise(fit, choice)
+        net = inference.shrinking.discretise(fit, choice)
         count = sizes[choice[FIRST][0]] + 3
         assert sum(p.numel() for p in net.parameters()) == count
     assert random_structures(fit.model, 3, seed=1) == random_structures(fit.model, 3, seed=1)
@@ -214,7 +214,7 @@ def test_random_subsets_leave_no_vertex_empty(rows):
     for choice in random_structures(fit.model, 20, parameters=20, tolerance=2.0):
         assert choice[FIRST]
         assert choice[SECOND]
-        inference.pruning.discretise(fit, choice)
+        inference.shrinking.discretise(fit, choice)
 
 
 def test_errors(rows):
@@ -224,7 +224,7 @@ def test_errors(rows):
     with pytest.raises(PyroccamError):
         inference.shrink(fit, cut=inference.Noise())
     with pytest.raises(PyroccamError):
-        inference.pruning.discretise(fit, {FIRST: "rellu", SECOND: "bent"})
+        inference.shrinking.discretise(fit, {FIRST: "rellu", SECOND: "bent"})
 
 
 def test_averages_over_structure_in_an_ensemble():
@@ -263,7 +263,7 @@ def test_random_structures_count_a_graph_within_a_graph_once(rows):
     assert found["0.x-y"] == ["flat"]
     (found,) = random_structures(fit.model, 1, parameters=4 + 12, tolerance=0.0)
     assert found["0.x-y"] == ["deep"]
-    assert sum(p.numel() for p in inference.pruning.discretise(fit, found).parameters()) == 16
+    assert sum(p.numel() for p in inference.shrinking.discretise(fit, found).parameters()) == 16
 
 
 def test_within_the_tolerance_every_structure_is_as_likely(rows):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.fits.doubts import doubts
+from pyroccam.inference.training.doubts import doubts
 from pyroccam.inference.posterior.depth import DepthStructure
 from torch import nn
 

@@ -10,8 +10,8 @@ import torch
 from cut_stacks import cut, trained
 from fitting import blobs
 from pyroccam import data
-from pyroccam.inference.packing import exporting
-from pyroccam.inference.packing.exporting import FORMS, ExportError, export
+from pyroccam.inference.files import exporting
+from pyroccam.inference.files.exporting import FORMS, ExportError, export
 from pyroccam.models.plain.feature_choice import select
 from torch import nn
 

@@ -11,11 +11,11 @@ from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
 from matplotlib.collections import LineCollection
 from pyroccam.inference import figures
 from pyroccam.inference.figures import style
-from pyroccam.inference.packing.bits import LayerBits
+from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.posterior.bands import Bands
-from pyroccam.inference.pruning.intervals import ScaleIntervals
-from pyroccam.inference.pruning.inventory import Remains
-from pyroccam.inference.pruning.relevance import Irrelevance
+from pyroccam.inference.shrinking.small_networks.intervals import ScaleIntervals
+from pyroccam.inference.shrinking.small_networks.inventory import Remains
+from pyroccam.inference.shrinking.small_networks.relevance import Irrelevance
 
 RNG = np.random.default_rng(0)
 

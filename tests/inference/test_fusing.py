@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.packing import fused
-from pyroccam.inference.packing.packed import read, write
+from pyroccam.inference.files.fusing import fused
+from pyroccam.inference.files.packed import read, write
 from pyroccam.models.plain.description import describe, rebuild
 from torch import nn
 from torchvision.models.resnet import BasicBlock

@@ -7,7 +7,7 @@ import torch
 from plain import network
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.fits.retraining import trained
+from pyroccam.inference.training.ordinary import trained
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.training import trainer
 from pyroccam.inference.training.replicate import Job

@@ -10,7 +10,7 @@ from pyroccam import inference
 from pyroccam.inference.training import terminal as interrupt
 from pyroccam.inference.training.terminal import StopSignal
 
-fit_module = sys.modules["pyroccam.inference.fits.fitting"]
+fit_module = sys.modules["pyroccam.inference.training.fitting"]
 
 
 def tell(number=signal.SIGINT):

@@ -8,12 +8,13 @@ import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.base import key
-from pyroccam.inference.packing.bits import LayerBits
-from pyroccam.inference.packing.rates import Rates
+from pyroccam.inference.rounding.bits import LayerBits
+from pyroccam.inference.rounding.rates import Rates
 from pyroccam.inference.posterior.bands import mixture_bands
-from pyroccam.inference.pruning import bytes_by_part, input_use, remains, scale_intervals
-from pyroccam.inference.pruning.compression import Report
-from pyroccam.inference.pruning.relevance import irrelevance
+from pyroccam.inference.shrinking.small_networks.inventory import bytes_by_part, input_use, remains
+from pyroccam.inference.shrinking.small_networks.intervals import scale_intervals
+from pyroccam.inference.shrinking.small_networks.compression import Report
+from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
 from pyroccam.models import priors
 from pyroccam.models.networks import plain as plain_networks
 from pyroccam.models.plain.feature_choice import select

@@ -6,8 +6,8 @@ from fitting import QUICK
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.inference.packing.exporting import export
-from pyroccam.inference.packing.packed import read, write
+from pyroccam.inference.files.exporting import export
+from pyroccam.inference.files.packed import read, write
 from several import of, texts
 from torch import nn
 

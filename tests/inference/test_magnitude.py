@@ -7,11 +7,11 @@ import torch
 from fitting import SHORT, blobs, fit_weights, images
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.packing.packed import read, write
-from pyroccam.inference.packing.rates import Layer, place_bits
+from pyroccam.inference.files.packed import read, write
+from pyroccam.inference.rounding.rates import Layer, place_bits
 from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.pruning import prune_weights, share_weights, splice_weights
-from pyroccam.inference.pruning.magnitude import by_layer
+from pyroccam.inference.shrinking.small_networks.magnitude import prune_weights, share_weights, splice_weights
+from pyroccam.inference.shrinking.small_networks.magnitude import by_layer
 from pyroccam.models import priors
 from torch import nn
 

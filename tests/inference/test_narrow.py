@@ -13,10 +13,10 @@ from pyroccam import data as spirals
 from pyroccam import guides, inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting import cut
-from pyroccam.inference.packing import packed
+from pyroccam.inference.files import packed
 from pyroccam.inference.posterior.layers import layer_moments, mean_network
-from pyroccam.inference.pruning.relevance import irrelevance
-from pyroccam.inference.pruning.thresholds import with_zeros
+from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
+from pyroccam.inference.shrinking.small_networks.thresholds import with_zeros
 from pyroccam.models import priors
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
 from torch import nn

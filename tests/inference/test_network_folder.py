@@ -10,9 +10,9 @@ from cut_stacks import WEIGHTS, cut, own_stack, trained
 from pyroccam import inference, models
 from pyroccam.data.errors import PyroccamError, TooLarge
 from pyroccam.data.limits import allowing
-from pyroccam.inference.storage import network_folder
+from pyroccam.inference.files import network_folder
 from pyroccam.inference.storage.digests import DamagedFile
-from pyroccam.inference.storage.network_folder import load, save
+from pyroccam.inference.files.network_folder import load, save
 from pyroccam.models.plain.pruned import PrunedNetwork
 from safetensors.torch import load_file, save_file
 from torch import nn

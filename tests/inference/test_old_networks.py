@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyroccam import data, inference
-from pyroccam.inference.packing.packed import read
+from pyroccam.inference.files.packed import read
 
 OLD = Path(__file__).parents[1] / "support" / "old_networks"
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from fitting import blobs, fit_weights
 from pyroccam.data import Dataset
-from pyroccam.inference.fits.retraining import retrain, row_losses, trained, trainer_of
-from pyroccam.inference.fits.teacher import Teacher
+from pyroccam.inference.training.ordinary import retrain, row_losses, trained, trainer_of
+from pyroccam.inference.training.teacher import Teacher
 from pyroccam.inference.training.terminal import FitProgress, StopSignal
 from pyroccam.models import priors
 from torch import nn

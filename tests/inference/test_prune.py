@@ -4,7 +4,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting import cost, seconds_per_batch
 from pyroccam.inference.cutting.cost import compare_speed, count_parameters
-from pyroccam.inference.pruning.depth import full_network
+from pyroccam.inference.shrinking.small_networks.depth import full_network
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def found():
 @pytest.mark.parametrize("rule", ["tail_to_last", "proportional"])
 @pytest.mark.parametrize("depth", [0, 2, 4])
 def test_marginal_form_weighs_the_first_exits(found, depth, rule):
-    net = inference.pruning.at_depth(found, depth=depth, rule=rule)
+    net = inference.shrinking.at_depth(found, depth=depth, rule=rule)
     q = found.structure.depth_probs
     w = q[: depth + 1].clone()
     if rule == "tail_to_last":
@@ -35,7 +35,7 @@ def test_marginal_form_weighs_the_first_exits(found, depth, rule):
 def test_single_form_and_the_default_depth(found):
     net = inference.shrink(found, exits="last").net
     assert net.depth == found.structure.depth_chosen
-    deeper = inference.pruning.at_depth(found, "last", depth=3)
+    deeper = inference.shrinking.at_depth(found, "last", depth=3)
     with torch.no_grad():
         expected = found.model.stack.outputs(found.data.x_test)[3].log_softmax(-1)
         torch.testing.assert_close(deeper(found.data.x_test), expected, rtol=1e-4, atol=1e-5)
@@ -54,7 +54,7 @@ def test_the_full_network_predicts_as_the_fit_does(found):
 
 def test_errors(found):
     with pytest.raises(PyroccamError):
-        inference.pruning.at_depth(found, depth=5)
+        inference.shrinking.at_depth(found, depth=5)
     fixed = found.model.at_depth(1)
     fixed_fit = inference.fit(
         fixed, guides.Deterministic(fixed), found.data, epochs=1, progress=False, device="cpu"

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.packing.bits import LayerBits, round_fixed_point, round_significand
-from pyroccam.inference.packing.quantise import (
+from pyroccam.inference.rounding.bits import LayerBits, round_fixed_point, round_significand
+from pyroccam.inference.rounding.quantise import (
     Codebook,
     FixedPoint,
     Significand,

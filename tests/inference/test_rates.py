@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from pyroccam.inference.packing import rates
-from pyroccam.inference.packing.rates import Layer
+from pyroccam.inference.rounding import rates
+from pyroccam.inference.rounding.rates import Layer
 from torch import nn
 
 

@@ -14,7 +14,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.training.trainer import Trainer
 from torch import nn
 
-fit_module = sys.modules["pyroccam.inference.fits.fitting"]
+fit_module = sys.modules["pyroccam.inference.training.fitting"]
 
 
 # -- going on ---------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from fitting import blobs, fit_weights
 from pyroccam import inference, models
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.fits.numbers import Numbers
-from pyroccam.inference.fits.retraining import (
+from pyroccam.inference.training.numbers import Numbers
+from pyroccam.inference.training.ordinary import (
     Retrained,
     retrain,
     row_changes,
@@ -20,12 +20,12 @@ from pyroccam.inference.fits.retraining import (
     temperature_of_rows,
     tempered,
 )
-from pyroccam.inference.packing.bits import LayerBits
-from pyroccam.inference.packing.quantise import Significand, quantised
+from pyroccam.inference.rounding.bits import LayerBits
+from pyroccam.inference.rounding.quantise import Significand, quantised
 from pyroccam.inference.posterior.predict import validated
-from pyroccam.inference.pruning import compression, decision
-from pyroccam.inference.pruning.decision import smallest, thresholds_of_share
-from pyroccam.inference.pruning.relevance import Irrelevance
+from pyroccam.inference.shrinking.small_networks import compression, decision
+from pyroccam.inference.shrinking.small_networks.decision import smallest, thresholds_of_share
+from pyroccam.inference.shrinking.small_networks.relevance import Irrelevance
 from pyroccam.models import priors
 from pyroccam.models.likelihoods.noise import LEAST_ROWS
 from scipy import optimize
@@ -363,7 +363,7 @@ def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, me
 
 
 def a_search(fit):
-    found = inference.pruning.relevance.weight_irrelevance(fit.model, fit.posterior.layers)
+    found = inference.shrinking.relevance.weight_irrelevance(fit.model, fit.posterior.layers)
     means = fit.posterior.mean_network()
     whole = Retrained(means, 0.1, torch.full((len(fit.data.x_val),), 0.1), 1e-2)
     known = SimpleNamespace(irrelevance=found, layers=fit.posterior.layers)

@@ -15,9 +15,9 @@ from pyroccam import guides, inference, models
 from pyroccam.cli.runs.described import network_of, words_of
 from pyroccam.data import DataError, Dataset
 from pyroccam.inference.cutting import Mask, cut, groups, masked
-from pyroccam.inference.packing.exporting import FORMS, export
+from pyroccam.inference.files.exporting import FORMS, export
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.pruning.relevance import irrelevance
+from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
 from pyroccam.models.feeding import feed
 from several import Pair, Reader, logits, of, pictured, texts
 from torch import nn

@@ -9,7 +9,7 @@ from fitting import assert_same, blobs, pair, run, spy
 from pyroccam import inference
 from pyroccam.inference.training.trainer import Trainer
 
-fit_module = sys.modules["pyroccam.inference.fits.fitting"]
+fit_module = sys.modules["pyroccam.inference.training.fitting"]
 
 
 class Killed(BaseException):

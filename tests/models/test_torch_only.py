@@ -75,7 +75,7 @@ def discretised():
     fit = inference.fit(model, guides.MeanField(model), rows, **SHORT)
     for number, (first, second) in enumerate([("a", "one"), ("none", "b")]):
         choice = {"0.x-h": first, "0.x-y": second, "0.h-y": "0"}
-        yield f"discretised-{number}", inference.pruning.discretise(fit, choice), rows.x_test
+        yield f"discretised-{number}", inference.shrinking.discretise(fit, choice), rows.x_test
 
 
 def test_what_is_handed_back_is_unpickled_where_there_is_no_pyroccam(tmp_path):

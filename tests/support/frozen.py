@@ -170,7 +170,7 @@ def two_processes() -> Any:
 def files() -> Any:
     """Files of every kind of plain network, with and without rounding."""
     import plain
-    from pyroccam.inference.packing import packed
+    from pyroccam.inference.files import packed
 
     written = []
     with tempfile.TemporaryDirectory() as folder:

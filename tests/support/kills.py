@@ -63,7 +63,7 @@ def sitting(arguments: list[str], folder: Path, write: int | None) -> int:
     """In a child: the command, with checkpoints at every step; dies at a write if asked to."""
     from pyroccam.cli.commands import app
 
-    fitting = importlib.import_module("pyroccam.inference.fits.fitting")
+    fitting = importlib.import_module("pyroccam.inference.training.fitting")
     runs, weights = (
         importlib.import_module(f"pyroccam.cli.{name}") for name in ("runs.run", "methods.weights")
     )

@@ -24,7 +24,7 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.run import RunOptions, fixed_depth, run
 from pyroccam.inference import figures
 from pyroccam.inference.cutting.cost import count_parameters, seconds_per_batch
-from pyroccam.inference.fits.fitting import pick_device
+from pyroccam.inference.training.fitting import pick_device
 from pyroccam.models import Classification
 from pyroccam.models.networks import ready as networks
 from pyroccam.models.plain.pruned import PrunedNetwork

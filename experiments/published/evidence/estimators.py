@@ -20,8 +20,8 @@ from typing import Any
 from pyroccam.guides import MeanField
 from pyroccam.inference import evidence
 from pyroccam.inference import marginal_likelihood as ml
-from pyroccam.inference.fits.fitting import fit
-from pyroccam.inference.fits.result import Fit
+from pyroccam.inference.training.fitting import fit
+from pyroccam.inference.training.result import Fit
 from pyroccam.inference.marginal_likelihood import Estimator
 
 from ..markdown import header, read_all, row

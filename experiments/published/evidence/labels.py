@@ -22,10 +22,10 @@ import torch
 from pyroccam.data import Dataset, load
 from pyroccam.guides import CategoricalDepth, Delta, Guide, MeanField
 from pyroccam.inference import Draw, Noise, shrink
-from pyroccam.inference.fits.fitting import Fit, fit
+from pyroccam.inference.training.fitting import Fit, fit
 from pyroccam.inference.marginal_likelihood.codes import blocks_of, switching
 from pyroccam.inference.marginal_likelihood.message import description_length
-from pyroccam.inference.packing.packed import read, write
+from pyroccam.inference.files.packed import read, write
 from pyroccam.inference.posterior.predict import streamed
 from pyroccam.models import BayesianNetwork, LearntDepth
 from pyroccam.models.priors import GroupHorseshoe, GroupNormalJeffreys, Normal, WeightPrior

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from pyroccam.cli.runs.run import RunOptions, run
-from pyroccam.inference.fits.doubts import not_arrived
-from pyroccam.inference.fits.result import Fit
+from pyroccam.inference.training.doubts import not_arrived
+from pyroccam.inference.training.result import Fit
 
 from ...published.markdown import header, read_all, row
 from ...published.runner import Choice, File, Given, Made, Row, Spec, resolve

@@ -292,7 +292,7 @@ def test_enumerated_structure_is_compared_with_its_full_conditional():
     joint = []
     for name, log_prior in (("tanh", math.log(0.25)), ("line", math.log(0.75))):
         fit = SimpleNamespace(model=model, guide=guide)
-        net = inference.pruning.discretise(fit, {"x-h": name, "h-y": "0"})
+        net = inference.shrinking.discretise(fit, {"x-h": name, "h-y": "0"})
         x, y = data.split("train")
         likelihood = model.likelihood(net(x)).log_prob(y).sum().detach()
         joint.append(float(likelihood) + log_prior)

@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.relative_entropy.blocks import assignment, block_sizes
-from pyroccam.inference.relative_entropy.counter import halves, philox
-from pyroccam.inference.relative_entropy.normals import candidates, quantiles
+from pyroccam.inference.coding.blocks import assignment, block_sizes
+from pyroccam.inference.coding.counter import halves, philox
+from pyroccam.inference.coding.normals import candidates, quantiles
 from scipy import special, stats
 
 FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed

@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-from pyroccam.inference.relative_entropy.integers import (
-    BitReader,
-    BitWriter,
-    DamagedBits,
-    code_lengths,
-)
+from pyroccam.inference.coding.integers import BitReader, BitWriter, DamagedBits, code_lengths
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyroccam import data, inference
 from pyroccam.cli.methods import weights
-from pyroccam.inference.packing import packed, packed_file
+from pyroccam.inference.files import packed, packed_file
 from pyroccam.inference.storage.digests import FILE, write_digests
 from torch import nn
 

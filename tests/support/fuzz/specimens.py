@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from PIL import Image
 from pyroccam import inference
-from pyroccam.inference import packing
-from pyroccam.inference.packing import packed
+from pyroccam.inference import files as packing
+from pyroccam.inference.files import packed
 from torch import nn
 
 from .verdicts import command

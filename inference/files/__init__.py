@@ -1,0 +1,1 @@
+"""Small networks in files: packed, as a draw, or for other programs."""

@@ -1,0 +1,269 @@
+r"""A draw of a posterior in a file of bits, and the network in it.
+
+In order, in bits: two bytes ``pD``; the version (4); the code (3), by its place in
+:data:`~pyroccam.inference.coding.WORDS`; how the network is built
+(:mod:`~pyroccam.inference.files.architecture`); the tensors that are coded, each by whether
+it is the next one (1) or its number, and behind it by whether its prior has the deviation of the
+tensor before it (1) or a byte of its own (:mod:`~pyroccam.inference.coding.scales`); all other
+tensors as they are, deflated; the seed; the number of blocks; bits of an index (5); the indices.
+Zeros fill the last byte. Four bytes follow, which change with any byte before them and with any bit
+of any number of the network that is decoded.
+
+A weight is the deviation of the prior of its tensor times one of 65,536 normal values
+(:mod:`~pyroccam.inference.coding.normals`). Nothing in it depends on torch's or numpy's
+random numbers, or on a mathematical library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...data.errors import PyroccamError
+from ...data.limits import allowing, ask
+from ...models.plain.named_tensors import check_same
+from ..coding.entropy import PackedFileError
+from ..coding.codes import CODES, WORDS
+from ..coding.relative_entropy import MOST_BITS
+from ..coding.blocks import assignment, block_sizes
+from ..coding.integers import BitReader, BitWriter, DamagedBits
+from ..coding.normals import candidates
+from .architecture import read_network, tensors, write_network
+from ..coding.scales import scaled
+
+__all__ = ["Sent", "decoded", "encoded", "is_draw", "overhead", "read"]
+
+_MAGIC = b"pD"
+_VERSION, _VERSION_BITS, _CODE_BITS, _WIDTH_BITS = 1, 4, 3, 5
+_CHECK = 4
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What is sent beside the network itself.
+
+    Arguments:
+        scales: bytes of the deviations of the priors, by the names of the coded tensors, in the
+            order in which their weights are numbered.
+        code: its word.
+        seed: of the candidates and of the blocks.
+        bits: of an index.
+        indices: one for each block.
+    """
+
+    scales: Mapping[str, int]
+    code: str
+    seed: int
+    bits: int
+    indices: Sequence[int]
+
+
+def encoded(net: nn.Module, draw: Sent) -> tuple[bytes, nn.Module]:
+    """The file of a network whose weights are a draw, and what was read back from it."""
+    content, _, own = _written(net, draw)
+    own |= _weights(draw, [(name, own[name].shape) for name in draw.scales])
+    content += _checksum(content, [*own.values()])
+    with allowing("999TB"):
+        found = decoded(content)
+    check_same(dict(zip(own, tensors(found, found).values(), strict=True)), own)
+    return content, found
+
+
+def _written(
+    net: nn.Module, draw: Sent, ahead: bool = False
+) -> tuple[bytes, nn.Module, dict[str, Tensor]]:
+    """The file without its checksum, the network as it is described, and the tensors of ``net``."""
+    out = BitWriter()
+    out.raw(_MAGIC)
+    out.fixed(_VERSION, _VERSION_BITS)
+    out.fixed(WORDS.index(draw.code), _CODE_BITS)
+    empty = write_network(net, out)
+    own = tensors(net, empty)
+    _put_names(draw.scales, own, out)
+    for name, tensor in own.items():
+        if name not in draw.scales:
+            _put_most(tensor, out) if ahead else _put_raw(tensor, out)
+    out.number(draw.seed)
+    out.number(len(draw.indices))
+    out.fixed(draw.bits, _WIDTH_BITS)
+    CODES[draw.code].write(draw.indices, draw.bits, out)
+    return out.content(), empty, own
+
+
+def decoded(content: bytes) -> nn.Module:
+    """The network of a file, in evaluation mode, on the CPU.
+
+    Raises:
+        PackedFileError: if it is of another kind or version, cut off or altered.
+        TooLarge: if it asks for more memory than a file may.
+    """
+    body, check = content[:-_CHECK], content[-_CHECK:]
+    if body[: len(_MAGIC)] != _MAGIC:
+        raise PackedFileError("it is not the file of a draw.")
+    source = BitReader(body[len(_MAGIC) :])
+    try:
+        if (version := source.fixed(_VERSION_BITS)) != _VERSION:
+            raise PackedFileError(f"it is of version {version}, and this reads {_VERSION}.")
+        number = source.fixed(_CODE_BITS)
+        net = read_network(source)
+        own = tensors(net, net)
+        scales = _get_names(own, source)
+        for name, tensor in own.items():
+            if name not in scales:
+                tensor.copy_(_get_raw(tensor, source))
+        seed, blocks = source.number(), source.number()
+        bits = source.fixed(_WIDTH_BITS)
+        count = sum(own[name].numel() for name in scales)
+        if number >= len(WORDS) or bits > MOST_BITS or blocks > count or seed >= 1 << 64:
+            raise DamagedBits("it says what no file says")
+        ask(8 * blocks, "it")
+        word = WORDS[min(number, 1)]  # whose indices those after it wrote in the same way
+        indices = CODES[word].read(blocks, bits, source)
+        source.close()
+        draw = Sent(scales, word, seed, bits, indices)
+        found = _weights(draw, [(name, own[name].shape) for name in scales])
+    except (DamagedBits, ValueError, RuntimeError, OverflowError) as error:
+        raise PackedFileError(f"it is cut off or altered: {error}.") from error
+    for name, weights in found.items():
+        own[name].copy_(weights)
+    if _checksum(body, [*own.values()]) != check:
+        raise PackedFileError("it is cut off or altered: its checksum is that of another.")
+    return net
+
+
+def is_draw(path: str | Path) -> bool:
+    """True if a file begins as that of a draw."""
+    path = Path(path)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def read(path: str | Path) -> nn.Module:
+    """The network of a file, in evaluation mode, on the CPU; see :func:`decoded`.
+
+    Raises:
+        PackedFileError: naming the file, if it is missing, of another kind, cut off or altered.
+    """
+    if not Path(path).is_file():
+        raise PackedFileError(f"{path} cannot be read: there is no such file.")
+    ask(Path(path).stat().st_size, "it")
+    try:
+        return decoded(Path(path).read_bytes())
+    except PackedFileError as error:
+        raise PackedFileError(f"{path} cannot be read: {error}") from error
+
+
+def overhead(
+    net: nn.Module, scales: Mapping[str, int], seed: int, blocks: int, *, ahead: bool = False
+) -> int:
+    """Bytes of a file beside the indices of so many blocks.
+
+    Arguments:
+        ahead: the most that there can be, whatever the numbers will be that are sent as they are.
+    """
+    content, *_ = _written(net, Sent(scales, "minimal-random", seed, 0, [0] * blocks), ahead)
+    return len(content) + _CHECK
+
+
+def _weights(draw: Sent, shapes: Sequence[tuple[str, torch.Size]]) -> dict[str, Tensor]:
+    """The coded tensors."""
+    total = sum(shape.numel() for _, shape in shapes)
+    if not draw.indices or not total:
+        return {}
+    ask(16 * total, "it")
+    order = assignment(draw.seed, total)
+    ends = block_sizes(total, len(draw.indices)).cumsum().tolist()
+    values = np.empty(total, np.float32)
+    start = 0
+    for block, (index, end) in enumerate(zip(draw.indices, ends, strict=True)):
+        own = np.sort(order[start:end])
+        values[own] = candidates(draw.seed, block, range(index, index + 1), end - start)[0]
+        start = end
+    found, at = {}, 0
+    for name, shape in shapes:
+        part = scaled(values[at : at + shape.numel()], draw.scales[name])
+        found[name] = torch.from_numpy(part).reshape(shape)
+        at += shape.numel()
+    return found
+
+
+def _put_names(scales: Mapping[str, int], own: Mapping[str, Tensor], out: BitWriter) -> None:
+    names = [*own]
+    out.number(len(scales))
+    expected, previous = 0, -1
+    for name, byte in scales.items():
+        if name not in own or own[name].dtype != torch.float32:
+            given = f"weights {name!r} that are coded as a draw"
+            raise PyroccamError(given, "a tensor of the network in single precision", "net.float()")
+        place = names.index(name)
+        out.fixed(int(place == expected), 1)
+        if place != expected:
+            out.number(place)
+        out.fixed(int(byte == previous), 1)
+        if byte != previous:
+            out.fixed(byte, 8)
+        expected, previous = place + 1, byte
+
+
+def _get_names(own: Mapping[str, Tensor], source: BitReader) -> dict[str, int]:
+    names = [*own]
+    found: dict[str, int] = {}
+    expected, byte = 0, -1
+    for _ in range(source.number()):
+        place = expected if source.fixed(1) else source.number()
+        if not source.fixed(1):
+            byte = source.fixed(8)
+        if place >= len(names) or names[place] in found or byte < 0:
+            raise DamagedBits("it codes a tensor that there is not")
+        found[names[place]] = byte
+        expected = place + 1
+    return found
+
+
+def _put_raw(tensor: Tensor, out: BitWriter) -> None:
+    stream = zlib.compressobj(9, wbits=-15)
+    packed = stream.compress(_bytes(tensor)) + stream.flush()
+    out.number(len(packed))
+    out.raw(packed)
+
+
+def _put_most(tensor: Tensor, out: BitWriter) -> None:
+    """As many bytes as :func:`_put_raw` puts at most, by the bound of ``deflateBound`` in zlib."""
+    size = tensor.numel() * tensor.element_size()
+    size += (size >> 12) + (size >> 14) + (size >> 25) + 7
+    out.number(size)
+    out.raw(bytes(size))
+
+
+def _get_raw(like: Tensor, source: BitReader) -> Tensor:
+    size = like.numel() * like.element_size()
+    stream = zlib.decompressobj(wbits=-15)
+    try:
+        content = stream.decompress(source.raw(source.number()), size + 1)
+    except zlib.error as error:
+        raise DamagedBits(f"a tensor is damaged ({error})") from error
+    if len(content) != size:
+        raise DamagedBits("a tensor has another length than it says")
+    if not size:
+        return like
+    return torch.frombuffer(bytearray(content), dtype=like.dtype).reshape(like.shape)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _checksum(content: bytes, numbers: Sequence[Tensor]) -> bytes:
+    digest = hashlib.blake2b(content, digest_size=_CHECK)
+    for tensor in numbers:
+        digest.update(_bytes(tensor))
+    return digest.digest()

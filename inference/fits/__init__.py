@@ -1,1 +1,0 @@
-"""Functions that a person calls to train, and what comes back."""

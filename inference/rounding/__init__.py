@@ -1,0 +1,1 @@
+"""How many digits of each number are needed, and networks with no more than these."""

@@ -1,0 +1,204 @@
+"""Round the weights of a plain network: to significand bits, to a fixed step, to a codebook."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ...data.errors import PyroccamError
+from ...data.ranges import Between, Count, Options, Positive
+from .bits import LayerBits, round_fixed_point, round_significand
+
+__all__ = [
+    "Bits",
+    "Codebook",
+    "FixedPoint",
+    "Multiples",
+    "Rounding",
+    "Significand",
+    "cluster",
+    "quantised",
+]
+
+Net = TypeVar("Net", bound=nn.Module)
+
+_MOST_STEPS = 200  # of Lloyd's algorithm, which has settled long before
+
+
+class Rounding(Protocol):
+    """A way to round the weights of one layer; zeros stay zeros."""
+
+    def __call__(self, weights: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Significand(Options):
+    """Floating point with so many significand bits; the exponent is not limited."""
+
+    bits: Annotated[int, Between(1, 53)]
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        return round_significand(weights, self.bits)
+
+
+@dataclass(frozen=True)
+class FixedPoint(Options):
+    """Multiples of ``2^-bits``."""
+
+    bits: Annotated[int, Between(0, 30)]
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        return round_fixed_point(weights, self.bits)
+
+
+@dataclass(frozen=True)
+class Multiples(Options):
+    """Whole multiples of a step, which need be no power of two; as float32 multiplies them."""
+
+    step: Positive
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        step = torch.tensor(self.step).to(weights)
+        return (weights / step).round() * step + 0.0  # no zero with a sign
+
+
+@dataclass(frozen=True)
+class Codebook(Options):
+    """A few distinct values besides zero, so many at most, found by :func:`cluster`."""
+
+    size: Count = 32
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        kept = weights != 0
+        out = torch.zeros_like(weights)
+        if kept.any():
+            book, index = cluster(weights[kept], self.size)
+            out[kept] = book[index]
+        return out
+
+
+Bits = int | LayerBits | Rounding
+
+
+def quantised(
+    net: Net,
+    bits: Bits | Mapping[str, Bits] | None,
+    *,
+    rest: torch.dtype = torch.float32,
+) -> Net:
+    """A copy of a network with rounded numbers, in evaluation mode, of the same dtypes.
+
+    Arguments:
+        net: a plain network.
+        bits: for all weights, or for each layer by its name or that of its tensor. A whole number
+            or a :class:`~pyroccam.inference.rounding.bits.LayerBits` means so many significand
+            bits; layers that are not named, or ``None``, stay exact. Weights are the parameters of
+            two and more dimensions; a tensor of one dimension is rounded only if it is named.
+        rest: precision of the other floating-point numbers (biases, statistics); ``float32``
+            leaves a float32 network's as they are.
+
+    Raises:
+        PyroccamError: for a name the network does not have, a number that is not finite, or one too
+            large for ``rest``.
+    """
+    out = copy.deepcopy(net).eval()
+    tensors = dict(chain(out.named_parameters(), out.named_buffers()))
+    chosen = _chosen(bits, tensors, {name for name, _ in out.named_parameters()})
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            try:
+                if not tensor.numel():
+                    continue
+                if name in chosen:
+                    tensor.copy_(_rounding(chosen[name])(tensor))
+                elif tensor.dim() < 2 and tensor.is_floating_point():
+                    tensor.copy_(_narrowed(tensor, rest))
+            except ValueError as error:
+                raise PyroccamError(f"{name}: {error}") from error
+    return out
+
+
+def _chosen(
+    bits: Bits | Mapping[str, Bits] | None, tensors: Mapping[str, Tensor], parameters: set[str]
+) -> dict[str, Bits]:
+    weights = [n for n in tensors if n in parameters and tensors[n].dim() >= 2]
+    if bits is None:
+        return {}
+    if not isinstance(bits, Mapping):
+        return dict.fromkeys(weights, bits)
+    chosen = {}
+    for key, value in bits.items():
+        if key in tensors:
+            chosen[key] = value
+            continue
+        inside = [name for name in weights if name.rpartition(".")[0] == key]
+        if not inside:
+            raise PyroccamError(f"bits names {key!r}, but the weights are {', '.join(weights)}.")
+        chosen.update(dict.fromkeys(inside, value))
+    return chosen
+
+
+def _rounding(bits: Bits) -> Rounding:
+    if isinstance(bits, LayerBits):
+        bits = bits.significand
+    return Significand(bits) if isinstance(bits, int) else bits
+
+
+def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if torch.finfo(dtype).bits >= torch.finfo(tensor.dtype).bits:
+        return tensor
+    narrow = tensor.to(dtype).to(tensor.dtype)
+    if not torch.equal(narrow.isfinite(), tensor.isfinite()):
+        raise PyroccamError(f"a number is too large for {dtype}; use rest=torch.float32.")
+    return narrow
+
+
+def cluster(weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """k-means in one dimension, by Lloyd's algorithm from equally spaced centres.
+
+    Arguments:
+        weights: of any shape; finite, at least one.
+        size: centres, at least one; fewer come back if some attract no weight.
+
+    Returns:
+        The centres in rising order, ``(K,)``, in the weights' dtype, and each weight's nearest,
+        of the weights' shape.
+
+    Raises:
+        PyroccamError: if a weight is not finite.
+
+    References:
+        Han, Mao, Dally 2016, "Deep Compression" (the equally spaced start).
+    """
+    w = weights.detach().cpu().double().flatten()
+    if not w.isfinite().all():
+        raise PyroccamError("A number to cluster is not finite")
+    ordered = w.sort().values
+    sums = torch.cat([torch.zeros(1, dtype=w.dtype), ordered.cumsum(0)])
+    distinct = ordered.unique()
+    if len(distinct) <= size:
+        centres = distinct
+    else:
+        centres = torch.linspace(ordered[0].item(), ordered[-1].item(), size, dtype=w.dtype)
+        for _ in range(_MOST_STEPS):
+            # In one dimension a centre owns an interval: the borders are the midpoints.
+            borders = torch.searchsorted(ordered, _midpoints(centres))
+            edges = torch.cat([torch.tensor([0]), borders, torch.tensor([len(ordered)])])
+            counts = edges.diff()
+            means = (sums[edges[1:]] - sums[edges[:-1]])[counts > 0] / counts[counts > 0]
+            if torch.equal(means, centres):
+                break
+            centres = means
+    book = centres.to(weights)
+    index = torch.bucketize(w, _midpoints(centres))
+    return book, index.reshape(weights.shape).to(weights.device)
+
+
+def _midpoints(centres: Tensor) -> Tensor:
+    return (centres[1:] + centres[:-1]) / 2

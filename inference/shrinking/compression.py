@@ -1,0 +1,363 @@
+"""A small plain network from the posterior of a Bayesian one: cut, round, count."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ...data.errors import PyroccamError
+from ...models.bayesian import BayesianNetwork
+from ...models.feeding import unfed
+from ...models.networks.normalisation import without_statistics
+from ...models.plain.torch_only import torch_only
+from ..cutting.report import CutReport
+from ..training.ordinary import Retrained, retrain, row_changes, tempered
+from ..rounding import quantise
+from ..rounding.bits import MOST, LayerBits, bit_precision
+from ..rounding.priced import priced
+from ..rounding.quantise import Rounding, quantised
+from ..rounding.rates import (
+    FLOAT_BITS,
+    Layer,
+    Rates,
+    group_rates,
+    layers_of,
+    place_bits,
+    sparse_rates,
+)
+from ..rounding.biases import rest_bits
+from .small import Small
+from ..posterior.layers import Layer as Moments
+from ..posterior.predict import evaluate_net
+from .decision import decide, inside, smallest
+from .depth import settled
+from .magnitude import by_layer
+from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
+from .relevance import Irrelevance
+from .weight_sharing import levels_of
+
+if TYPE_CHECKING:
+    from ..training.fitting import Fit
+
+__all__ = ["Report", "compressed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(CutReport):
+    """What a cut left of each layer, and the digits of it.
+
+    Attributes:
+        thresholds: by layer; what is above is cut. Empty for a point estimate.
+        irrelevance: what was compared with them.
+        bits: of a weight, by layer; of an index, where weights share values.
+        rates: the three rates of the published tables. Without groups they count where weights are,
+            too (:func:`~pyroccam.inference.rounding.rates.sparse_rates`). Where weights share
+            values, ``maximum`` counts their own codebooks, and there is no ``fast``: values
+            would have to be looked up.
+        retrained: what training the cut network further has changed, if that was asked for.
+        temperature: by which its logits were divided then.
+        warnings: that a cut had to be weakened to leave a network, or costs much.
+    """
+
+    thresholds: dict[str, float]
+    irrelevance: dict[str, Irrelevance]
+    bits: dict[str, LayerBits]
+    rates: Rates
+    retrained: Retrained | None = None
+    temperature: float = 1.0
+    warnings: tuple[str, ...] = ()
+
+    title = "What is left of each layer"
+
+    @property
+    def nonzero(self) -> int:
+        """Weights that are left, those of a group all counted."""
+        return self.rates.kept
+
+    @property
+    def choice(self) -> str:
+        """What is left of the layers, as it is printed in papers."""
+        return self.architecture
+
+    def sentences(self) -> list[str]:
+        """What is left of the layers, and by how much that is less."""
+        (row,) = self.rows()
+        percent = self.rates.nonzero_percent
+        rates = ", ".join(f"{name} {row[name]:.3g}" for name in self._rates())
+        return [
+            f"{'Left are' if percent < 100 else 'Nothing was cut:'} {self.architecture} filters or "
+            f"inputs, {self.nonzero:,} weights of the compressed layers ({percent:.1f} %), of "
+            f"{row['bits']} bits.",
+            f"Compression rates as papers count them: {rates}.",
+            *(f"Layer {name} was left whole: {why}" for name, why in self.left_whole.items()),
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All layers in one row."""
+        return [
+            {
+                "left": self.architecture,
+                "bits": "-".join(str(bits.total) for bits in self.bits.values()),
+                "weights": self.nonzero,
+                "% of them": round(self.rates.nonzero_percent, 2),
+                **self._rates(),
+            }
+        ]
+
+    def _rates(self) -> dict[str, float]:
+        rates = {
+            "pruning": self.rates.pruning,
+            "fast prediction": self.rates.fast,
+            "maximum": self.rates.maximum,
+        }
+        return {name: rate for name, rate in rates.items() if math.isfinite(rate)}
+
+    def to_json(self) -> dict[str, Any]:
+        """The structure for a result file."""
+        rates = {
+            "pruning": self.rates.pruning,
+            "fast_prediction": self.rates.fast,
+            "maximum": self.rates.maximum,
+        }
+        return {
+            "architecture": self.architecture,
+            "nonzero_percent": self.rates.nonzero_percent,
+            "weights": self.nonzero,
+            "bits": {name: bits.total for name, bits in self.bits.items()},
+            "significand_bits": {name: bits.significand for name, bits in self.bits.items()},
+            "rates": _finite(rates),
+            "thresholds": _finite(self.thresholds),
+            "left_whole": dict(self.left_whole),
+            **({} if self.retrained is None else {"retrained": self.retrained.to_json()}),
+            "temperature": self.temperature,
+        }
+
+
+def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+
+
+def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Small:
+    """What is left of a fit over weights, rounded; see :func:`~pyroccam.inference.shrink`."""
+    code = USUAL if code is None else code
+    books, rule = getattr(code, "values", None), getattr(code, "others", code)
+    if isinstance(rule, Steps) and (fit.guide.traits.point or not len(fit.data.x_val)):
+        raise PyroccamError(f"code={rule}", "a posterior, and validation rows")
+    trains = isinstance(cut, Search) or code.epochs > 0
+    if trains and (fit.guide.steps or levels_of(fit.model)):
+        raise PyroccamError("Weights on levels, or of whole steps, would leave them when trained")
+    fit, again, temperature = settled(fit), None, 1.0
+    if isinstance(cut, Search):
+        decision, again = smallest(fit, cut)
+    else:
+        decision = decide(fit, cut, to_levels=True)
+    model, guide, report = decision.model, decision.guide, decision.report
+    small, found = decision.net, decision.irrelevance
+    if trains:
+        if _shared(model, decision.sizes):
+            raise PyroccamError("Weights that share values would part when trained")
+        if code.epochs:
+            again = retrain(small, fit, code.epochs)
+        assert again is not None
+        small, temperature = tempered(again.net, fit)
+    shared = _shared(model, decision.sizes, books)
+    steps = dict(guide.steps)
+    variances = _variances(report, decision.layers, model)
+    digits = rule if isinstance(rule, Digits) else USUAL
+    rounded_ones = {
+        n: v
+        for n, v in variances.items()
+        if n not in shared and n not in steps and _weights(small, n).any()
+    }
+    if not rounded_ones and (digits.significand, digits.exponent) != ("relative", "range"):
+        raise PyroccamError(f"code={rule}", "weights that are neither shared nor whole steps")
+    if isinstance(rule, Steps):
+        small, found_steps = _at_a_price(small, rounded_ones, fit)
+        steps |= found_steps
+    kept = {n: (w[w != 0], variances[n][w != 0]) for n in variances for w in [_weights(small, n)]}
+    bits = bit_precision(kept, significand=digits.significand, exponent=digits.exponent)
+    where = {name: inside(small, name) for name in bits}
+    # An absolute step belongs to the published rules, digits to the other.
+    by_digits = digits.significand == "relative"
+    rounding = quantise.Significand if by_digits else quantise.FixedPoint
+
+    def of_digits(more: int) -> dict[str, Rounding]:
+        return {where[n]: rounding(b.significand + more) for n, b in bits.items() if b.total}
+
+    # Weights that were trained once more need not end where the posterior knows them.
+    known = again is None or isinstance(rule, Steps)
+    more = 0 if known else _more_digits(small, of_digits, bits, fit)
+    rounded = of_digits(more)
+    bits = {
+        n: replace(b, significand=b.significand + more if b.total else 0) for n, b in bits.items()
+    }
+    shared = {n: values for n, values in shared.items() if bits[n].total}
+    stepped = {n: s for n, s in steps.items() if bits[n].total and n not in shared}
+    bits |= {name: LayerBits(_index_bits(values), 0, 0) for name, values in shared.items()}
+    bits |= {name: _whole_bits(kept[name][0], step) for name, step in stepped.items()}
+    rounded |= {where[name]: quantise.Codebook(values) for name, values in shared.items()}
+    rounded |= {where[name]: quantise.Multiples(step) for name, step in stepped.items()}
+    sizes = layers_of(small)
+    # Of a layer on a dead branch only zeros are left, which hold its place and are no weights.
+    layers = [sizes[where[name]] if len(kept[name][0]) else Layer(0, 0) for name in bits]
+    total = model.weights_before
+    counts = [b.total for b in bits.values()]
+    nonzero = [len(kept[name][0]) for name in bits]
+    dense = nonzero == [layer.weights for layer in layers]
+    if dense or (found and all(one.grouped for one in found.values())):
+        rates = group_rates(total, layers, counts)
+        nonzero = [layer.weights for layer in layers]
+        dense = True
+    else:
+        rates = sparse_rates(total, layers, nonzero, counts)
+    if shared:
+        places = [] if dense else list(map(place_bits, layers, nonzero))
+        rates = _with_books(rates, nonzero, counts, shared, sum(places))
+    if model.parameters_before != report.parameters_before:
+        report = replace(report, parameters_given=model.parameters_before)
+    small = without_statistics(quantised(small, rounded))
+    small = unfed(torch_only(small, fit.data.head(2)[0].cpu()))
+    if code.rest:
+        small = _rest_rounded(small, fit)
+    said = Report(
+        **vars(report),
+        thresholds=decision.thresholds,
+        irrelevance=found,
+        bits=bits,
+        rates=rates,
+        retrained=again,
+        temperature=temperature,
+        warnings=tuple(decision.warnings),
+    )
+    return Small(small, said, said.warnings, fit.data, model.likelihood)
+
+
+def _shared(
+    model: BayesianNetwork, sizes: Mapping[str, int], asked: PerLayer | None = None
+) -> dict[str, int]:
+    """Values of the layers whose weights share them: as asked, or as they have it."""
+    found = {
+        name: 2 ** _index_bits(size)
+        for name, size in sizes.items()
+        if not {*model.layers[name].latents()} - {"weight", "bias"}  # no scales
+    }
+    if asked is not None:
+        found |= {name: int(n) for name, n in by_layer("values", asked, model).items()}
+    return found
+
+
+def _index_bits(values: int) -> int:
+    return max(1, (values - 1).bit_length())
+
+
+def _rest_rounded(net: nn.Module, fit: Fit) -> nn.Module:
+    """With few digits of what is no weight, judged by the rows with which thresholds are chosen."""
+    data = fit.data
+    split = "val" if len(data.x_val) else "train"
+
+    def nll(one: nn.Module) -> float:
+        return evaluate_net(one, fit.model, data, split)["nll"]
+
+    return quantised(net, rest_bits(net.to(data.device), nll, TOLERANCE)).cpu()
+
+
+def _whole_bits(kept: Tensor, step: float) -> LayerBits:
+    """Bits of the whole numbers of a step that are not zero."""
+    most = int((kept.abs().max() / step).round())
+    return LayerBits(most.bit_length(), 0)
+
+
+def _with_books(
+    rates: Rates, nonzero: list[int], bits: list[int], shared: Mapping[str, int], places: int
+) -> Rates:
+    """The rates of a network with codebooks of its own.
+
+    Arguments:
+        nonzero, bits: of each layer.
+        shared: values, by layer.
+        places: bits that say which weights are kept.
+    """
+    coded = sum(n * b for n, b in zip(nonzero, bits, strict=True))
+    books = sum(FLOAT_BITS * 2 ** _index_bits(values) for values in shared.values())
+    maximum = FLOAT_BITS * rates.total / (coded + books + places)
+    return replace(rates, fast=math.nan, maximum=maximum)
+
+
+def _more_digits(
+    small: nn.Module,
+    rounding: Callable[[int], dict[str, Rounding]],
+    bits: Mapping[str, LayerBits],
+    fit: Fit,
+) -> int:
+    """Further significand bits with which rounding changes what is predicted of a validation row by
+    no more than a cut may cost by default, on average."""
+    most = MOST - max((b.significand for b in bits.values()), default=MOST)
+    for more in range(most):
+        rounded = quantised(small, rounding(more))
+        if float(row_changes(small, rounded, fit).mean()) <= TOLERANCE:
+            return more
+    return most
+
+
+_HALVINGS = 24  # of the price of a nat, from 1
+_PARTS = 4  # of a halving
+
+
+def _at_a_price(
+    small: nn.Module, variances: Mapping[str, Tensor], fit: Fit
+) -> tuple[nn.Module, dict[str, float]]:
+    """A network whose weights are whole multiples of steps, and these, at the highest price that
+    changes what is predicted of a validation row no more than a cut may cost by default.
+
+    Arguments:
+        variances: by layer, of the shapes of their weights; of the layers that are rounded.
+    """
+
+    def at(parts: int) -> tuple[nn.Module, dict[str, float]]:
+        net, steps = copy.deepcopy(small), {}
+        for name, variance in variances.items():
+            layer: Any = net.get_submodule(inside(net, name))
+            weights, steps[name] = priced(layer.weight, variance, 2.0 ** (-parts / _PARTS))
+            layer.weight.data.copy_(weights)
+        return net, steps
+
+    def is_harmless(parts: int) -> bool:
+        net, _ = at(parts)
+        left = any(bool(_weights(net, name).any()) for name in variances)
+        return left and float(row_changes(small, net, fit).mean()) <= TOLERANCE
+
+    low, high = 0, _PARTS * _HALVINGS  # the lowest price is taken as harmless
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_harmless(middle) else (middle + 1, high)
+    return at(high)
+
+
+def _weights(small: nn.Module, name: str) -> Tensor:
+    layer: Any = small.get_submodule(inside(small, name))
+    weight: Tensor = layer.weight.detach().cpu()
+    return weight
+
+
+def _variances(
+    report: CutReport, known: Mapping[str, Moments], model: BayesianNetwork
+) -> dict[str, Tensor]:
+    """The variances of the weights that are left, by layer, of the shapes they have there."""
+    found = {}
+    for name, m in known.items():
+        variance = m.variance.cpu()
+        part = report.layers.get(name)
+        if part is not None:
+            dim = model.layers[name].affine.output_dim
+            # A channel of a depthwise convolution has one input, whichever it is.
+            plain = part.inputs_before == variance.shape[1 - dim]
+            variance = variance.index_select(dim, part.outputs)
+            if plain:
+                variance = variance.index_select(1 - dim, part.inputs)
+        found[name] = variance
+    return found

@@ -1,0 +1,135 @@
+"""One structure out of a posterior over structures, and the plain network that has it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ...data.ranges import Count, Seed, checked
+from ...models.contexts import seeded
+from ...models.networks.discrete import discretised
+from ...models.plain.torch_only import torch_only
+from ...models.structured import StructuredNetwork
+from ..cutting.cost import count_parameters
+from ..posterior.layers import mean_network
+from ..posterior.posteriors import require
+from ..posterior.structures import Choice, edge_structure
+
+if TYPE_CHECKING:
+    from ..training.fitting import Fit
+
+__all__ = ["discretise", "random_structures"]
+
+TRIES = 1000  # draws of random structures
+
+
+@torch.no_grad()
+@checked
+def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None) -> nn.Module:
+    """The plain network of one structure, with the posterior means of its weights.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.StructuredNetwork`; it is not changed.
+        choice: primitives by edge; the most probable (``fit.structures``) if left out.
+
+    Returns:
+        a ``torch.nn.Module`` of no class of this package, which can be unpickled without it, in
+        evaluation mode; what was not chosen is not in it.
+
+    Raises:
+        TypeError: for a fit of another model.
+        ValueError: for a structure that the graph has not, or that leaves a vertex empty.
+    """
+    model, guide = require(fit, StructuredNetwork, "discretise")
+    if choice is None:
+        choice = edge_structure(model, guide).chosen
+    return torch_only(discretised(mean_network(model, guide), choice).eval())
+
+
+@checked
+def random_structures(
+    model: StructuredNetwork,
+    count: Count,
+    *,
+    parameters: int | None = None,
+    tolerance: float = 0.1,
+    other_than: Choice | None = None,
+    example: Tensor | None = None,
+    seed: Seed = 0,
+) -> list[Choice]:
+    """Structures drawn with equal probabilities, of about one size: what a choice has to beat.
+
+    Arguments:
+        model: whose structures these are.
+        count: how many different ones, at most.
+        parameters: of the plain network; of any size if left out.
+        tolerance: by which share their number may differ from it. Where 1,000 draws do not
+            give enough, those nearest in size are taken.
+        other_than: the choice they are to be compared with, never among them.
+        example: inputs ``(B, *)``, B of 2 and more: a structure whose outputs are the same for all
+            of them, since no path is left through it, or those of the choice or of one before, with
+            the weights at their start, is no contender and drawn again.
+        seed: of the draws.
+
+    Returns:
+        by edge the names of the primitives, as :func:`discretise` takes them.
+    """
+    starts = {name: layer.start for name, layer in model.layers.items()}
+    blank = {name: (start["weight"], start.get("bias")) for name, start in starts.items()}
+    whole = model.plain(blank)
+    plain = copy.deepcopy(whole).to("meta")
+    found: dict[str, tuple[float, Choice]] = {}
+    seen, functions = set[str](), list[Tensor]()
+    if example is not None and other_than is not None:
+        functions = [_function(whole, other_than, example)]
+    with seeded(seed, torch.device("cpu")):
+        for _ in range(TRIES):
+            choice: Choice = {edge: list(names) for edge, names in model.primitives.items()}
+            for prior in model.structure.values():
+                names = prior.primitives
+                if prior.restriction.startswith("cube"):
+                    choice[prior.edge] = [n for n in names if torch.rand(()) < 0.5]
+                else:
+                    choice[prior.edge] = [names[int(torch.randint(len(names), ()))]]
+            if str(choice) in seen or choice == other_than:
+                continue
+            seen.add(str(choice))
+            gap = 0.0
+            if parameters is not None:
+                try:
+                    size = _size(plain, choice)
+                except ValueError:  # a vertex without edges
+                    continue
+                gap = abs(size - parameters) / max(parameters, 1)
+            if example is not None:
+                try:
+                    own = _function(whole, choice, example)
+                except ValueError:  # a vertex without edges
+                    continue
+                if any(_same(own, other) for other in (own[:1], *functions)):
+                    continue
+                functions.append(own)
+            found[str(choice)] = gap, choice
+            if sum(gap <= tolerance for gap, _ in found.values()) >= count:
+                break
+    nearest = sorted(found.values(), key=lambda pair: max(pair[0], tolerance))
+    return [choice for _, choice in nearest[:count]]
+
+
+@torch.no_grad()
+def _function(net: nn.Module, choice: Choice, example: Tensor) -> Tensor:
+    outputs: Tensor = discretised(copy.deepcopy(net), choice).eval()(example)
+    return outputs
+
+
+def _same(outputs: Tensor, others: Tensor) -> bool:
+    return bool((outputs - others).abs().max() <= 1e-6 * outputs.abs().max())
+
+
+def _size(net: nn.Module, choice: Choice) -> int:
+    """Parameters of the discrete network, of a network without numbers."""
+    return count_parameters(discretised(copy.deepcopy(net), choice))

@@ -1,0 +1,90 @@
+"""The posterior of every scale that multiplies weights, as intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ...data.ranges import Share, checked
+from ...guides.base import NetworkGuide
+from ...models.bayesian import BayesianNetwork
+from ...models.layers.bayesian_layer import BayesianLayer
+from ..posterior.posteriors import require
+from .relevance import judged
+
+if TYPE_CHECKING:
+    from ..training.fitting import Fit
+
+__all__ = ["ScaleIntervals", "scale_intervals"]
+
+
+@dataclass(frozen=True)
+class ScaleIntervals:
+    """Central intervals of the scales of a layer, or of its weights where it has no scales.
+
+    Attributes:
+        layer: its name.
+        low, median, high: in the shape of
+            :class:`~pyroccam.inference.shrinking.small_networks.relevance.Irrelevance`'s values: one for each group,
+            ``(groups,)``, or for each weight. A scale without a sign, which the weights could take
+            over, is turned so that its median is not negative.
+        quantity: ``scale``, ``gate`` or ``weight``.
+        level: probability inside the interval.
+        positive: the quantity cannot be negative or zero: it is for a logarithmic axis.
+    """
+
+    layer: str
+    low: Tensor
+    median: Tensor
+    high: Tensor
+    quantity: str
+    level: float
+    positive: bool
+
+
+@checked
+@torch.no_grad()
+def scale_intervals(fit: Fit, level: Share = 0.9) -> dict[str, ScaleIntervals]:
+    r"""Intervals of what :func:`~pyroccam.inference.shrinking.small_networks.relevance.irrelevance` judges.
+
+    * Log-normal scales, of the group and of its layer, multiply: :math:`z = \prod_k v_k^{p_k}` is
+      log-normal with :math:`μ_z = \sum_k p_k μ_k` and :math:`σ_z^2 = \sum_k p_k^2 σ_k^2`, and its
+      quantile is :math:`\exp(μ_z + σ_z Φ^{-1}(p))`.
+    * Normal scales, or weights: :math:`|μ| + σ Φ^{-1}(p)`.
+    * Relaxed gates of the logit :math:`l` at the temperature T: the logistic function of
+      :math:`(l + \mathrm{logit}\,p) / T`.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianNetwork`.
+        level: probability inside an interval, the same amount on both sides outside.
+
+    Returns:
+        :class:`ScaleIntervals` by layer, float64 on the CPU.
+
+    Raises:
+        PyroccamError: for a fit of another model, or a layer whose posterior has no spread.
+    """
+    model, guide = require(fit, BayesianNetwork, "scale_intervals")
+    return {name: _of_layer(layer, guide, level) for name, layer in model.layers.items()}
+
+
+def _of_layer(layer: BayesianLayer, guide: NetworkGuide, level: float) -> ScaleIntervals:
+    kind, q = judged(layer, guide)
+    if kind == "gate":
+        half = math.log((1 + level) / (1 - level))  # the logit of the upper quantile
+        ends = [torch.sigmoid((q.logits.double() + at) / q.temperature) for at in (-half, 0, half)]
+    else:
+        upper = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
+        step, middle = float(upper) * q.scale.double(), q.loc.double()
+        if kind == "log-normal scale":
+            ends = [(middle - step).exp(), middle.exp(), (middle + step).exp()]
+        else:
+            middle = middle.abs()
+            ends = [middle - step, middle, middle + step]
+    low, median, high = (end.cpu() for end in ends)
+    quantity, positive = kind.rpartition(" ")[2], kind == "log-normal scale"
+    return ScaleIntervals(layer.name, low, median, high, quantity, level, positive)

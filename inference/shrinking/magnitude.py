@@ -1,0 +1,231 @@
+"""Go on from a point estimate with fewer weights, or fewer values: what is small goes.
+
+Each function makes a further pair from a fit, to be fitted in its turn. The fit stays as it was;
+the pair begins at its weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...data.errors import PyroccamError
+from ...data.ranges import checked
+from ...guides.base import NetworkGuide
+from ...guides.points import Book, Mask, Points, Switch
+from ...models.bayesian import BayesianNetwork
+from ...models.checks import as_number, unknown_name
+from ..rounding.quantise import cluster
+from ..posterior.posteriors import require
+from .options import PerLayer
+from .thresholds import refuse_twice
+
+if TYPE_CHECKING:
+    from ..training.fitting import Fit
+
+__all__ = ["by_layer", "prune_weights", "share_weights", "splice_weights"]
+
+WORDS = ("first", "last", "linear", "convolution")
+
+_BITS = (range(1, 17).__contains__, "a whole number in 1 ... 16")
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "keep": (lambda x: 0 < x <= 1, "in (0, 1]"),
+    "sensitivity": (lambda x: x >= 0 and math.isfinite(x), "a finite number of at least 0"),
+    "bits": _BITS,
+    "values": (range(2, 2**16 + 1).__contains__, "a whole number in 2 ... 65536"),
+    "c": (math.isfinite, "a finite number"),
+}
+
+
+@checked
+def prune_weights(
+    fit: Fit, *, sensitivity: PerLayer | None = None, keep: PerLayer | None = None
+) -> tuple[BayesianNetwork, Points]:
+    """A pair without the weights of small magnitude, to train the others further.
+
+    Weights that are zero already stay zero, so it can be done several times, each after a fit.
+
+    Arguments:
+        fit: of a point estimate (:class:`~pyroccam.guides.Points`).
+        sensitivity: what is below this many standard deviations of the layer's weights (those that
+            are not zero) goes. For values by layer see :func:`by_layer`.
+        keep: instead of it, the fraction of each layer's weights that stay.
+
+    Raises:
+        PyroccamError: for a fit without point estimates, none or both of the rules, a rule that
+            leaves nothing of a layer, numbers that cannot be, or layers that do not exist.
+
+    References:
+        Han, Pool, Tran, Dally 2015, arXiv:1506.02626.
+
+    Example:
+        >>> from pyroccam import data, guides, inference, models
+        >>> digits = data.load("digits")
+        >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
+        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
+        >>> settings = {"epochs": 2, "lr": 0.01, "weight_decay": 0.0}
+        >>> fit = inference.fit(model, guides.Delta(model), digits, **settings)
+        >>> fit = inference.fit(*prune_weights(fit, keep=0.2), digits, **settings)
+        >>> small = inference.shrink(fit)
+    """
+    model, guide, weights = _points(fit, "prune_weights")
+    if (sensitivity is None) == (keep is None):
+        raise PyroccamError("prune_weights takes one rule, sensitivity= or keep=.")
+    kept: dict[str, Tensor] = {}
+    if keep is not None:
+        for name, fraction in by_layer("keep", keep, model).items():
+            kept[name] = _largest(weights[name], fraction)
+    elif sensitivity is not None:
+        for name, factor in by_layer("sensitivity", sensitivity, model).items():
+            kept[name] = _above(name, weights[name], factor)
+    return model, Points(model, by=Mask(kept), begin=guide)
+
+
+def _largest(weight: Tensor, fraction: float) -> Tensor:
+    count = max(1, round(fraction * weight.numel()))
+    kept = torch.zeros(weight.numel(), dtype=torch.bool, device=weight.device)
+    kept[weight.abs().flatten().topk(count).indices] = True
+    return kept.reshape(weight.shape) & (weight != 0)
+
+
+def _above(name: str, weight: Tensor, factor: float) -> Tensor:
+    left = weight[weight != 0]
+    limit = factor * left.std(correction=0) if len(left) else weight.new_zeros(())
+    kept = (weight.abs() >= limit) & (weight != 0)
+    if not kept.any():
+        raise PyroccamError(f"sensitivity={factor:g} of layer {name!r}, of which it leaves nothing")
+    return kept
+
+
+@checked
+def splice_weights(
+    fit: Fit, *, c: PerLayer, gamma: float = 1e-4, power: float = 1.0, stop: int | None = None
+) -> tuple[BayesianNetwork, Points]:
+    """A pair whose small weights are switched off, and on again where they grow.
+
+    Arguments:
+        fit: of a point estimate.
+        c: for values by layer see :func:`by_layer`; otherwise as of
+            :class:`~pyroccam.guides.Switch`, like the rest.
+
+    Raises:
+        PyroccamError: for a fit without point estimates, numbers that cannot be, or layers that do
+            not exist.
+
+    References:
+        Guo, Yao, Chen 2016, arXiv:1608.04493.
+    """
+    model, guide, _ = _points(fit, "splice_weights")
+    own = by_layer("c", c, model)
+    by = Switch(own, gamma, power, stop)
+    return model, Points(model, by=by, begin=guide)
+
+
+@checked
+def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNetwork, Points]:
+    """A pair whose weights share few values, to train those; zeros stay zeros.
+
+    The values are found by k-means in one dimension from equally spaced ones.
+
+    Arguments:
+        fit: of a point estimate.
+        bits: of an index; a layer has at most 2^bits values beside zero. By default 5 of linear
+            layers and 8 of convolutions. For values by layer see :func:`by_layer`.
+
+    Raises:
+        PyroccamError: for a fit without point estimates, bits that cannot be, a layer that is all
+            zeros, or layers that do not exist.
+
+    References:
+        Han, Mao, Dally 2016, arXiv:1510.00149.
+    """
+    model, guide, weights = _points(fit, "share_weights")
+    bits = {"linear": 5, "convolution": 8} if bits is None else bits
+    books: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, number in by_layer("bits", bits, model).items():
+        weight = weights[name]
+        left = weight != 0
+        if not left.any():
+            raise PyroccamError(f"Layer {name!r} has no weight that is not zero, so no values.")
+        book, own = cluster(weight[left], 2 ** int(number))
+        index = torch.full(weight.shape, -1, dtype=torch.int64, device=weight.device)
+        index[left] = own.to(torch.int64)
+        books[name] = book, index
+    return model, Points(model, by=Book(books), begin=guide)
+
+
+def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:
+    """A number for each layer.
+
+    Arguments:
+        what: the name of the numbers: ``keep``, ``sensitivity``, ``bits``, ``values`` or ``c``.
+        value: one for all; or a list, in the order in which the network uses its layers; or by the
+            name of the layer, now or before anything was cut, or else by ``first`` or ``last``, or
+            else by its kind, ``linear`` or ``convolution``. A layer to which nothing applies has
+            none.
+
+    Raises:
+        PyroccamError: for a list of another length, a name that the network does not have, two of
+            one layer, what is no number, or one that cannot be.
+
+    Example:
+        >>> from pyroccam import data, models
+        >>> digits = data.load("digits")
+        >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
+        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
+        >>> by_layer("keep", {"linear": 0.1, "last": 0.5}, model)
+        {'1': 0.1, '3': 0.5}
+    """
+    found = _of_layers(what, value, model)
+    fits, expected = _RANGES[what]
+    for name, number in found.items():
+        if not fits(number):
+            raise PyroccamError(f"{what}={number} of layer {name!r}", expected)
+    return found
+
+
+def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:
+    layers = model.layers
+    if isinstance(value, Mapping):
+        refuse_twice(what, value, model)
+        for name in value:
+            if name not in layers and name not in (*WORDS, *model.names):
+                raise PyroccamError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
+        before = {now: name for name, now in model.names.items()}
+        found = {}
+        for name, layer in layers.items():
+            words = [name, before[name]]
+            words += ["first"] * (layer.position == 0)
+            words += ["last"] * (layer.position == len(layers) - 1)
+            words += ["convolution" if len(layer.affine.shape.weight) > 2 else "linear"]
+            for word in words:
+                if word in value:
+                    found[name] = _number(what, value[word])
+                    break
+        return found
+    if isinstance(value, Sequence):
+        if isinstance(value, str) or len(value) != len(layers):
+            raise PyroccamError(f"{what}={value!r}", f"one number, or {len(layers)}")
+        return {name: _number(what, one) for name, one in zip(layers, value, strict=True)}
+    return dict.fromkeys(layers, _number(what, value))
+
+
+def _number(what: str, value: Any) -> float:
+    number = as_number(value)
+    if math.isnan(number):
+        raise PyroccamError(f"{what}={value!r}", "a number, a list of them or numbers by layer")
+    return number
+
+
+def _points(fit: Fit, asking: str) -> tuple[BayesianNetwork, NetworkGuide, dict[str, Tensor]]:
+    """The pair of a fit, and the weights of each layer as the guide has them, without scales."""
+    model, guide = require(fit, BayesianNetwork, asking)
+    if not (guide.sites and all(guide.factor_of(site).is_point for site in guide.sites)):
+        raise PyroccamError(f"{asking} of {type(guide).__name__}", "guides.Delta")
+    weights = {name: guide.posterior(f"{name}.weight").v.detach() for name in model.layers}
+    return copy.deepcopy(model), guide, weights

@@ -1,0 +1,148 @@
+"""What is asked of a small network: where a posterior is cut, how its numbers are rounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from ...data.errors import PyroccamError
+from ...data.ranges import Between, Count, NotNegative, Options, Whole
+from ..rounding.bits import ExponentRule, SignificandRule
+
+if TYPE_CHECKING:
+    from ..training.numbers import Numbers
+
+__all__ = [
+    "NATS", "TOLERANCE", "ByValidation", "Code", "Codebook", "Cut", "Digits", "Noise", "PerLayer",
+    "Search", "Steps", "Thresholds", "Valley",
+]  # fmt: skip
+
+TOLERANCE = 0.001
+"""Nats of a row that a cut may cost unless something else is asked for."""
+
+NATS = 0.02
+"""What a smaller network that is trained again may lose of a validation row."""
+
+PerLayer = float | Sequence[float] | Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ByValidation(Options):
+    """As much is cut as the validation rows allow.
+
+    Attributes:
+        nats: by which their mean negative log-likelihood may be above that of the whole network of
+            the means.
+    """
+
+    nats: NotNegative = TOLERANCE
+
+
+@dataclass(frozen=True)
+class Valley(Options):
+    """Cut where a density of the irrelevance is lowest between two clusters; a layer without two
+    clusters stays whole."""
+
+
+@dataclass(frozen=True)
+class Noise(Options):
+    """Cut scales whose variance is larger than their squared mean (log alpha of 0); the least noisy
+    of a layer stays."""
+
+
+@dataclass(frozen=True)
+class Thresholds(Options):
+    """Cut what is more irrelevant than a number.
+
+    Attributes:
+        at: one number, or numbers by layer, by the names now or before anything was cut; a layer
+            that is not named stays whole.
+    """
+
+    at: float | Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(map(math.isnan, self.at.values() if isinstance(self.at, Mapping) else [self.at])):
+            raise PyroccamError(f"at={self.at}", "numbers")
+
+
+@dataclass(frozen=True)
+class Search(Options):
+    """The smallest network that is as good as the whole one when both are trained again, as
+    numbers (:func:`~pyroccam.inference.shrinking.small_networks.decision.smallest`).
+
+    Attributes:
+        epochs: passes of each training.
+        nats: that it may lose of a validation row.
+        trained: the whole network as numbers, or else the posterior means. It is trained on at the
+            learning rate that was best for it, or else at several; what is left begins with its
+            weights, at the end of that, where they predict better than the means.
+    """
+
+    epochs: Count = 40
+    nats: NotNegative = NATS
+    trained: Numbers | None = field(default=None, repr=False)
+
+
+Cut = ByValidation | Valley | Noise | Thresholds | Search
+
+
+@dataclass(frozen=True)
+class Code(Options):
+    """How the numbers that are left are rounded.
+
+    Attributes:
+        epochs: passes in which what is left is trained as numbers first
+            (:func:`~pyroccam.inference.training.ordinary.retrain`). The bits are those that the
+            posterior knows, or more where rounding would cost too much.
+        rest: also round what is no weight (biases, scales), to as few digits as move the loss by
+            0.001 nats at most (:func:`~pyroccam.inference.rounding.biases.rest_bits`).
+    """
+
+    epochs: Whole = field(default=0, kw_only=True)
+    rest: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Digits(Code):
+    """As many digits as the posterior knows.
+
+    Attributes:
+        significand, exponent: rules for the bits, see
+            :func:`~pyroccam.inference.rounding.bits.bit_precision`. By the ``relative`` rule weights
+            are rounded to significand bits, by the others to multiples of 2^-bits, as those rules
+            mean it.
+    """
+
+    significand: SignificandRule = "relative"
+    exponent: ExponentRule = "range"
+
+
+@dataclass(frozen=True)
+class Steps(Code):
+    """Whole multiples of a step in each layer, near what the posterior knows or cheap to send
+    (:func:`~pyroccam.inference.rounding.priced.priced`), at the highest price that changes what is
+    predicted of a validation row by 0.001 nats at most, on average. Units of which nothing is left
+    by that stay, as zeros."""
+
+
+USUAL = Digits()
+
+_Values = Annotated[int, Between(2, 2**16)]
+
+
+@dataclass(frozen=True)
+class Codebook(Code):
+    """Few values for each layer, found by k-means.
+
+    Attributes:
+        values: how many there are beside zero, at most. For numbers by layer see
+            :func:`~pyroccam.inference.shrinking.small_networks.magnitude.by_layer`.
+        others: how layers are rounded that are not named.
+    """
+
+    values: _Values | Sequence[_Values] | Mapping[str, _Values] = 16
+    others: Digits | Steps = USUAL

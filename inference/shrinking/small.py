@@ -1,0 +1,114 @@
+"""What is left of a fit: a plain network, what is known of it, and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ...data.errors import PyroccamError
+from ...models.plain.description import DescriptionError
+from ..posterior.predict import validated
+from ..files.network_folder import save as save_folder
+from ..storage.whole import write_whole
+from ..files.exporting import FORMS, export
+from ..files.packed import PackedSize, encoded
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+    from ...models.likelihoods import Likelihood
+
+__all__ = ["Small"]
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small network, and how it came about; or any plain network that is to be in a file.
+
+    Attributes:
+        net: plain, in evaluation mode; it takes the arguments that the network takes.
+        report: of weights that were cut and rounded a
+            :class:`~pyroccam.inference.shrinking.small_networks.compression.Report`, of a draw a
+            :class:`~pyroccam.inference.draws.DrawReport`, of operations a
+            :class:`~pyroccam.inference.posterior.structures.EdgeStructure`, of depth a
+            :class:`~pyroccam.inference.posterior.depth.DepthStructure`.
+        warnings: that a cut had to be weakened to leave a network, or costs much.
+        data: that it was trained on, for files of other programs.
+        likelihood: that takes its outputs; none where it predicts by itself.
+        draw: the file, where what is sent is a draw.
+
+    Example:
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+        >>> Small(net).bytes < 2800
+        True
+    """
+
+    net: nn.Module
+    report: Any = None
+    warnings: Sequence[str] = ()
+    data: Dataset | None = field(default=None, repr=False)
+    likelihood: Likelihood | None = field(default=None, repr=False)
+    draw: Any = field(default=None, repr=False)
+
+    @cached_property
+    def _encoded(self) -> tuple[Any, PackedSize, str]:
+        try:
+            return *encoded(self.net), ""
+        except DescriptionError as error:
+            return *encoded(self.net, describe_net=False), str(error)
+
+    @property
+    def content(self) -> Any:
+        """The bytes of its ``.pocc`` file."""
+        return self._encoded[0] if self.draw is None else self.draw
+
+    @property
+    def bytes(self) -> int:
+        """The size of that file."""
+        return len(self.content)
+
+    @property
+    def size(self) -> PackedSize:
+        """What takes that size, of a network that is no draw."""
+        return self._encoded[1]
+
+    @property
+    def undescribed(self) -> str:
+        """Why its file holds the tensors alone, and is read by ``inference.load(path,
+        like=small.net)``: the module that cannot be described. Empty for most."""
+        return self._encoded[2] if self.draw is None else ""
+
+    def save(self, path: str | Path, *, scaling: bool = True) -> Path:
+        """Write it into a file, or a folder, that its ending says.
+
+        Arguments:
+            path: one small file, ``.pocc`` (``.poccd``); for programs that have no pyroccam
+                ``.pt2`` (``torch.export``) or ``.onnx``, see
+                :func:`~pyroccam.inference.files.exporting.export`; or else a folder with a
+                safetensors file.
+            scaling: of the data is part of a file for other programs.
+
+        Returns:
+            the path.
+
+        Raises:
+            DescriptionError: naming the module that a folder cannot describe.
+            ExportError: if the form cannot take the network.
+        """
+        path = Path(path)
+        if path.suffix in FORMS:
+            if self.data is None:
+                raise PyroccamError(f"{path.name} of a network without data", "Small(net, data=)")
+            like = self.likelihood
+            if like is not None:
+                like = validated(like, self.net.to(self.data.device), self.data)
+            export(self.net, path, self.data, scaling=scaling, likelihood=like)
+        elif path.suffix in (".pocc", ".poccd"):
+            write_whole(path, lambda file: file.write(self.content))
+        else:
+            save_folder(self.net, path)
+        return path

@@ -1,0 +1,262 @@
+"""Thresholds at which a posterior is cut: a number, between clusters, or by what the cut costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...data.errors import PyroccamError
+from ...guides.base import NetworkGuide
+from ...models.bayesian import BayesianNetwork
+from ...models.checks import unknown_name
+from ..cutting.masks import Mask, apply_masks, masked
+from ..cutting.surgery import ROWS, has_path
+from ..training.doubts import nll_alone
+from ..posterior.predict import streamed
+from .options import TOLERANCE, ByValidation, Cut, Noise, Search, Thresholds, Valley
+from .relevance import Irrelevance, search, valley
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = [
+    "COSTLY",
+    "Chosen",
+    "Cuts",
+    "by_layer_now",
+    "choose_thresholds",
+    "refuse_twice",
+    "refuse_uncut",
+    "with_zeros",
+]
+
+COSTLY = 0.05
+"""Nats of a row from which on a cut by another rule is said to cost."""
+
+
+class Chosen(NamedTuple):
+    """Thresholds by layer, and sentences for a person who is handed what they leave."""
+
+    thresholds: dict[str, float]
+    warnings: list[str]
+
+
+def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str, float]:
+    """Thresholds by the names that layers have now.
+
+    Arguments:
+        asked: by the names now, or before anything was cut.
+
+    Raises:
+        PyroccamError: for a name that is neither, or two of one layer.
+    """
+    refuse_twice("threshold", asked, model)
+    given = {model.names.get(name, name): float(value) for name, value in asked.items()}
+    unknown = sorted({*given} - {*model.layers})
+    if unknown:
+        raise PyroccamError(unknown_name("Bayesian layer", unknown[0], [*model.layers]))
+    return given
+
+
+def refuse_twice(what: str, asked: Mapping[str, Any], model: BayesianNetwork) -> None:
+    """One number by the name that a layer has, and another by the one that it had, are two.
+
+    Raises:
+        PyroccamError: for a layer that is named twice.
+    """
+    for before, now in model.names.items():
+        if before != now and before in asked and now in asked:
+            raise PyroccamError(f"{what} names one layer twice: {before!r} is called {now!r} now")
+
+
+def refuse_uncut(guide: NetworkGuide) -> None:
+    """Refuse what has no network of posterior means to cut.
+
+    Raises:
+        PyroccamError: for layers without means, or random structure.
+    """
+    if guide.edges:
+        raise PyroccamError(f"The structure of the network is random (site {guide.edges[0]!r})")
+    if guide.traits.zero_mean:
+        raise PyroccamError(f"The weights of layer {guide.traits.zero_mean[0]!r} have no mean")
+
+
+def choose_thresholds(
+    asked: Cut | None,
+    found: Mapping[str, Irrelevance],
+    whole: nn.Module,
+    model: BayesianNetwork,
+    data: Dataset,
+) -> Chosen:
+    """A threshold for each layer; infinity leaves it whole. They always leave a network.
+
+    Where what was asked for would cut every path from the inputs to the outputs, or the whole of a
+    layer, it is weakened as little as can be: to the smallest network within :data:`TOLERANCE` on
+    the validation rows, or, without such rows, the smallest whose outputs depend on its inputs.
+
+    Arguments:
+        asked: where to cut; by the validation rows if there are some, or else at the valley.
+        found: what is compared with them, by layer.
+        whole: the mean network.
+        model, data: of the fit.
+
+    Raises:
+        PyroccamError: for unknown layers, ``ByValidation`` without validation rows, or a search.
+    """
+    if asked is None:
+        asked = ByValidation() if len(data.x_val) else Valley()
+    cuts = Cuts(whole, found, model, data)
+    if isinstance(asked, ByValidation):
+        if not len(data.x_val):
+            raise PyroccamError(f"{asked} without validation rows", "Valley(), say")
+        return Chosen(cuts.smallest(asked.nats), [])
+    wanted = _wanted(asked, found, model)
+    emptied = [name for name, one in found.items() if not (one.values <= wanted[name]).any()]
+    if not emptied and cuts.leave_network(wanted):
+        return Chosen(wanted, cuts.doubts(wanted, asked))
+    weakened = cuts.smallest(TOLERANCE, wanted)
+    what = f"the whole of layer {emptied[0]!r}" if emptied else "every path to the outputs"
+    kept = (
+        f"the smallest network within {TOLERANCE:g} nats of the whole one on the validation rows"
+        if len(data.x_val)
+        else "the smallest network of all (there are no validation rows to judge it by)"
+    )
+    said = f"{asked} would cut {what}; left is {kept}."
+    return Chosen(weakened, [said, *cuts.doubts(weakened, asked)])
+
+
+def _wanted(
+    asked: Valley | Noise | Thresholds | Search,
+    found: Mapping[str, Irrelevance],
+    model: BayesianNetwork,
+) -> dict[str, float]:
+    """Thresholds that need no rows to be chosen."""
+    if isinstance(asked, Thresholds):
+        if not isinstance(asked.at, Mapping):
+            return dict.fromkeys(found, float(asked.at))
+        given = by_layer_now(asked.at, model)
+        return {name: given.get(name, math.inf) for name in found}
+    if isinstance(asked, Noise):
+        # A layer of noise, as on a residual branch that has died, is no error after a long run.
+        return {name: max(0.0, float(one.values.min())) for name, one in found.items()}
+    if isinstance(asked, Valley):
+        clusters = {name: valley(one.values) for name, one in found.items()}
+        return {name: math.inf if t is None else t for name, t in clusters.items()}
+    raise PyroccamError(f"cut={asked}", "one that trains nothing")
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """All cuts of a mean network by thresholds.
+
+    Arguments:
+        whole: the mean network.
+        found: what is compared with thresholds, by layer.
+        model, data: of the fit.
+    """
+
+    whole: nn.Module
+    found: Mapping[str, Irrelevance]
+    model: BayesianNetwork
+    data: Dataset
+
+    @torch.no_grad()
+    def cost(self, thresholds: Mapping[str, float]) -> float:
+        """The mean negative log-likelihood of the validation rows, in nats."""
+        x, y = self.data.split("val")
+        net = with_zeros(self.whole, self.found, thresholds, self.model)
+        (outputs,) = streamed(lambda part: net(part)[None], x)
+        return -float(self.model.likelihood(outputs).log_prob(y).mean())
+
+    @torch.no_grad()
+    def leave_network(self, thresholds: Mapping[str, float]) -> bool:
+        """True if the outputs still depend on the inputs: a path of weights is left, and on some
+        training rows the outputs differ, which they do not behind units that are always zero."""
+        net = with_zeros(self.whole, self.found, thresholds, self.model)
+        x = self.data.head(ROWS)[0]
+        if not has_path(net, x[:2]):
+            return False
+        outputs = net(x.clone())
+        return bool((outputs - outputs[:1]).abs().max() > 1e-6 * outputs.abs().max())
+
+    def size(self, thresholds: Mapping[str, float]) -> float:
+        """The number of weights that are left."""
+        parts = [
+            float((one.values <= thresholds[name]).double().mean())
+            * self.model.layers[name].affine.shape.weight.numel()
+            for name, one in self.found.items()
+        ]
+        return sum(parts)
+
+    def smallest(
+        self, tolerance: float, above: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """The thresholds that keep the fewest weights that are a network.
+
+        Arguments:
+            tolerance: nats of a validation row that they may cost, if there are such rows.
+            above: thresholds below which they must not be, by layer.
+        """
+        values = {name: one.values for name, one in self.found.items()}
+        if above is not None:  # what these keep is kept together
+            values = {name: v.clamp_min(above[name]) for name, v in values.items()}
+        by_rows = len(self.data.x_val) > 0
+        nothing = dict.fromkeys(self.found, math.inf)
+        # A rounding of the error must not decide.
+        limit = self.cost(nothing) + tolerance + 1e-9 if by_rows else 0.0
+
+        # Not the number of errors: of the many thresholds that are tried, that picks the lucky.
+        def cost(thresholds: Mapping[str, float]) -> float:
+            found = self.cost(thresholds) if by_rows else 0.0
+            return found if found > limit or self.leave_network(thresholds) else math.inf
+
+        return search(values, cost, limit=limit, size=self.size)
+
+    def doubts(self, thresholds: Mapping[str, float], asked: Cut) -> list[str]:
+        """A sentence where the cut costs more than :data:`COSTLY`, or makes a network of one that
+        knows something that is worse than knowing nothing."""
+        if not len(self.data.x_val):
+            return []
+        before, after = self.cost(dict.fromkeys(self.found, math.inf)), self.cost(thresholds)
+        nothing = nll_alone(self.data, "val")
+        if after <= before + COSTLY and not before < nothing < after:
+            return []
+        return [
+            f"The cut by {asked} costs: {after:.3f} nats on the validation rows, "
+            f"{before:.3f} before it, {nothing:.3f} without looking at the inputs. Train it "
+            "further, or cut by the validation rows."
+        ]
+
+
+def with_zeros(
+    whole: nn.Module,
+    found: Mapping[str, Irrelevance],
+    thresholds: Mapping[str, float],
+    model: BayesianNetwork,
+) -> nn.Module:
+    """The mean network with zeros for what is above the thresholds.
+
+    Arguments:
+        whole: the mean network.
+        found: what is compared with the thresholds.
+        thresholds: by layer.
+        model: of the fit.
+    """
+    groups: dict[str, Mask] = {}
+    weights: dict[str, Tensor] = {}
+    for name, one in found.items():
+        keep = one.values <= thresholds[name]
+        if keep.all():
+            continue
+        if not one.grouped:
+            weights[name] = keep
+        elif model.layers[name].affine.shape.output_groups:
+            groups[name] = Mask(outputs=keep)
+        else:
+            groups[name] = Mask(inputs=keep)
+    return apply_masks(masked(whole, groups), weights).net

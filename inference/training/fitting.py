@@ -1,0 +1,296 @@
+"""``fit``: train a (model, guide) pair on a data set, whatever the method."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+
+from ...data.errors import PyroccamError
+from ...data.ranges import Between, Options, checked
+from ...models.likelihoods import precision
+from ...models.threads import fitting
+from ..distributed.joining import joined
+from ..storage import checkpoint
+from ..storage.lock import claimed
+from ..storage.watching import Watch, Watched
+from .replicate import Job, Replicate, Track
+from .settings import Settings
+from .terminal import FitProgress, StopSignal
+from .trainer import Interrupted, NonFiniteLoss, Trainer
+from .requests import check_kinds, pick_device, refuse_one_network
+from .result import Fit, G, M, Repeats
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["Fit", "Repeats", "fit", "fit_repeats", "pick_device"]
+
+
+@checked
+def fit(
+    model: M,
+    guide: G,
+    data: Dataset,
+    *,
+    device: str = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    threshold: float = 0.95,
+    label: str | None = None,
+    track: Track | None = None,
+    watch: Watch = None,
+    **settings: Any,
+) -> Fit[M, G]:
+    """Train a pair by stochastic variational inference.
+
+    The checkpoint is chosen by the negative log-likelihood on the validation rows, which are carved
+    from the training rows (without any, by the training loss); of random weights the last is taken
+    (``checkpoint=``). The test rows are never looked at.
+
+    In processes that :func:`pyroccam.inference.distributed.launch` has started, all of them call
+    this with the same arguments, and it is one fit: each process takes its part of every batch,
+    with noise of its own, and gets the same result; the first one writes the files.
+
+    Arguments:
+        model, guide: a pair; both are trained in place.
+        data: a :class:`pyroccam.data.Dataset`.
+        device: ``auto`` (CUDA if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
+        out: folder for checkpoints, ``fit.json`` (settings, versions, structure), history and
+            weights.
+        resume: go on from the checkpoint in ``out``, to the same result bit for bit on CPU (same
+            number of threads and of processes); starts anew if there is none.
+        progress: show a bar; ``None`` shows it on a terminal only.
+        threshold: of the 95 % rule.
+        label: in front of the bar.
+        track: a function of model, guide and data that is called at each evaluation, in evaluation
+            mode; the numbers that it gives by name stand in ``history`` (and ``history.csv``). The
+            training goes on as if it had not been called.
+        watch: a function that is told each row of the history as it comes, such as ``print``.
+        settings: see :class:`~pyroccam.inference.training.settings.Settings`.
+
+    Raises:
+        PyroccamError: for settings or a pair that cannot be run.
+        NonFiniteLoss: if the loss turns NaN or infinite.
+        RanksError: if processes disagree, cannot be reached, or one of them has ended.
+        Interrupted: on Ctrl-C, SIGTERM or SIGHUP, after saving; where the training is over by then,
+            after all is written (the ``fits`` of the error).
+        Busy: while a fit is running in another thread.
+        FolderInUse: if another fit writes into ``out``.
+        FolderLost: if ``out`` is removed meanwhile.
+        FileExistsError: if ``out`` holds a checkpoint and ``resume`` is not asked for.
+        CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
+    """
+    chosen = Settings.of(settings)
+    how = RunOptions(device, resume, progress, threshold, label, track, watch)
+    check_kinds(model, guide, data)
+    job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
+    (result,) = train([job], chosen, job.out, how)
+    return result
+
+
+@dataclass(frozen=True)
+class RunOptions(Options):
+    """How a fit is run, whatever its result; see :func:`fit`."""
+
+    device: Any = "auto"
+    resume: bool = False
+    progress: bool | None = None
+    threshold: Annotated[float, Between(0.0, 1.0, "(]")] = 0.95
+    label: Any = None
+    track: Track | None = None
+    watch: Watch = None
+    several: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, own in (("track", self.track), ("watch", self.watch)):
+            if own is not None and not callable(own):
+                raise PyroccamError(f"{name}={own!r:.60}", "a function")
+
+
+def train(
+    jobs: Sequence[Job], settings: Settings, folder: Path | None, how: RunOptions
+) -> list[Fit[Any, Any]]:
+    """Train one pair, or several in common steps; see :func:`fit` and :func:`fit_repeats`.
+
+    Arguments:
+        folder: of the checkpoint.
+    """
+    modules = [part for job in jobs for part in (job.model, job.guide)]
+    ranks = joined()
+    folders = {one for one in (folder, *(job.out for job in jobs)) if one and ranks.first}
+    with ExitStack() as held:
+        stop = held.enter_context(StopSignal(patient=ranks.size > 1))
+        held.enter_context(fitting(*modules))
+        # Gradients, where a person has none: in a callback of another fit, for one.
+        held.enter_context(torch.inference_mode(False))
+        held.enter_context(torch.enable_grad())
+        for one in sorted(folders):
+            held.enter_context(claimed(one))
+        if how.resume and folder is None and ranks.first:
+            raise PyroccamError("resume=True without a folder", "out=")
+        where = ranks.device(pick_device(how.device))
+        moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
+        replicates = []
+        for job in jobs:
+            if id(job.data) not in moved:
+                double = torch.float64 if precision(job.model) is torch.float64 else None
+                moved[id(job.data)] = job.data.to(where, double)
+            data = moved[id(job.data)]
+            job.model.to(where)
+            job.guide.to(where)
+            seed = job.seed if how.several else None
+            watched = None
+            if ranks.first:
+                watched = Watched(job.out, how.watch, seed)
+            pair = (job.model, job.guide)
+            replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
+        with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+            seed = ranks.seed(settings.seed)
+            torch.default_generator.manual_seed(seed)  # only what is put back afterwards
+            if where.type == "cuda":
+                with torch.cuda.device(where):
+                    torch.cuda.manual_seed(seed)
+            trainer = Trainer(replicates, settings, out=folder)
+            if how.resume:
+                trainer.load()
+            elif folder and ranks.first and (folder / checkpoint.CHECKPOINT).exists():
+                raise FileExistsError(f"{folder} holds the checkpoint of a fit (resume=True)")
+            name = str(how.label) if how.label else type(jobs[0].model).__name__
+            name += f" x {len(jobs)}" if len(jobs) > 1 else ""
+            shown = how.progress if ranks.first else False
+            with FitProgress(name, trainer.total_steps, shown, trainer.step_number) as bar:
+                trainer.run(bar, stop)
+        sound = [_finish(one, trainer, how.threshold) for one in replicates if one.broken is None]
+        if len(sound) == len(jobs):
+            trainer.settle()
+        if ranks.any(bool(stop)):
+            kept = "saved; resume=True gives it" if folder else "the fits of this error"
+            kept = ranks.from_first(lambda: kept)
+            interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
+            interrupted.fits = sound
+            raise interrupted
+        if len(sound) < len(jobs):
+            broken = [f"seed {one.seed}: {one.broken}" for one in replicates if one.broken]
+            error = NonFiniteLoss(
+                f"{len(broken)} of {len(jobs)} replicates were given up, the others are complete"
+                f" (the fits of this error). {' '.join(broken)}"
+            )
+            error.fits = sound
+            raise error
+        return sound
+
+
+def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]:
+    """The result of a replicate, written to its folder."""
+    best = one.best
+    assert best is not None
+    structure = one.pair.structure(one.data, threshold, best["running"], one.kl_weight)
+    settings = dataclasses.replace(trainer.settings, seed=one.seed)
+    result = Fit(
+        model=one.model,
+        guide=one.guide,
+        data=one.data,
+        settings=settings,
+        history=one.history,
+        best_epoch=best["epoch"],
+        val_nll=best["value"],
+        seconds=trainer.elapsed,
+        structure=structure,
+        weights=one.pair.shares,
+        out=one.out,
+        engine={**trainer.step.describe(), "processes": trainer.ranks.size},
+    )
+    if one.out is not None and trainer.ranks.first:
+        described = {"settings": vars(settings), "best_epoch": result.best_epoch}
+        described |= {"val_nll": result.val_nll, "seconds": result.seconds}
+        described["engine"] = result.engine
+        described["structure"] = None if structure is None else structure.to_json()
+        described["versions"] = checkpoint.versions()
+        checkpoint.write_json(one.out / "fit.json", described)
+        checkpoint.write_history(one.out / checkpoint.HISTORY, result.history)
+        checkpoint.save_weights(one.out / checkpoint.WEIGHTS, model=one.model, guide=one.guide)
+        checkpoint.seal(one.out)
+    return result
+
+
+@checked
+def fit_repeats(
+    build: Callable[[int], tuple[M, G, Dataset]],
+    seeds: Sequence[int],
+    *,
+    together: bool | None = None,
+    out: str | Path | None = None,
+    **options: Any,
+) -> Repeats[M, G]:
+    """Fit afresh for each seed, all in common steps where that pays.
+
+    Together, the replicates are one vectorised network
+    (:class:`~pyroccam.inference.training.step.TrainingStep`): each has its own initial weights,
+    data, order of rows, noise, early stopping and chosen checkpoint, as it has alone. Results agree
+    with single fits in distribution, not bit for bit: sums are ordered otherwise, and noise is
+    drawn from a common stream.
+
+    Arguments:
+        build: makes model, guide and data for a seed; torch is seeded before the call, so that
+            initial weights differ too.
+        seeds: one for each repeat.
+        together: in common steps. ``None`` does so for small networks without convolutions, if the
+            replicates differ in their values only.
+        out: each repeat gets the folder ``seed-<n>`` inside it; a common checkpoint is in ``out``.
+        options: all others of :func:`fit`, settings among them; rows that ``watch`` is told have
+            their ``seed``.
+
+    Raises:
+        PyroccamError: with ``together=True``, if the replicates differ in more than values.
+        NonFiniteLoss: as for :func:`fit`; the sound fits are the ``fits`` of the error: together,
+            all the others, which are finished first; else those before it.
+        Interrupted: as for :func:`fit`; the ``fits`` of the error are those that are complete.
+    """
+    if "seed" in options:
+        raise PyroccamError("seed=", "seeds=[...]")
+    run = {name: options.pop(name) for name in [*options] if name in vars(RunOptions())}
+    how = RunOptions(**run, several=len(seeds) > 1)
+    each = [Settings.of({**options, "seed": seed}) for seed in seeds]
+    if not each or len(set(seeds)) < len(each):
+        raise PyroccamError(f"seeds={[*seeds]}", "different numbers, at least one")
+    start = time.perf_counter()
+    folder = None if out is None else Path(out)
+    jobs = []
+    for seed in seeds:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model, guide, data = build(seed)
+        check_kinds(model, guide, data)
+        jobs.append(Job(model, guide, data, seed, folder and folder / f"seed-{seed}"))
+    refuse_one_network([job.model for job in jobs])
+    if how.several and (_pays_together(jobs) if together is None else together):
+        return Repeats(train(jobs, each[0], folder, how), time.perf_counter() - start)
+    fits: list[Fit[M, G]] = []
+    for job, own in zip(jobs, each, strict=True):
+        try:
+            fits += train([job], own, job.out, how)
+        except (Interrupted, NonFiniteLoss) as error:
+            error.fits = [*fits, *error.fits]
+            raise
+    return Repeats(fits, time.perf_counter() - start)
+
+
+_SMALL = 200_000
+"""Weights of a network; larger matrix products keep the processor busy alone."""
+
+
+def _pays_together(jobs: Sequence[Job]) -> bool:
+    first, *others = jobs
+    # Convolutions of several networks become grouped convolutions, which no processor likes.
+    if first.convolutional or sum(p.numel() for p in first.model.parameters()) > _SMALL:
+        return False
+    return all(first.unlike(other) is None for other in others)

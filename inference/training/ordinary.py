@@ -1,0 +1,310 @@
+"""Training of what a cut left, as numbers: what stays makes up for what went."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+
+from ...data.errors import PyroccamError
+from ...guides.depth import Deterministic
+from ...models.contexts import evaluating, seeded
+from ...models.layers.affine import AFFINE
+from ...models.layers.choice import order_of_use
+from ...models.likelihoods import Likelihood
+from ...models.likelihoods.noise import LEAST_ROWS
+from ...models.plain_network import PlainNetwork
+from ..distributed.joining import apart
+from ..posterior.predict import streamed, suited, validated
+from .replicate import Replicate
+from .settings import Settings
+from .step import CompileFallback
+from .terminal import FitProgress, StopSignal
+from .trainer import NonFiniteLoss, Trainer
+from .teacher import Taught, Teacher, parted
+
+if TYPE_CHECKING:
+    from .fitting import Fit
+
+__all__ = [
+    "EVALUATIONS",
+    "RATES",
+    "Retrained",
+    "RowLosses",
+    "retrain",
+    "row_changes",
+    "row_losses",
+    "temperature_of_rows",
+    "tempered",
+    "trained",
+    "trainer_of",
+]
+
+
+RATES = (1e-3, 3e-3, 1e-2)
+"""Learning rates that are tried, of which the validation rows take one."""
+
+EVALUATIONS = 20
+"""Looks at the validation rows in a training, at most."""
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """What training a cut network as numbers has changed.
+
+    Attributes:
+        net: the best of the networks, the cut one among them, in evaluation mode, on the CPU.
+        before: mean loss of the validation rows before, in nats (:func:`row_losses`).
+        losses: that of each row now.
+        lr: the learning rate that was best, or ``None`` if the cut network was better than all.
+    """
+
+    net: nn.Module
+    before: float
+    losses: Tensor
+    lr: float | None
+
+    def to_json(self) -> dict[str, float | None]:
+        """What a result file says of it."""
+        after = float(self.losses.mean())
+        return {"val_nll_before": self.before, "val_nll_after": after, "lr": self.lr}
+
+
+def retrain(
+    net: nn.Module,
+    fit: Fit,
+    epochs: int,
+    rates: Sequence[float] = RATES,
+    teacher: Teacher | None = None,
+) -> Retrained:
+    """Train a network that was cut from a fit, on the fit's data.
+
+    Zeros stay zeros, so nothing that was cut comes back. Checkpoint and learning rate are chosen
+    on the validation rows, and the network as it was is kept if that is no better.
+
+    Arguments:
+        net: a plain network.
+        fit: the one that it was cut from.
+        epochs: passes over the training rows for each learning rate, which falls along a cosine.
+        rates: learning rates that are tried.
+        teacher: whose predictions are learnt along with the labels, each for half of the loss.
+
+    Raises:
+        PyroccamError: for data without validation rows.
+
+    References:
+        Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
+        Hinton, Vinyals, Dean 2015, arXiv:1503.02531: what a teacher predicts says more than labels.
+    """
+    data = fit.data
+    if not len(data.x_val):
+        raise PyroccamError("a retraining without validation rows", "some of them", "val_fraction=")
+    before = row_losses(net, fit, teacher)
+    best = Retrained(net, float(before.mean()), before, None)
+    for lr in rates:
+        found, losses = trained(net, fit, epochs, lr, teacher)
+        if losses.mean() < best.losses.mean():
+            best = Retrained(found, best.before, losses, lr)
+    return best
+
+
+def trained(
+    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
+) -> tuple[nn.Module, Tensor]:
+    """A network at the best of the epochs that are looked at, and its validation losses
+    (:func:`row_losses`); without validation rows that of the last epoch, and none.
+
+    The network that is given stays as it is; for the others see :func:`retrain`.
+    """
+    trainer = trainer_of(net, fit, epochs, lr, teacher)
+    (one,) = trainer.replicates
+    if any(p.requires_grad for p in one.model.parameters()):
+        with apart(), seeded(one.seed, one.data.device), warnings.catch_warnings():
+            warnings.simplefilter("ignore", CompileFallback)  # it was not asked for
+            with suppress(NonFiniteLoss):  # what is judged is the state of its last evaluation
+                trainer.run(FitProgress("numbers", trainer.total_steps, False), StopSignal())
+    found = one.model.part("net").to(memory_format=torch.contiguous_format).cpu().eval()
+    return found, row_losses(found, fit, teacher)
+
+
+def trainer_of(
+    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
+) -> Trainer:
+    """The trainer of a network without a prior: AdamW along a cosine, with a gradient of norm 1 at
+    most; the noise of its likelihood is learnt, too. Weights that are zero stay zero.
+
+    References:
+        Loshchilov, Hutter 2019, arXiv:1711.05101, for AdamW; Pascanu, Mikolov, Bengio 2013,
+        arXiv:1211.5063, for the clipped norm.
+    """
+    data = fit.data if teacher is None else teacher.behind(fit.data)
+    likelihood = RowLosses(fit.model.likelihood, 0 if teacher is None else teacher.train.shape[1])
+    model = PlainNetwork(net, data, likelihood=likelihood, keeps_zeros=True).to(data.device)
+    settings = Settings(
+        epochs=epochs,
+        batch_size=fit.settings.batch_size,
+        lr=lr,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        checkpoint="best" if len(data.x_val) else "last",
+        evaluations=EVALUATIONS,
+        seed=fit.settings.seed,
+        compile="graph",
+    )
+    with apart():
+        return Trainer([Replicate(model, Deterministic(model), data, settings.seed)], settings)
+
+
+class RowLosses(Likelihood):
+    """The likelihood of a network that is trained as numbers: of labels, and for the other half of
+    what a teacher predicts.
+
+    Rows are judged at the noise or temperature that suits them, with which a network is handed
+    back: one that is right and too sure is not worse than one that is wrong.
+
+    Arguments:
+        likelihood: of labels; copied.
+        said: numbers that a teacher predicts of a row, which stand behind its label.
+    """
+
+    def __init__(self, likelihood: Likelihood, said: int = 0) -> None:
+        super().__init__()
+        self.task, self.outputs, self.said = likelihood.task, likelihood.outputs, said
+        self.own = copy.deepcopy(likelihood).requires_grad_(True)
+        self._given = [likelihood]  # no part of this one: nothing of it is trained, or saved
+
+    def forward(self, outputs: Tensor) -> Any:
+        return Taught(self.own, outputs, self.said) if self.said else self.own(outputs)
+
+    @torch.no_grad()
+    def log_predictive(self, outputs: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
+        """``(B,)``, of the outputs ``(1, B, outputs)`` of one network, all rows at once."""
+        (out,), (like,) = outputs, self._given
+        labels = parted(y, like, self.said)[0]
+        like = suited(like, out, labels)
+        if like.takes_logits and len(out) >= LEAST_ROWS:
+            out = out / max(1.0, temperature_of_rows(out, labels))
+        made = Taught(like, out, self.said) if self.said else like(out)
+        found: Tensor = made.log_prob(y)
+        return found
+
+
+@torch.no_grad()
+def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tensor:
+    """Negative log-likelihood of each validation row, ``(N,)``, as :class:`RowLosses` has it; with
+    a teacher it is the mean with the cross-entropy of what the teacher predicts."""
+    data = fit.data if teacher is None else teacher.behind(fit.data)
+    if not len(data.x_val):
+        return torch.zeros(0, dtype=torch.double)
+    net = copy.deepcopy(net).to(data.x_val.device)
+    with evaluating(net):
+        outputs = streamed(lambda part: net(part)[None], data.x_val)
+    like = RowLosses(fit.model.likelihood, 0 if teacher is None else teacher.val.shape[1])
+    return -like.log_predictive(outputs, torch.zeros(1), data.y_val).double().cpu()
+
+
+@torch.no_grad()
+def row_changes(net: nn.Module, other: nn.Module, fit: Fit) -> Tensor:
+    r"""How far another network predicts from what a network does, on each validation row.
+
+    .. math:: \mathrm{KL}(p_n \,\|\, q_n), \qquad p_n = p(y \mid f(x_n)),\ q_n = p(y \mid g(x_n)),
+
+    with the noise that suits the first: so many nats dearer are labels, on average, that follow the
+    first prediction. Those of the validation rows are not looked at, as a small change moves the
+    losses of a few rows up or down by luck.
+
+    Arguments:
+        net, other: f and g.
+        fit: with validation rows.
+
+    Returns:
+        ``(N,)``, in nats, float64; where the divergence of the likelihood has no closed form, the
+        absolute differences of the losses of the labels that there are.
+
+    References:
+        Kullback, Leibler 1951, "On Information and Sufficiency".
+    """
+    x, y = fit.data.split("val")
+
+    def outputs(one: nn.Module) -> Tensor:
+        with evaluating(one):
+            (found,) = streamed(lambda part: one(part)[None], x)
+        return found.double()
+
+    first, second = (copy.deepcopy(one).to(x.device) for one in (net, other))
+    like = validated(fit.model.likelihood, first, fit.data)
+    p, q = like(outputs(first)), like(outputs(second))
+    try:
+        found: Tensor = kl_divergence(p, q)
+    except NotImplementedError:
+        found = (p.log_prob(y) - q.log_prob(y)).abs()
+    return found.double().cpu()
+
+
+@torch.no_grad()
+def tempered(net: nn.Module, fit: Fit) -> tuple[nn.Module, float]:
+    """A network whose logits are divided by the temperature that suits the validation rows, and
+    that temperature, which is part of the last layer. It is at least 1: rows by which a network
+    was chosen make it look better than it is. Where no layer gives the logits, or one that is
+    frozen, they stay.
+
+    References:
+        Guo, Pleiss, Sun, Weinberger 2017, arXiv:1706.04599.
+    """
+    x, y = fit.data.x_val.cpu(), fit.data.y_val.cpu()
+    if not fit.model.likelihood.takes_logits or len(x) < LEAST_ROWS:
+        return net, 1.0
+    with evaluating(net):
+        (logits,) = streamed(lambda part: net(part)[None], x)
+    temperature = max(1.0, temperature_of_rows(logits, y))
+    own = copy.deepcopy(net)
+    names = [name for name, one in own.named_modules() if type(one) in AFFINE]
+    last: Any = own.get_submodule(order_of_use(own, names, x[:2])[-1])
+    if not last.weight.requires_grad:
+        return net, 1.0
+    last.weight /= temperature
+    if last.bias is not None:
+        last.bias /= temperature
+    with evaluating(own):
+        (found,) = streamed(lambda part: own(part)[None], x)
+    if not torch.allclose(found, logits / temperature, rtol=1e-3, atol=1e-4):
+        return net, 1.0
+    return own, temperature
+
+
+def temperature_of_rows(logits: Tensor, y: Tensor, spread: float = 0.5) -> float:
+    r"""The temperature that suits the logits of rows that no weight was fitted to.
+
+    .. math:: \hat T = \arg\min_T -\sum_n \log\mathrm{softmax}(z_n / T)_{y_n}
+              + \frac{(\log T)^2}{2 s^2}
+
+    The second term, a log-normal prior around 1, keeps the temperature of a few rows near 1: where
+    all of them are right, the likelihood alone would have none at all. In log T the objective is
+    minimised between 1/20 and 20.
+
+    Arguments:
+        logits: ``(N, C)``.
+        y: labels ``(N,)``.
+        spread: s, of the prior's log T.
+
+    References:
+        Guo, Pleiss, Sun, Weinberger 2017, arXiv:1706.04599 (without the prior).
+    """
+    from scipy.optimize import minimize_scalar  # slow to import
+
+    logits = logits.double()
+
+    def loss(log_t: float) -> float:
+        nll = nn.functional.cross_entropy(logits / math.exp(log_t), y, reduction="sum")
+        return float(nll) + 0.5 * (log_t / spread) ** 2
+
+    found = minimize_scalar(loss, bounds=(-math.log(20), math.log(20)), method="bounded")
+    return math.exp(float(found.x))

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ..inference import figures
-from ..inference.training.fitting import Fit
+from ..inference.training.result import Fit
 from ..inference.shrinking.small import Small
 from ..inference.posterior.bands import Bands, mixture_bands
 from ..inference.posterior.metrics import Reliability, reliability

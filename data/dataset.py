@@ -21,7 +21,7 @@ from .checks import (
 )
 from .errors import DataError
 from .fields import Fields, Several, are_several
-from .fingerprint import fingerprint, known_rows
+from .fingerprints import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names
 from .marginal import Marginal
 from .ranges import AtLeastTwo, Seed, ShareOrZero, checked

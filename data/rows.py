@@ -14,7 +14,7 @@ from .checks import as_tensor, check_inputs, check_pair, rows_without, with_chan
 from .dataset import Dataset
 from .errors import DataError, listed
 from .fields import gathered, keys_of
-from .fingerprint import fingerprint
+from .fingerprints import fingerprint
 from .formats.archives import open_archive
 from .formats.csv_text import encoded, numbers, read_table, selected
 from .labels import are_names, check_labels, number_names

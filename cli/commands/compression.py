@@ -114,7 +114,7 @@ def compress(
     from ..methods.weights import file_of
     from ..runs.config import RunConfig
     from ..runs.loading import load_fit
-    from ..runs.run import known_of
+    from ..runs.execution import known_of
     from ..runs.summary import refuse_unmet
 
     budget = _given(bytes=bytes_, milliseconds=milliseconds)

@@ -95,7 +95,7 @@ def fit(
     from ..runs.budget import Budget, same_length, within
     from ..runs.config import RunConfig
     from ..runs.repeats import put_together
-    from ..runs.run import RunOptions, begun, run, run_repeats
+    from ..runs.execution import RunOptions, begun, run, run_repeats
     from ..runs.summary import print_run, refuse_unmet
 
     if resume and out is None:

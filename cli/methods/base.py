@@ -14,7 +14,7 @@ from ...data import Dataset
 from ...data.errors import NetworkError, PyroccamError
 from ...data.own_code import attribute
 from ...guides.base import Guide
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.training.numbers import Numbers
 from ...inference.posterior.structures import Structure
 from ...inference.training.settings import Settings

@@ -13,7 +13,7 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.training.ordinary import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
 from ...inference.shrinking.decision import trainings as searched

@@ -13,7 +13,7 @@ from torch import nn
 from ...data import Dataset
 from ...inference import load
 from ...inference.draws.options import CodeWord
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.training.settings import Settings
 from .base import Finished
 from .bayes import Bayes

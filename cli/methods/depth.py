@@ -14,7 +14,7 @@ from ... import guides, models
 from ...data import Dataset
 from ...data.ranges import Between
 from ...inference.cutting.cost import compare_speed, count_parameters
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.posterior.metrics import poster_ece
 from ...inference.posterior.predict import (
     evaluate_outputs,

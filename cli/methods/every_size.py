@@ -15,7 +15,7 @@ from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...inference.cutting.cost import count_parameters
 from ...inference.figures import save
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
 from ...inference.shrinking.depth import settled

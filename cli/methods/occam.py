@@ -20,7 +20,7 @@ from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_p
 from ...inference.cutting.surgery import ROWS
 from ...inference.elbo.full_data import evidence
 from ...inference.figures import bytes_by_bound, save
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.training.ordinary import RATES
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require

@@ -13,7 +13,7 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
 from ...inference.shrinking.magnitude import (

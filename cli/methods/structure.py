@@ -15,7 +15,7 @@ from ...data import Dataset
 from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.cutting.surgery import ROWS
 from ...inference.figures import save, structure_graph
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.posteriors import require

@@ -19,7 +19,7 @@ from ...inference import load, shrink
 from ...inference.cutting import cut
 from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.draws.options import Draw
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.training.numbers import Numbers
 from ...inference.marginal_likelihood.message import description_length
 from ...inference.files.packed import is_described
@@ -28,7 +28,7 @@ from ...inference.posterior.draws import Noise
 from ...inference.posterior.layers import mean_network
 from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net, validated
-from ...inference.shrinking import options as rules
+from ...inference.shrinking.options import ByValidation, Code, Cut, Digits, Noise as CutByNoise, Search, Thresholds, Valley
 from ...inference.shrinking.compression import Report
 from ...inference.shrinking.decision import at_thresholds
 from ...inference.shrinking.thresholds import by_layer_now
@@ -148,7 +148,7 @@ class OverWeights(Method):
                 rule = cut_of(
                     result, self.threshold, self.tolerance, epochs, run.numbers if same else None
                 )
-                code = rules.Digits(epochs=0 if searched else epochs, rest=True)
+                code = Digits(epochs=0 if searched else epochs, rest=True)
                 small, sizes, again = _compressed(result, rule, code, path)
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 learnt = [uncut(f"Nothing was cut: {error}")]
@@ -291,33 +291,33 @@ def cut_of(
     tolerance: float | None,
     epochs: int = 0,
     trained: Numbers | None = None,
-) -> rules.Cut | None:
+) -> Cut | None:
     """Where a fit is cut by the options of its run."""
     nats = {} if tolerance is None else {"nats": tolerance}
     if result.guide.traits.point and threshold is None:
         return None
     if epochs and threshold is None:
-        return rules.Search(epochs, **nats, trained=trained)
+        return Search(epochs, **nats, trained=trained)
     if by_validation(threshold, result.data):
-        return rules.ByValidation(**nats)
+        return ByValidation(**nats)
     if threshold == "noise":
-        return rules.Noise()
+        return CutByNoise()
     if threshold is None or isinstance(threshold, str):
-        return rules.Valley()
-    return rules.Thresholds(threshold)
+        return Valley()
+    return Thresholds(threshold)
 
 
 def compress_run(
-    result: Fit, rule: rules.Cut | None, path: Path, code: rules.Code | None = None
+    result: Fit, rule: Cut | None, path: Path, code: rules.Code | None = None
 ) -> tuple[Small, dict[str, Any]]:
     """Compress a fit and write it to a file; its size and what it scores."""
-    code = rules.Digits(rest=True) if code is None else code
+    code = Digits(rest=True) if code is None else code
     small, sizes, again = _compressed(result, rule, code, path)
     return small, {**sizes, "test": evaluate(result, again)}
 
 
 def draw_run(
-    result: Fit, rule: rules.Cut | None, path: Path, **how: Any
+    result: Fit, rule: Cut | None, path: Path, **how: Any
 ) -> tuple[Small, dict[str, float]]:
     """Code a draw of what is left of a fit, write it to a file, and what it scores when read."""
     require(result, BayesianNetwork, "compress")
@@ -329,7 +329,7 @@ def draw_run(
 
 
 def _compressed(
-    result: Fit, rule: rules.Cut | None, code: rules.Code, path: Path
+    result: Fit, rule: Cut | None, code: rules.Code, path: Path
 ) -> tuple[Small, dict[str, Any], nn.Module]:
     """The small network, what ``metrics.json`` says of its file, and what is read back."""
     small = shrink(result, cut=rule, code=code)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...data import Dataset
 from ...data.errors import NetworkError, PyroccamError
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import Settings
 from ...models.likelihoods import checked, precision

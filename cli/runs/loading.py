@@ -16,7 +16,8 @@ from torch import nn
 from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...data.registry import is_code, is_own
-from ...inference.training.fitting import Fit, pick_device
+from ...inference.training.result import Fit
+from ...inference.training.fitting import pick_device
 from ...inference.posterior.posteriors import posterior_of
 from ...inference.storage.checkpoint import HISTORY, WEIGHTS, read_history
 from ...inference.training.settings import Settings
@@ -26,7 +27,7 @@ from .building import build_network
 from .config import RunConfig
 from .described import network_of
 from .opening import RunError, check_files, read_json, reading, refuse_other_data
-from .run import known_of, pair_of
+from .execution import known_of, pair_of
 
 __all__ = ["load_fit", "names_own_data", "was_compressed"]
 

@@ -11,7 +11,7 @@ from ...inference.posterior.predict import HOWS
 from ...inference.storage.checkpoint import seal, write_json
 from ..console import PlainConsole
 from .config import RunConfig
-from .run import Outcome
+from .execution import Outcome
 from .summary import print_repeats
 
 __all__ = ["put_together", "spread_of"]

@@ -10,7 +10,7 @@ from typing import Any
 from ... import data as datasets
 from ...data import Dataset
 from ...data.errors import PyroccamError
-from ...inference.training.fitting import Fit
+from ...inference.training.result import Fit
 from ..console import PlainConsole
 from ..methods import weights
 from .config import RunConfig

@@ -21,7 +21,7 @@ from ..checks import (
 from ..dataset import Dataset
 from ..errors import DataError
 from ..fields import are_several
-from ..fingerprint import fingerprint
+from ..fingerprints import fingerprint
 from ..labels import check_labels
 from ..limits import ask
 from ..numbering import numbered

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..checks import with_channel
 from ..dataset import Dataset
 from ..errors import DataError
-from ..fingerprint import known_rows
+from ..fingerprints import known_rows
 from ..marginal import Marginal
 from ..ranges import AtLeastTwo, checked
 from ..splits import along

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..checks import check_inputs, check_pair, with_channel
 from ..errors import DataError
 from ..fields import Fields
-from ..fingerprint import add_rows, fingerprint
+from ..fingerprints import add_rows, fingerprint
 from ..labels import check_labels, count_classes
 from ..marginal import Marginal
 from ..numbering import numbered

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyroccam.cli.methods.table import METHODS
-from pyroccam.cli.runs.run import Outcome
+from pyroccam.cli.runs.execution import Outcome
 from pyroccam.data.errors import PyroccamError
 
 from .markdown import header, plus_minus, read_all, row, trained_on

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from pyroccam.cli.methods.table import METHODS
-from pyroccam.cli.runs.run import Outcome
+from pyroccam.cli.runs.execution import Outcome
 from pyroccam.inference.cutting.cost import count_parameters
 
 from .compression import error_of, short

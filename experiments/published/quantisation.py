@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pyroccam.cli.runs.run import Outcome
+from pyroccam.cli.runs.execution import Outcome
 
 from .compression import error_of, left_of, short
 from .markdown import header, plus_minus, read_all, row, trained_on

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .elementary import FUSED, upright
-from .in_regions import Layout
+from .region_calls import Layout
 from .noise import COUNTED, threefry
 
 __all__ = ["compiled"]

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from ..elbo.estimator import Bound
 from .fusion import differentiable, source_of
 from .graphs import graph_of
-from .products import Precision, products
+from .half_products import Precision, products
 
 __all__ = [
     "TracedBound",
@@ -296,7 +296,7 @@ def joint_graph(
         written_out: batch normalisation in elementary operations.
         particles: draws of the latents whose bounds are averaged. The graph, which is that of one
             of them and changes no state, is mapped over them.
-        precision: of products (:mod:`~pyroccam.inference.compilation.products`).
+        precision: of products (:mod:`~pyroccam.inference.compilation.half_products`).
 
     Returns:
         ``graph(params, state, x, y) -> (loss, log_likelihoods, rows, changed state)``.

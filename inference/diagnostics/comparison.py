@@ -17,7 +17,7 @@ from ...models.priors.base import WeightPrior
 from ...models.priors.depth import DepthPrior
 from ...models.priors.structure import StructurePrior
 from ..elbo.full_data import evidence
-from ..training.fitting import Fit
+from ..training.result import Fit
 from ..training.fitting import fit as train
 from ..posterior.posteriors import require
 from ..shrinking.compression import compressed

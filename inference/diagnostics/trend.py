@@ -19,7 +19,7 @@ from ..figures.style import CYCLE, GREY, INK, styled
 from .finding import Finding, Verdict
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["LEAST_ROWS", "Convergence", "Trend", "convergence", "trend"]
 

@@ -34,7 +34,7 @@ from ..storage.lock import claimed
 from ..training.settings import Settings
 from ..training.terminal import StopSignal
 from .budget import filled, fitting_in
-from ..files.draw_file import Sent, encoded, overhead
+from ..files.draw_file import Sent, encoded_draw, overhead
 from .options import Draw, DrawReport
 from .given_posterior import deviations
 from .phases import Run
@@ -44,7 +44,7 @@ from .sending import Sending
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["draw", "draw_own"]
 
@@ -162,7 +162,7 @@ def _coded(
     tensors = _of_tensors(model, scales)
     sent = Sent(tensors, how.code, how.seed, how.bits, sending.indices)
     last = unfed(mean_network(model, guide)).cpu()
-    content, decoded = encoded(last, sent)
+    content, decoded = encoded_draw(last, sent)
     bits = 8 * (len(content) - overhead(last, tensors, how.seed, blocks))
     kl = sum(sending.kl) / math.log(2)
     distance = float(np.mean(sending.distances))

@@ -37,7 +37,7 @@ from .expectation import (
     unmasked,
 )
 from .joined import JoinedKL
-from .summed_out import SummedOut
+from .enumeration import SummedOut
 
 __all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound"]
 

@@ -38,7 +38,7 @@ from ..coding.normals import candidates
 from .architecture import read_network, tensors, write_network
 from ..coding.scales import scaled
 
-__all__ = ["Sent", "decoded", "encoded", "is_draw", "overhead", "read"]
+__all__ = ["Sent", "decoded", "encoded_draw", "is_draw", "overhead", "read_draw"]
 
 _MAGIC = b"pD"
 _VERSION, _VERSION_BITS, _CODE_BITS, _WIDTH_BITS = 1, 4, 3, 5
@@ -65,7 +65,7 @@ class Sent:
     indices: Sequence[int]
 
 
-def encoded(net: nn.Module, draw: Sent) -> tuple[bytes, nn.Module]:
+def encoded_draw(net: nn.Module, draw: Sent) -> tuple[bytes, nn.Module]:
     """The file of a network whose weights are a draw, and what was read back from it."""
     content, _, own = _written(net, draw)
     own |= _weights(draw, [(name, own[name].shape) for name in draw.scales])
@@ -147,7 +147,7 @@ def is_draw(path: str | Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def read(path: str | Path) -> nn.Module:
+def read_draw(path: str | Path) -> nn.Module:
     """The network of a file, in evaluation mode, on the CPU; see :func:`decoded`.
 
     Raises:

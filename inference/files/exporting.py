@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from ...data.errors import PyroccamError
 from ...models.feeding import arguments, give, outputs_taken, unfed
-from ...models.plain.torch_only import torch_only
+from ...models.plain.own_classes import torch_only
 from ..storage.whole import write_whole
 from .fusing import fused
 

@@ -16,7 +16,8 @@ from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
 from ...models.likelihoods.choosing import precision
-from ..training.fitting import Fit, pick_device
+from ..training.result import Fit
+from ..training.fitting import pick_device
 from ..posterior.posteriors import posterior_of
 from ..training.settings import Settings
 from ..training.terminal import FitProgress

@@ -14,12 +14,12 @@ from ...data.errors import PyroccamError
 from ...models.bayesian import BayesianNetwork
 from ...models.feeding import unfed
 from ...models.networks.normalisation import without_statistics
-from ...models.plain.torch_only import torch_only
+from ...models.plain.own_classes import torch_only
 from ..cutting.report import CutReport
 from ..training.ordinary import Retrained, retrain, row_changes, tempered
 from ..rounding import quantise
 from ..rounding.bits import MOST, LayerBits, bit_precision
-from ..rounding.priced import priced
+from ..rounding.pricing import priced
 from ..rounding.quantise import Rounding, quantised
 from ..rounding.rates import (
     FLOAT_BITS,
@@ -42,7 +42,7 @@ from .relevance import Irrelevance
 from .weight_sharing import levels_of
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["Report", "compressed"]
 

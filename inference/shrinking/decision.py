@@ -27,7 +27,7 @@ from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = [
     "SHARES",

@@ -21,7 +21,7 @@ from ..posterior.depth import EQUAL
 from ..posterior.posteriors import random_network, require
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["TailRule", "at_depth", "full_network", "kept_depth_probs", "settled", "worthwhile"]
 

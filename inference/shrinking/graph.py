@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...data.ranges import Count, Seed, checked
 from ...models.contexts import seeded
 from ...models.networks.discrete import discretised
-from ...models.plain.torch_only import torch_only
+from ...models.plain.own_classes import torch_only
 from ...models.structured import StructuredNetwork
 from ..cutting.cost import count_parameters
 from ..posterior.layers import mean_network
@@ -20,7 +20,7 @@ from ..posterior.posteriors import require
 from ..posterior.structures import Choice, edge_structure
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["discretise", "random_structures"]
 

@@ -17,7 +17,7 @@ from ..posterior.posteriors import require
 from .relevance import judged
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["ScaleIntervals", "scale_intervals"]
 

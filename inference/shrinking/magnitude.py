@@ -26,7 +26,7 @@ from .options import PerLayer
 from .thresholds import refuse_twice
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["by_layer", "prune_weights", "share_weights", "splice_weights"]
 

@@ -20,7 +20,7 @@ from .options import Cut
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["narrow"]
 

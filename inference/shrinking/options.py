@@ -124,7 +124,7 @@ class Digits(Code):
 @dataclass(frozen=True)
 class Steps(Code):
     """Whole multiples of a step in each layer, near what the posterior knows or cheap to send
-    (:func:`~pyroccam.inference.rounding.priced.priced`), at the highest price that changes what is
+    (:func:`~pyroccam.inference.rounding.pricing.priced`), at the highest price that changes what is
     predicted of a validation row by 0.001 nats at most, on average. Units of which nothing is left
     by that stay, as zeros."""
 

@@ -14,7 +14,7 @@ from ...models.likelihoods import Likelihood
 from ...models.networks.stack import DepthStack
 from ..draws.drawn import draw, draw_own
 from ..files.draw_file import is_draw
-from ..files.draw_file import read as read_draw
+from ..files.draw_file import read_draw
 from ..draws.options import Draw
 from ..files.packed import read
 from .small import Small
@@ -29,7 +29,7 @@ from .weight_path import Budget, path
 from ..files import network_folder
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["load", "shrink"]
 

@@ -18,7 +18,7 @@ from ...models.layers.local_reparameterisation import LocalReparameterization
 from ..posterior.posteriors import require
 
 if TYPE_CHECKING:
-    from ..training.fitting import Fit
+    from ..training.result import Fit
 
 __all__ = ["mean_costs", "without_means"]
 

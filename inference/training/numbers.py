@@ -21,7 +21,7 @@ from .terminal import FitProgress
 from .ordinary import RATES, row_losses, trained
 
 if TYPE_CHECKING:
-    from .fitting import Fit
+    from .result import Fit
 
 __all__ = ["NUMBERS", "Numbers", "as_numbers"]
 

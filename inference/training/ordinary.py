@@ -32,7 +32,7 @@ from .trainer import NonFiniteLoss, Trainer
 from .teacher import Taught, Teacher, parted
 
 if TYPE_CHECKING:
-    from .fitting import Fit
+    from .result import Fit
 
 __all__ = [
     "EVALUATIONS",

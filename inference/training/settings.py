@@ -62,7 +62,7 @@ class Settings(Options):
             that is traced only. ``None`` traces, and compiles too, where a shape of batch is
             stepped often enough to pay for that; ``graph`` traces where that pays, and no more.
         precision: ``bf16`` finds large products and convolutions of a step in bfloat16
-            (:mod:`~pyroccam.inference.compilation.products`), which takes less time on processors
+            (:mod:`~pyroccam.inference.compilation.half_products`), which takes less time on processors
             and GPUs that have it; parameters, what is evaluated, and trainings of numbers before or
             after the fit stay in single precision.
     """

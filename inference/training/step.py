@@ -15,9 +15,9 @@ from ...data.errors import PyroccamError
 from ...models.base import anneal
 from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
 from ..compilation.graphs import of_lists
-from ..compilation.in_regions import in_regions
+from ..compilation.region_calls import in_regions
 from ..compilation.passes import lean
-from ..compilation.products import products
+from ..compilation.half_products import products
 from ..compilation.trace import TracedBound, Untraceable, first_line, joint_graph
 from ..compilation.worth import pays_from
 from ..distributed.ranks import Part, Ranks

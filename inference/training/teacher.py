@@ -16,7 +16,7 @@ from ..posterior.predict import DRAWS, streamed
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from .fitting import Fit
+    from .result import Fit
 
 __all__ = ["FEW", "Taught", "Teacher", "may_teach", "parted", "teacher_of"]
 

@@ -12,7 +12,7 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
 from .log_uniform import LOG_DENSITY_AT_ONE, log_uniform_kl_once, molchanov_kl
-from .spike_table import SpikeTable, log_spikes, near, place, remainder, spike_table
+from .spike_tables import SpikeTable, log_spikes, near, place, remainder, spike_table
 
 __all__ = [
     "SPIKE_KLS",
@@ -54,7 +54,7 @@ def multi_spike_kl(
 
     The value is the KL to the log-uniform density about the nearest level, in closed form, and what
     the other levels change of that: the bend at the level in closed form, and the rest, which is
-    smooth, by splines through quadratures (:mod:`~pyroccam.models.distributions.spike_table`). It
+    smooth, by splines through quadratures (:mod:`~pyroccam.models.distributions.spike_tables`). It
     is off by at most 6e-5 nats for 3 levels, 2e-4 for 5 and 7, and 6e-4 up to 15, wherever the
     mean and the deviation are. Coordinates of the splines reach to zero and to infinity.
 

@@ -18,7 +18,7 @@ from ...data.errors import TooLarge
 from ...data.limits import ask
 from ..checks import shown
 from .named_tensors import attribute, checked_shape, declared_dtypes, fill, state, tensors_of
-from .trace import WAY_OUT, trace
+from .tracing import WAY_OUT, trace
 from .untrusted import plain_words
 from .vocabulary import (
     FUNCTIONS,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...data.errors import PyroccamError
 from ..likelihoods import Classification, Likelihood, Regression
 from ..networks.stack import DepthStack
-from .torch_only import torch_only
+from .own_classes import torch_only
 
 __all__ = ["Form", "PrunedNetwork"]
 

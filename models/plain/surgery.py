@@ -18,7 +18,7 @@ from ...data.errors import PyroccamError
 from ..unpacked.attention import AttentionWeights, Heads
 from ..unpacked.recurrent import GATES, Cell, Matrix
 from .feature_choice import is_select, select, selected_dim
-from .trace import (
+from .tracing import (
     drop_defaults,
     drop_unread,
     made_by_tracer,

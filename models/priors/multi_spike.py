@@ -19,7 +19,7 @@ from ..distributions.multi_spike import (
     SpikeKL,
     to_levels,
 )
-from ..distributions.spike_table import SpikeTable, spike_table
+from ..distributions.spike_tables import SpikeTable, spike_table
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import LogUniform
 

@@ -15,7 +15,7 @@ from pyroccam.cli.methods.depth import ClosedForm
 from pyroccam.cli.runs import budget as budgets
 from pyroccam.cli.runs.budget import Budget, Paces, Part, choose, parts_of, twice
 from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.run import _too_short
+from pyroccam.cli.runs.execution import _too_short
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.diagnostics.trend import convergence
 from pyroccam.inference.training import ordinary as retraining

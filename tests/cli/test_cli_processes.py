@@ -14,7 +14,7 @@ from interrupted import work
 from processes import failing, together
 from pyroccam import data
 from pyroccam.cli import commands as cli
-from pyroccam.cli.runs import run as _runs  # noqa: F401  before it is forked
+from pyroccam.cli.runs import execution as _runs  # noqa: F401  before it is forked
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import distributed
 from pyroccam.inference.distributed.launching import Ended, _quiet, refuse_device
@@ -40,7 +40,7 @@ def command(arguments, said):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys.modules["pyroccam.cli.runs.run"], "draw", lambda *a, **k: None)
+    monkeypatch.setattr(sys.modules["pyroccam.cli.runs.execution"], "draw", lambda *a, **k: None)
 
     def run(*arguments, size=2):
         said = tmp_path / "said"

@@ -13,7 +13,7 @@ import pytest
 from command_line import call, metrics_of
 from pyroccam.cli.commands import app
 from pyroccam.cli.console import PlainConsole
-from pyroccam.cli.runs import run as runs
+from pyroccam.cli.runs import execution as runs
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.sweeps import pool
 from pyroccam.cli.sweeps.driver import run_sweep

@@ -12,7 +12,7 @@ import torch
 from pyroccam import data
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
-from pyroccam.data.fingerprint import fingerprint
+from pyroccam.data.fingerprints import fingerprint
 
 ROWS = 60
 COLUMNS = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyroccam import data as datasets
 from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.run import RunOptions, run
+from pyroccam.cli.runs.execution import RunOptions, run
 from pyroccam.data import Dataset
 from pyroccam.inference.storage.checkpoint import write_json
 from torch import nn

@@ -16,7 +16,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.arviz import adapter as arviz_adapter
 from pyroccam.inference.arviz.densities import draw_posterior, draw_prior, even_rows
-from pyroccam.inference.training.fitting import Fit
+from pyroccam.inference.training.result import Fit
 from torch import nn
 
 DRAWS = 60

@@ -13,7 +13,7 @@ from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.shrinking.small_networks.decision import decide
 from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
 from pyroccam.models.plain.description import describe, fill, rebuild, state
-from pyroccam.models.plain.torch_only import torch_only
+from pyroccam.models.plain.own_classes import torch_only
 from pyroccam.models.unpacked.unpacking import copied, unpacked
 from torch import nn
 

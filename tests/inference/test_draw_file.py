@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyroccam.data.errors import PyroccamError, TooLarge
 from pyroccam.inference.files.architecture import read_network, tensors, write_network
-from pyroccam.inference.files.draw_file import Sent, decoded, encoded
+from pyroccam.inference.files.draw_file import Sent, decoded, encoded_draw
 from pyroccam.inference.coding.scales import deviation, nearest, scaled
 from pyroccam.inference.files.packed import PackedFileError
 from pyroccam.inference.coding.codes import CODES
@@ -77,8 +77,8 @@ def test_what_is_read_is_what_was_written(word, code, monkeypatch):
     monkeypatch.setitem(CODES, "a-star", CODES["ordered-random"])
     torch.manual_seed(1)
     net = NETWORKS[word][0]().eval()
-    content, sent = encoded(net, drawn(net, code=code))
-    assert encoded(plain.reordered(net), drawn(NETWORKS[word][0](), code=code))[0] == content
+    content, sent = encoded_draw(net, drawn(net, code=code))
+    assert encoded_draw(plain.reordered(net), drawn(NETWORKS[word][0](), code=code))[0] == content
     found = decoded(content)
     for ours, theirs in zip(sent.state_dict().values(), found.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs)
@@ -92,7 +92,7 @@ def test_weights_of_a_file_are_these():
     """On every machine, with every version of torch and numpy."""
     net = nn.Sequential(nn.Linear(2, 2))
     draw = Sent({"0.weight": 120, "0.bias": 120}, "minimal-random", 3, 4, [7, 0])
-    content, _ = encoded(net, draw)
+    content, _ = encoded_draw(net, draw)
     assert content.hex() == "704411010b629e31888e00cd9cd1cf"
     found = decoded(content)
     assert found[0].weight.flatten().tolist() == [
@@ -104,16 +104,16 @@ def test_order_of_the_tensors_may_be_another():
     net = Branches().eval()
     draw = drawn(net)
     turned = Sent(dict(reversed(draw.scales.items())), draw.code, 12, 6, draw.indices)
-    content, sent = encoded(net, turned)
+    content, sent = encoded_draw(net, turned)
     assert torch.equal(decoded(content).first.weight, sent.first.weight)
-    assert not torch.equal(encoded(net, draw)[1].first.weight, sent.first.weight)
+    assert not torch.equal(encoded_draw(net, draw)[1].first.weight, sent.first.weight)
 
 
 @pytest.mark.parametrize("word", ["chain", "branches"])
 def test_damage_is_found(word):
     torch.manual_seed(1)
     net = NETWORKS[word][0]().eval()
-    content, _ = encoded(net, drawn(net))
+    content, _ = encoded_draw(net, drawn(net))
     for length in range(len(content)):
         with pytest.raises((PackedFileError, TooLarge)):
             decoded(content[:length])
@@ -129,7 +129,7 @@ def test_damage_is_found(word):
 def test_what_cannot_be_coded_is_refused():
     net = nn.Sequential(nn.Linear(2, 2)).double()
     with pytest.raises(ValueError, match="0.weight"):
-        encoded(net, drawn(net))
+        encoded_draw(net, drawn(net))
 
 
 def test_deviations_lie_on_a_grid():

@@ -7,7 +7,7 @@ from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Settings
 from pyroccam.inference.compilation import inductor
-from pyroccam.inference.compilation.products import products
+from pyroccam.inference.compilation.half_products import products
 from pyroccam.inference.training.step import TrainingStep
 from torch import nn
 from torch.nn.functional import conv2d

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pyroccam.inference.compilation import inductor
 from pyroccam.inference.compilation.graphs import graph_of
-from pyroccam.inference.compilation.in_regions import in_regions
+from pyroccam.inference.compilation.region_calls import in_regions
 from pyroccam.inference.compilation.regions import LEAST, SHORTEST, repeats
 from stepping import WIDTH, Residual, assert_close, batches, build, linear, norm, stacked, walk
 from torch import nn

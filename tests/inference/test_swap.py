@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.training.fitting import Fit
+from pyroccam.inference.training.result import Fit
 from torch import nn
 
 P = models.priors

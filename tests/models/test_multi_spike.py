@@ -12,7 +12,7 @@ from pyroccam.models.distributions.multi_spike import (
     achterhold_kl,
     multi_spike_kl,
 )
-from pyroccam.models.distributions.spike_table import SpikeTable, spike_table
+from pyroccam.models.distributions.spike_tables import SpikeTable, spike_table
 from scipy.integrate import quad
 from torch.distributions import Normal, kl_divergence
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -21,7 +21,7 @@ import torch
 from matplotlib.figure import Figure
 from pyroccam.cli.methods.depth import metrics_on_test
 from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.run import RunOptions, fixed_depth, run
+from pyroccam.cli.runs.execution import RunOptions, fixed_depth, run
 from pyroccam.inference import figures
 from pyroccam.inference.cutting.cost import count_parameters, seconds_per_batch
 from pyroccam.inference.training.fitting import pick_device

@@ -25,7 +25,7 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import NonFiniteLoss, figures, fit_repeats
-from pyroccam.inference.training.fitting import Fit
+from pyroccam.inference.training.result import Fit
 from pyroccam.inference.posterior.predict import evaluate_pruned
 from pyroccam.inference.shrinking.small_networks.depth import at_depth
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from pyroccam.cli.run_figures import draw
-from pyroccam.cli.runs.run import RunOptions, run_repeats
+from pyroccam.cli.runs.execution import RunOptions, run_repeats
 
 from ..markdown import header, plus_minus, read_all, row
 from ..runner import Choice, File, Given, Row, Spec, resolve

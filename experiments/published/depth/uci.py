@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from pyroccam.cli.methods.depth import metrics_on_test
-from pyroccam.cli.runs.run import RunOptions, fixed_depth, run
+from pyroccam.cli.runs.execution import RunOptions, fixed_depth, run
 
 from ..markdown import column, header, plus_minus, read_all, row
 from ..runner import Choice, File, Given, Row, Spec, resolve

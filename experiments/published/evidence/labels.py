@@ -22,7 +22,8 @@ import torch
 from pyroccam.data import Dataset, load
 from pyroccam.guides import CategoricalDepth, Delta, Guide, MeanField
 from pyroccam.inference import Draw, Noise, shrink
-from pyroccam.inference.training.fitting import Fit, fit
+from pyroccam.inference.training.result import Fit
+from pyroccam.inference.training.fitting import fit
 from pyroccam.inference.marginal_likelihood.codes import blocks_of, switching
 from pyroccam.inference.marginal_likelihood.message import description_length
 from pyroccam.inference.files.packed import read, write

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pyroccam.cli.runs.run import Outcome
+from pyroccam.cli.runs.execution import Outcome
 
 from ..markdown import header, plus_minus, read_all, row
 from ..runner import File, Given, Row, Spec, of_method

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 from pyroccam.inference import fit
-from pyroccam.inference.training.fitting import Fit
+from pyroccam.inference.training.result import Fit
 from pyroccam.inference.posterior.mean_propagation import Curvature, Curvatures
 from pyroccam.inference.posterior.predict import mixture_log_probs
 from pyroccam.models.contexts import seeded

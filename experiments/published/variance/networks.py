@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pyroccam.cli.runs.run import Outcome
+from pyroccam.cli.runs.execution import Outcome
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.shrinking.small_networks.variance_network import mean_costs
 

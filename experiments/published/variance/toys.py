@@ -30,7 +30,7 @@ from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
-from pyroccam.inference.training.fitting import Fit
+from pyroccam.inference.training.result import Fit
 from pyroccam.inference.posterior.draws import Noise
 from pyroccam.models.contexts import seeded
 from torch import Tensor, nn

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from pyroccam import data as datasets
-from pyroccam.cli.runs.run import RunOptions, run
+from pyroccam.cli.runs.execution import RunOptions, run
 from pyroccam.data import Dataset
 from pyroccam.models.contexts import seeded
 from torch import nn

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pyroccam.cli.runs.run import RunOptions, run
+from pyroccam.cli.runs.execution import RunOptions, run
 from pyroccam.inference.training.doubts import not_arrived
 from pyroccam.inference.training.result import Fit
 

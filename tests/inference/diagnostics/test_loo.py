@@ -10,7 +10,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics
 from pyroccam.inference.diagnostics.leave_one_out import Comparison, Correction
-from pyroccam.inference.training.fitting import Fit
+from pyroccam.inference.training.result import Fit
 from torch import Tensor, nn
 
 DRAWS = 4000

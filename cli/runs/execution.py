@@ -20,7 +20,8 @@ from ...inference.cutting.cost import count_parameters
 from ...inference.diagnostics.trend import convergence
 from ...inference.distributed import apart, joined
 from ...inference.training.doubts import not_arrived
-from ...inference.training.fitting import Fit, fit, fit_repeats, pick_device
+from ...inference.training.result import Fit
+from ...inference.training.fitting import fit, fit_repeats, pick_device
 from ...inference.training.numbers import NUMBERS, Numbers, as_numbers
 from ...inference.shrinking.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json

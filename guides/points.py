@@ -296,7 +296,7 @@ class Book(Function):
         books: for each layer by its name the values, ``(K,)``, and for each weight, in the shape of
             the weight, the position of its value, -1 for a zero. Layers that are not named have
             values of their own for every weight.
-            :func:`~pyroccam.inference.shrinking.small_networks.magnitude.share_weights` makes them by k-means.
+            :func:`~pyroccam.inference.shrinking.magnitude.share_weights` makes them by k-means.
 
     References:
         Han, Mao, Dally 2016, Deep Compression, arXiv:1510.00149, section 3.

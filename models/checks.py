@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ..data import ranges
+from ..data.ranges import nearest
 from ..data.errors import shown
 
 __all__ = [
     "as_number",
     "kinds",
-    "nearest",
+    "suggestion",
     "shown",
     "unknown_name",
 ]
@@ -30,16 +30,16 @@ def kinds(of: type[K]) -> Iterator[type[K]]:
         yield from kinds(kind)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for the nearest known name, or nothing."""
-    close = ranges.nearest(name, list(known))
+    close = nearest(name, list(known))
     return f" Did you mean {close}?" if close else ""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """The message for a name that does not exist, with the nearest that does."""
     known = sorted(known)
-    return f"Unknown {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}."
+    return f"Unknown {what} {name!r}.{suggestion(name, known)} Known: {', '.join(known)}."
 
 
 def as_number(value: object) -> float:

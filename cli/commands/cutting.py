@@ -35,7 +35,7 @@ def prune(
     from ...inference.cutting.cost import count_parameters
     from ...inference.posterior.predict import evaluate_pruned
     from ...inference.shrinking.depth import at_depth
-    from ...inference.files.network_folder import save
+    from ...inference.files.network_folder import save_folder
     from ..runs.loading import load_fit
 
     need_folder(out)
@@ -43,7 +43,7 @@ def prune(
     exits: dict[str, Literal["average", "last"]] = {"marginal": "average", "single": "last"}
     net = at_depth(result, exits[form], depth, rule)
     target = out or folder / f"pruned-{form}-{net.depth}-{rule}"
-    save(net, target)
+    save_folder(net, target)
     data = result.data
     found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
     if result.structure is not None:

@@ -25,7 +25,7 @@ from ...inference.posterior.predict import (
 )
 from ...inference.posterior.scores import by_parts
 from ...inference.shrinking.depth import at_depth, full_network
-from ...inference.files.network_folder import save
+from ...inference.files.network_folder import save_folder
 from ...inference.training.settings import Settings
 from ...models.networks.stack import DepthStack
 from ...models.plain.pruned import PrunedNetwork
@@ -132,7 +132,7 @@ class _LearntDepth(_OverDepth):
                 "test": metrics_on_test(result, net),
             }
             if run.out is not None:
-                save(net, run.out / key)
+                save_folder(net, run.out / key)
         found["learnt"].append(smaller(found["pruned"]))
         if ddn is not None:
             found["ddn"] = {

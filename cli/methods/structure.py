@@ -22,7 +22,7 @@ from ...inference.posterior.posteriors import require
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.structures import Choice, EdgeStructure
 from ...inference.shrinking.graph import discretise, random_structures
-from ...inference.files.network_folder import save as save_network
+from ...inference.files.network_folder import save_folder
 from ...inference.training.settings import Settings
 from ...models.networks.discrete import discretised, structures
 from ..run_figures import FORMATS
@@ -99,7 +99,7 @@ class RandomStructure(Method):
         }
         found["learnt"] = [told(choice), smaller(found["discretised"])]
         if run.out is not None:
-            save_network(small, run.out / "discretised")
+            save_folder(small, run.out / "discretised")
             if run.figures:
                 _draw(result, choice, run.out / "figures")
         if not run.compare:

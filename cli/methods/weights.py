@@ -308,7 +308,7 @@ def cut_of(
 
 
 def compress_run(
-    result: Fit, rule: Cut | None, path: Path, code: rules.Code | None = None
+    result: Fit, rule: Cut | None, path: Path, code: Code | None = None
 ) -> tuple[Small, dict[str, Any]]:
     """Compress a fit and write it to a file; its size and what it scores."""
     code = Digits(rest=True) if code is None else code
@@ -329,7 +329,7 @@ def draw_run(
 
 
 def _compressed(
-    result: Fit, rule: Cut | None, code: rules.Code, path: Path
+    result: Fit, rule: Cut | None, code: Code, path: Path
 ) -> tuple[Small, dict[str, Any], nn.Module]:
     """The small network, what ``metrics.json`` says of its file, and what is read back."""
     small = shrink(result, cut=rule, code=code)

@@ -39,7 +39,7 @@ from pyroccam.inference.files.draw_file import decoded
 from pyroccam.inference.draws.drawn import draw
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import styled
-from pyroccam.inference.shrinking.small_networks.decision import decide
+from pyroccam.inference.shrinking.decision import decide
 
 from .markdown import header, plus_minus, read_all, row
 from .runner import File, Given, Made, Row, Spec

@@ -30,7 +30,7 @@ def irrelevance_histograms(
     line. Two clusters with the line between them are a clear decision.
 
     Arguments:
-        found: what :func:`pyroccam.inference.shrinking.small_networks.relevance.irrelevance` returns.
+        found: what :func:`pyroccam.inference.shrinking.relevance.irrelevance` returns.
         thresholds: by layer; infinite where nothing is cut.
         left: which of these values are of the network that was cut; those within the threshold if
             left out.
@@ -79,7 +79,7 @@ def scale_posteriors(
 
     Arguments:
         scales: what :func:`pyroccam.inference.shrinking.scale_intervals` returns.
-        found: what :func:`pyroccam.inference.shrinking.small_networks.relevance.irrelevance` returns, which decides.
+        found: what :func:`pyroccam.inference.shrinking.relevance.irrelevance` returns, which decides.
         thresholds: of those, by layer; infinite where nothing is cut.
 
     Returns:

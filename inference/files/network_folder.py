@@ -28,21 +28,21 @@ from ...models.plain.vocabulary import dtype_named
 from ..storage.digests import check_digests, write_digests
 from ..storage.whole import write_whole
 
-__all__ = ["MissingFile", "NetworkFolderError", "load", "save"]
+__all__ = ["MissingFile", "NetworkFolderError", "load_folder", "save_folder"]
 
 DESCRIPTION, TENSORS = "description.json", "model.safetensors"
 _WAY_OUT = "copy the folder again, or write it anew by Small.save"
 
 
 class NetworkFolderError(PyroccamError):
-    """The folder of a network cannot be read: damaged, mixed up, or not written by `save`."""
+    """The folder of a network cannot be read: damaged, mixed up, or not written by `save_folder`."""
 
 
 class MissingFile(PyroccamError, FileNotFoundError):
     """The folder of a network lacks a file."""
 
 
-def save(net: nn.Module, folder: str | Path) -> Path:
+def save_folder(net: nn.Module, folder: str | Path) -> Path:
     """Write ``model.safetensors``, ``description.json`` and ``digests.json`` into ``folder``;
     returns the folder.
     """
@@ -67,7 +67,7 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     return folder
 
 
-def load(
+def load_folder(
     folder: str | Path, stack: DepthStack | None = None, likelihood: Likelihood | None = None
 ) -> nn.Module:
     """Rebuild a network from the files of :func:`save`; runs no pickled code.

@@ -84,7 +84,7 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
     """Choose the thresholds of a fit, set what is above them to zero, and cut what dies of it.
 
     A network of random depth is cut at the chosen one first
-    (:func:`~pyroccam.inference.shrinking.small_networks.depth.settled`).
+    (:func:`~pyroccam.inference.shrinking.depth.settled`).
     Of a point estimate only what is exactly zero is cut. A cut that had to be weakened, or that
     costs much on the validation rows, is warned of.
 

@@ -29,7 +29,7 @@ class ScaleIntervals:
     Attributes:
         layer: its name.
         low, median, high: in the shape of
-            :class:`~pyroccam.inference.shrinking.small_networks.relevance.Irrelevance`'s values: one for each group,
+            :class:`~pyroccam.inference.shrinking.relevance.Irrelevance`'s values: one for each group,
             ``(groups,)``, or for each weight. A scale without a sign, which the weights could take
             over, is turned so that its median is not negative.
         quantity: ``scale``, ``gate`` or ``weight``.
@@ -49,7 +49,7 @@ class ScaleIntervals:
 @checked
 @torch.no_grad()
 def scale_intervals(fit: Fit, level: Share = 0.9) -> dict[str, ScaleIntervals]:
-    r"""Intervals of what :func:`~pyroccam.inference.shrinking.small_networks.relevance.irrelevance` judges.
+    r"""Intervals of what :func:`~pyroccam.inference.shrinking.relevance.irrelevance` judges.
 
     * Log-normal scales, of the group and of its layer, multiply: :math:`z = \prod_k v_k^{p_k}` is
       log-normal with :math:`μ_z = \sum_k p_k μ_k` and :math:`σ_z^2 = \sum_k p_k^2 σ_k^2`, and its

@@ -72,7 +72,7 @@ class Thresholds(Options):
 @dataclass(frozen=True)
 class Search(Options):
     """The smallest network that is as good as the whole one when both are trained again, as
-    numbers (:func:`~pyroccam.inference.shrinking.small_networks.decision.smallest`).
+    numbers (:func:`~pyroccam.inference.shrinking.decision.smallest`).
 
     Attributes:
         epochs: passes of each training.
@@ -140,7 +140,7 @@ class Codebook(Code):
 
     Attributes:
         values: how many there are beside zero, at most. For numbers by layer see
-            :func:`~pyroccam.inference.shrinking.small_networks.magnitude.by_layer`.
+            :func:`~pyroccam.inference.shrinking.magnitude.by_layer`.
         others: how layers are rounded that are not named.
     """
 

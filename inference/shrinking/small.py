@@ -13,7 +13,7 @@ from torch import nn
 from ...data.errors import PyroccamError
 from ...models.plain.description import DescriptionError
 from ..posterior.predict import validated
-from ..files.network_folder import save as save_folder
+from ..files.network_folder import save_folder
 from ..storage.whole import write_whole
 from ..files.exporting import FORMS, export
 from ..files.packed import PackedSize, encoded
@@ -32,7 +32,7 @@ class Small:
     Attributes:
         net: plain, in evaluation mode; it takes the arguments that the network takes.
         report: of weights that were cut and rounded a
-            :class:`~pyroccam.inference.shrinking.small_networks.compression.Report`, of a draw a
+            :class:`~pyroccam.inference.shrinking.compression.Report`, of a draw a
             :class:`~pyroccam.inference.draws.DrawReport`, of operations a
             :class:`~pyroccam.inference.posterior.structures.EdgeStructure`, of depth a
             :class:`~pyroccam.inference.posterior.depth.DepthStructure`.

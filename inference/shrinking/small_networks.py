@@ -26,7 +26,7 @@ from .graph import discretise
 from .options import Code, Cut
 from .thresholds import refuse_uncut
 from .weight_path import Budget, path
-from ..files import network_folder
+from ..files.network_folder import load_folder
 
 if TYPE_CHECKING:
     from ..training.result import Fit
@@ -57,9 +57,9 @@ def shrink(
     multiples of a step stay as they are, and other weights keep 23 of float32's 24 significand
     bits, unless a ``Codebook`` is asked for. Under
     :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its
-    component, or to zero (:func:`~pyroccam.inference.shrinking.small_networks.weight_sharing.assign`). Under
+    component, or to zero (:func:`~pyroccam.inference.shrinking.weight_sharing.assign`). Under
     :class:`~pyroccam.models.priors.MultiSpike` means are rounded to the nearest level of their
-    layer (:func:`~pyroccam.inference.shrinking.small_networks.weight_sharing.on_levels`), with any posterior that
+    layer (:func:`~pyroccam.inference.shrinking.weight_sharing.on_levels`), with any posterior that
     has means, and what is above the thresholds is zero; cuts are judged by such weights.
 
     Batch normalisation leaves a scale and a shift, so that the network is right in evaluation mode
@@ -155,4 +155,4 @@ def load(
     if Path(path).is_file():
         return read_draw(path) if is_draw(path) else read(path, skeleton=like)
     stack = like if isinstance(like, DepthStack) else None
-    return network_folder.load(path, stack, likelihood)
+    return load_folder(path, stack, likelihood)

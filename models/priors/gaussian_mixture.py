@@ -35,7 +35,7 @@ class GaussianMixture(WeightPrior):
     their precisions and how they share the rest. The Gamma densities are of the precisions, and are
     counted once for each mixture, with the weights of the first layer in it. Weights that have
     gathered around the means are set to them by
-    :func:`~pyroccam.inference.shrinking.small_networks.weight_sharing.assign`.
+    :func:`~pyroccam.inference.shrinking.weight_sharing.assign`.
 
     Made for ``guides.Delta`` with ``kl_weight`` below 1, which multiplies the whole log prior. A
     random posterior needs ``guides.MeanField(model, local=False)``: there is no closed KL. Under

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...data.errors import PyroccamError
 from ...data.ranges import checked
-from ..checks import kinds, nearest
+from ..checks import kinds, suggestion
 from .base import WeightPrior
 
 __all__ = ["parse_weights"]
@@ -34,7 +34,7 @@ def parse_weights(text: str) -> WeightPrior:
     if name not in known:
         examples = ", ".join(kind.words for kind in known.values())
         raise PyroccamError(
-            f"Unknown weight prior {text!r}.{nearest(name, known)} Write {examples}."
+            f"Unknown weight prior {text!r}.{suggestion(name, known)} Write {examples}."
         )
     kind = known[name]
     try:

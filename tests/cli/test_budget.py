@@ -20,8 +20,8 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.diagnostics.trend import convergence
 from pyroccam.inference.training import ordinary as retraining
 from pyroccam.inference.training.numbers import Numbers
-from pyroccam.inference.shrinking.small_networks import decision
-from pyroccam.inference.shrinking.small_networks.decision import trainings
+from pyroccam.inference.shrinking import decision
+from pyroccam.inference.shrinking.decision import trainings
 from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.trainer import Pace, Trainer

@@ -16,7 +16,7 @@ from pyroccam.cli.runs.loading import load_fit
 from pyroccam.cli.runs.execution import RunOptions
 from pyroccam.cli.runs.execution import run as run_config
 from pyroccam.inference.files.packed import read
-from pyroccam.inference.shrinking.small_networks import thresholds
+from pyroccam.inference.shrinking import thresholds
 
 # Random from the first step, and cut by a rule.
 AT_ONCE = [word for one in ("start=0", "finish=0", "threshold=noise") for word in ("--set", one)]

@@ -7,7 +7,7 @@ import torch
 from pyroccam import data, guides, models
 from pyroccam.cli.methods import METHODS, find
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
+from pyroccam.inference.shrinking.relevance import irrelevance
 from torch import nn
 
 

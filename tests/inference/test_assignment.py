@@ -5,7 +5,7 @@ import torch
 from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.shrinking.small_networks.weight_sharing import (
+from pyroccam.inference.shrinking.weight_sharing import (
     assign,
     assigned_guide,
     belongs,

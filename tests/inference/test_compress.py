@@ -17,8 +17,8 @@ from pyroccam.inference.files.packed import write
 from pyroccam.inference.rounding.rates import Layer, group_rates, sparse_rates
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
-from pyroccam.inference.shrinking.small_networks.thresholds import with_zeros
+from pyroccam.inference.shrinking.relevance import irrelevance
+from pyroccam.inference.shrinking.thresholds import with_zeros
 from pyroccam.models import priors
 from torch import nn
 

@@ -10,8 +10,8 @@ from cutting import exactly, keep
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.cutting import Mask, cut, masked
 from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.shrinking.small_networks.decision import decide
-from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
+from pyroccam.inference.shrinking.decision import decide
+from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.models.plain.description import describe, fill, rebuild, state
 from pyroccam.models.plain.own_classes import torch_only
 from pyroccam.models.unpacked.unpacking import copied, unpacked

@@ -9,7 +9,7 @@ import torch
 from alternatives import EDGES, FIRST, SECOND, graph
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.shrinking.small_networks.graph import random_structures
+from pyroccam.inference.shrinking.graph import random_structures
 from pyroccam.models import priors
 from pyroccam.models.networks.discrete import discretised
 from scipy import stats

@@ -13,9 +13,9 @@ from pyroccam.inference import figures
 from pyroccam.inference.figures import style
 from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.posterior.bands import Bands
-from pyroccam.inference.shrinking.small_networks.intervals import ScaleIntervals
-from pyroccam.inference.shrinking.small_networks.inventory import Remains
-from pyroccam.inference.shrinking.small_networks.relevance import Irrelevance
+from pyroccam.inference.shrinking.intervals import ScaleIntervals
+from pyroccam.inference.shrinking.inventory import Remains
+from pyroccam.inference.shrinking.relevance import Irrelevance
 
 RNG = np.random.default_rng(0)
 

@@ -11,10 +11,10 @@ from pyroccam.guides.base import key
 from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.rates import Rates
 from pyroccam.inference.posterior.bands import mixture_bands
-from pyroccam.inference.shrinking.small_networks.inventory import bytes_by_part, input_use, remains
-from pyroccam.inference.shrinking.small_networks.intervals import scale_intervals
-from pyroccam.inference.shrinking.small_networks.compression import Report
-from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
+from pyroccam.inference.shrinking.inventory import bytes_by_part, input_use, remains
+from pyroccam.inference.shrinking.intervals import scale_intervals
+from pyroccam.inference.shrinking.compression import Report
+from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.models import priors
 from pyroccam.models.networks import plain as plain_networks
 from pyroccam.models.plain.feature_choice import select

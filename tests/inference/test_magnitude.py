@@ -10,8 +10,8 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.files.packed import read, write
 from pyroccam.inference.rounding.rates import Layer, place_bits
 from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.shrinking.small_networks.magnitude import prune_weights, share_weights, splice_weights
-from pyroccam.inference.shrinking.small_networks.magnitude import by_layer
+from pyroccam.inference.shrinking.magnitude import prune_weights, share_weights, splice_weights
+from pyroccam.inference.shrinking.magnitude import by_layer
 from pyroccam.models import priors
 from torch import nn
 

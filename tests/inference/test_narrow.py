@@ -15,8 +15,8 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting import cut
 from pyroccam.inference.files import packed
 from pyroccam.inference.posterior.layers import layer_moments, mean_network
-from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
-from pyroccam.inference.shrinking.small_networks.thresholds import with_zeros
+from pyroccam.inference.shrinking.relevance import irrelevance
+from pyroccam.inference.shrinking.thresholds import with_zeros
 from pyroccam.models import priors
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
 from torch import nn

@@ -12,7 +12,7 @@ from pyroccam.data.errors import PyroccamError, TooLarge
 from pyroccam.data.limits import allowing
 from pyroccam.inference.files import network_folder
 from pyroccam.inference.storage.digests import DamagedFile
-from pyroccam.inference.files.network_folder import load, save
+from pyroccam.inference.files.network_folder import load_folder, save_folder
 from pyroccam.models.plain.pruned import PrunedNetwork
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -24,7 +24,7 @@ from torch import nn
 def test_round_trip_is_exact_and_runs_no_pickle(name, form, task, tmp_path, monkeypatch):
     model, x = trained(name, task)
     net = cut(model, form)
-    assert save(net, tmp_path / "deep" / "folder") == tmp_path / "deep" / "folder"
+    assert save_folder(net, tmp_path / "deep" / "folder") == tmp_path / "deep" / "folder"
 
     def never(*args, **kwargs):
         raise AssertionError("unpickled something")
@@ -32,7 +32,7 @@ def test_round_trip_is_exact_and_runs_no_pickle(name, form, task, tmp_path, monk
     for module, function in (("torch", "load"), ("pickle", "load"), ("pickle", "loads")):
         monkeypatch.setattr(f"{module}.{function}", never)
     torch.manual_seed(99)
-    again = load(tmp_path / "deep" / "folder")
+    again = load_folder(tmp_path / "deep" / "folder")
     assert again.description == net.description
     assert (again.form, again.depth, again.task) == (form, 2, task)
     assert not again.training
@@ -48,16 +48,16 @@ def test_round_trip_is_exact_and_runs_no_pickle(name, form, task, tmp_path, monk
 
 def test_round_trip_after_a_second_save(tmp_path):
     model, x = trained("mlp")
-    save(cut(model, "marginal"), tmp_path / "a")
-    save(load(tmp_path / "a"), tmp_path / "b")
+    save_folder(cut(model, "marginal"), tmp_path / "a")
+    save_folder(load_folder(tmp_path / "a"), tmp_path / "b")
     with torch.no_grad():
-        assert torch.equal(load(tmp_path / "a")(x), load(tmp_path / "b")(x))
+        assert torch.equal(load_folder(tmp_path / "a")(x), load_folder(tmp_path / "b")(x))
 
 
 def test_a_folder_that_would_be_read_as_another_network_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(network_folder, "fill", lambda *given: None)  # a reader that leaves zeros
     with pytest.raises(PyroccamError, match="other numbers"):
-        save(nn.Sequential(nn.Linear(2, 3)), tmp_path / "net")
+        save_folder(nn.Sequential(nn.Linear(2, 3)), tmp_path / "net")
     assert not (tmp_path / "net").exists()
 
 
@@ -77,17 +77,17 @@ def test_a_network_of_ones_own_needs_its_stack(tmp_path):
 
 
 def test_a_stack_that_does_not_fit(tmp_path):
-    save(cut(trained("own")[0], "marginal"), tmp_path)
+    save_folder(cut(trained("own")[0], "marginal"), tmp_path)
     with pytest.raises(ValueError, match=r"does not fit its description: it has .net.blocks"):
-        load(tmp_path, models.networks.residual_mlp((5,), 3, width=9, max_depth=3))
+        load_folder(tmp_path, models.networks.residual_mlp((5,), 3, width=9, max_depth=3))
 
 
 @pytest.mark.parametrize("name", ["description.json", "model.safetensors"])
 def test_a_missing_file_is_named(name, tmp_path):
-    save(cut(trained("mlp")[0], "single"), tmp_path)
+    save_folder(cut(trained("mlp")[0], "single"), tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"has no {name}.*save"):
-        load(tmp_path)
+        load_folder(tmp_path)
 
 
 def old(folder):
@@ -101,9 +101,9 @@ def old(folder):
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sound")
-    save(cut(trained("mlp")[0], "single"), folder / "pruned")
+    save_folder(cut(trained("mlp")[0], "single"), folder / "pruned")
     net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).eval()
-    save(net, folder / "plain")
+    save_folder(net, folder / "plain")
     return folder
 
 
@@ -114,7 +114,7 @@ def folder(request, sound, tmp_path):
 
 def refused(folder, words, error=PyroccamError):
     with pytest.raises(error, match=words) as caught:
-        load(folder)
+        load_folder(folder)
     assert isinstance(caught.value, PyroccamError)
     assert str(folder) in str(caught.value)
 
@@ -132,9 +132,9 @@ def test_no_bit_of_a_file_flips_unseen(folder, name):
 def test_a_folder_of_an_older_version_is_read(folder):
     x = torch.randn(3, 5)
     with torch.no_grad():
-        expected = load(folder)(x)
+        expected = load_folder(folder)(x)
         old(folder)
-        assert torch.equal(load(folder)(x), expected)
+        assert torch.equal(load_folder(folder)(x), expected)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 0.5, 0.99])
@@ -191,8 +191,8 @@ def test_a_precision_that_was_not_written_is_refused(folder):
 def test_double_precision_comes_back(form, tmp_path):
     model, x = trained("conv")
     net = cut(model, form).double()
-    save(net, tmp_path)
-    again = load(tmp_path)
+    save_folder(net, tmp_path)
+    again = load_folder(tmp_path)
     assert {t.dtype for t in again.parameters()} == {torch.float64}
     assert all(p.requires_grad for p in again.parameters())
     with torch.no_grad():
@@ -242,7 +242,7 @@ def test_a_description_that_cannot_be_used_is_named(change, sound, tmp_path):
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     refused(folder, "description.json cannot be read: ")
     with pytest.raises(PyroccamError) as caught:
-        load(folder)
+        load_folder(folder)
     for internal in ("NoneType", "object is not", "KeyError", "TypeError", "positional"):
         assert internal not in str(caught.value)
     str(caught.value).encode()
@@ -274,9 +274,9 @@ def test_a_short_description_cannot_ask_for_much_memory(bomb, sound, tmp_path):
 
 def test_what_is_asked_for_can_be_allowed(sound):
     with allowing("1MB"), pytest.raises(TooLarge, match="The network residual_mlp"):
-        load(sound / "pruned")
+        load_folder(sound / "pruned")
     with allowing("10MB"):
-        assert load(sound / "pruned").depth == 2
+        assert load_folder(sound / "pruned").depth == 2
 
 
 class Tempered(models.Likelihood):
@@ -301,14 +301,14 @@ def test_a_likelihood_of_ones_own_stays(form, tmp_path):
         shares = WEIGHTS if form == "marginal" else torch.tensor([0.0, 0.0, 1.0])
         expected = torch.einsum("s,sbc->bc", shares, exits)
         torch.testing.assert_close(net(x).exp(), expected, rtol=1e-4, atol=1e-6)
-    save(net, tmp_path)
+    save_folder(net, tmp_path)
     with pytest.raises(ValueError, match="Tempered"):
-        load(tmp_path)
+        load_folder(tmp_path)
     fresh = Tempered()
     with torch.no_grad():
         fresh.slope.fill_(7.0)
-        again = load(tmp_path, likelihood=fresh)
+        again = load_folder(tmp_path, likelihood=fresh)
         assert torch.equal(again(x), net(x))
-    save(cut(model, form), tmp_path / "known")
+    save_folder(cut(model, form), tmp_path / "known")
     with pytest.raises(ValueError, match="Tempered"):
-        load(tmp_path / "known", likelihood=fresh)
+        load_folder(tmp_path / "known", likelihood=fresh)

@@ -9,7 +9,7 @@ from fitting import blobs
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.files.packed import read, write
-from pyroccam.inference.shrinking.small_networks.weight_sharing import levels_of, on_levels
+from pyroccam.inference.shrinking.weight_sharing import levels_of, on_levels
 from pyroccam.models import priors
 from torch import nn
 

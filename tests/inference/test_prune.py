@@ -4,7 +4,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting import cost, seconds_per_batch
 from pyroccam.inference.cutting.cost import compare_speed, count_parameters
-from pyroccam.inference.shrinking.small_networks.depth import full_network
+from pyroccam.inference.shrinking.depth import full_network
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import figures
 from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.posterior.layers import layer_moments
-from pyroccam.inference.shrinking.small_networks.relevance import (
+from pyroccam.inference.shrinking.relevance import (
     irrelevance,
     of_groups,
     search,

@@ -23,9 +23,9 @@ from pyroccam.inference.training.ordinary import (
 from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.quantise import Significand, quantised
 from pyroccam.inference.posterior.predict import validated
-from pyroccam.inference.shrinking.small_networks import compression, decision
-from pyroccam.inference.shrinking.small_networks.decision import smallest, thresholds_of_share
-from pyroccam.inference.shrinking.small_networks.relevance import Irrelevance
+from pyroccam.inference.shrinking import compression, decision
+from pyroccam.inference.shrinking.decision import smallest, thresholds_of_share
+from pyroccam.inference.shrinking.relevance import Irrelevance
 from pyroccam.models import priors
 from pyroccam.models.likelihoods.noise import LEAST_ROWS
 from scipy import optimize

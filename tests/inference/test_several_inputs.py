@@ -17,7 +17,7 @@ from pyroccam.data import DataError, Dataset
 from pyroccam.inference.cutting import Mask, cut, groups, masked
 from pyroccam.inference.files.exporting import FORMS, export
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
+from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.models.feeding import feed
 from several import Pair, Reader, logits, of, pictured, texts
 from torch import nn

@@ -17,7 +17,7 @@ from pyroccam.inference.posterior import depth as depth_module
 from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.posteriors import posterior_of
-from pyroccam.inference.shrinking.small_networks.depth import settled
+from pyroccam.inference.shrinking.depth import settled
 from pyroccam.models import priors
 from scipy.stats import norm
 from stacks import odd_stack

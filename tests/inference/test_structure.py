@@ -7,7 +7,7 @@ from pyroccam import inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import total_variation
 from pyroccam.inference.posterior.depth import DepthStructure, choose_depth, rounded_mean
-from pyroccam.inference.shrinking.small_networks.depth import kept_depth_probs
+from pyroccam.inference.shrinking.depth import kept_depth_probs
 from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from torch import nn
 

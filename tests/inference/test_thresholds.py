@@ -4,8 +4,8 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.shrinking.small_networks import thresholds
-from pyroccam.inference.shrinking.small_networks.relevance import irrelevance
+from pyroccam.inference.shrinking import thresholds
+from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.models import priors
 from random_weights import small_net, table
 

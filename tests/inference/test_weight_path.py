@@ -15,7 +15,7 @@ from pyroccam.data import load
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Bytes, Milliseconds
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.shrinking.small_networks import weight_path
+from pyroccam.inference.shrinking import weight_path
 from several import Pair, of, pictured
 from torch import nn
 

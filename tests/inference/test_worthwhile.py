@@ -11,8 +11,8 @@ import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.depth import EQUAL
-from pyroccam.inference.shrinking.small_networks import depth
-from pyroccam.inference.shrinking.small_networks.depth import settled, worthwhile
+from pyroccam.inference.shrinking import depth
+from pyroccam.inference.shrinking.depth import settled, worthwhile
 from pyroccam.models import priors
 from stacks import Residual, odd_stack
 from torch import nn

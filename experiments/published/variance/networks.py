@@ -17,7 +17,7 @@ from typing import Any
 
 from pyroccam.cli.runs.execution import Outcome
 from pyroccam.inference.elbo.full_data import evidence
-from pyroccam.inference.shrinking.small_networks.variance_network import mean_costs
+from pyroccam.inference.shrinking.variance_network import mean_costs
 
 from ..compression import short
 from ..markdown import column, header, plus_minus, read_all, row

@@ -16,8 +16,8 @@ from typing import Annotated
 
 import torch
 import typer
-from pyroccam.inference.training.fitting import pick_device
 from pyroccam.inference.storage.checkpoint import write_json
+from pyroccam.inference.training.fitting import pick_device
 from rich.console import Console
 
 from .cache import empty_cache

@@ -1,1 +1,15 @@
 """The application: command line, table of methods, runs in folders and their pages."""
+
+from typing import TYPE_CHECKING
+
+from ..data import lazy_names
+
+if TYPE_CHECKING:
+    from .boundary import BUSY, CTRL_C, STOPPED, App, place_in_own_code
+    from .console import Part, PlainConsole
+    from .diagnosis import diagnose_run, print_findings
+    from .places import need_file, need_folder, new_folder
+    from .run_figures import FORMATS, draw, draw_compressed, draw_depth, draw_repeats, draw_trade
+    from .streams import prepare
+
+__getattr__, __dir__ = lazy_names(__name__)

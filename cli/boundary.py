@@ -145,9 +145,9 @@ def told(error: BaseException) -> tuple[list[Part], int]:
     if type(error) is KeyboardInterrupt:
         how = " What is in the folder of the run goes on with --resume."
         return [("Stopped.", "yellow"), how], STOPPED
-    from ..data.errors import PyroccamError  # with it comes torch, which help can do without
-    from ..inference.storage.lock import FolderInUse
-    from ..inference.training.trainer import Interrupted
+    from ..data import PyroccamError  # with it comes torch, which help can do without
+    from ..inference.storage import FolderInUse
+    from ..inference.training import Interrupted
 
     if isinstance(error, Interrupted):
         how = " Go on by the same command with --resume, and --out with the folder of the run."

@@ -9,14 +9,12 @@ from typing import Any
 from rich.table import Table
 
 from ..inference import figures
-from ..inference.arviz import adapter as arviz_adapter
-from ..inference.diagnostics import diagnose
-from ..inference.diagnostics.finding import Finding
-from ..inference.storage.checkpoint import versions, write_json
-from ..inference.storage.lock import refuse_links
+from ..inference.arviz import write
+from ..inference.diagnostics import Finding, diagnose
+from ..inference.storage import refuse_links, versions, write_json
 from .console import PlainConsole, styled
-from .pages.catalogue import DIAGNOSIS, slug
-from .runs.loading import load_fit
+from .pages import DIAGNOSIS, slug
+from .runs import load_fit
 
 __all__ = ["POSTERIOR", "diagnose_run", "print_findings", "runs_of"]
 
@@ -50,7 +48,7 @@ def diagnose_run(
     fits = [load_fit(one, device, **opening) for one in folders]
     found = diagnose(fits, draws=draws, rows=rows)
     posterior = fits[0].to_arviz(DRAWS, rows=ROWS)
-    written = [arviz_adapter.write(posterior, folders[0] / POSTERIOR)]
+    written = [write(posterior, folders[0] / POSTERIOR)]
     for one in found:
         if one.figure is not None:
             path = folder / "figures" / f"{DIAGNOSIS}{slug(one.name)}"

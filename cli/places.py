@@ -6,7 +6,7 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
-from ..data.errors import PyroccamError
+from ..data import PyroccamError
 
 __all__ = ["need_file", "need_folder", "new_folder"]
 

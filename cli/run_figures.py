@@ -14,15 +14,26 @@ import torch
 from matplotlib.figure import Figure
 
 from ..inference import figures
-from ..inference.training.result import Fit
-from ..inference.shrinking.small import Small
-from ..inference.posterior.bands import Bands, mixture_bands
-from ..inference.posterior.metrics import Reliability, reliability
-from ..inference.posterior.predict import nll_of_rows, outputs_by_depth, streamed
-from ..inference.shrinking.depth import at_depth
-from ..inference.shrinking.intervals import scale_intervals
-from ..inference.shrinking.inventory import bytes_by_part, input_use, left_of, remains
-from ..inference.shrinking.relevance import of_groups
+from ..inference.posterior import (
+    Bands,
+    Reliability,
+    mixture_bands,
+    nll_of_rows,
+    outputs_by_depth,
+    reliability,
+    streamed,
+)
+from ..inference.shrinking import (
+    Small,
+    at_depth,
+    bytes_by_part,
+    input_use,
+    left_of,
+    of_groups,
+    remains,
+    scale_intervals,
+)
+from ..inference.training import Fit
 
 __all__ = [
     "FORMATS",

@@ -5,13 +5,61 @@ from typing import TYPE_CHECKING
 from .door import lazy_names
 
 if TYPE_CHECKING:
+    from .checks import (
+        as_tensor,
+        check_finite,
+        check_inputs,
+        check_numeric,
+        check_pair,
+        named,
+        refuse_masked,
+        rows_without,
+        with_channel,
+    )
     from .dataset import Dataset
-    from .errors import DataError, DataWarning, PyroccamError
-    from .registry import available, load
+    from .door import lazy_names
+    from .errors import (
+        DataError,
+        DataWarning,
+        NetworkError,
+        PyroccamError,
+        TooLarge,
+        listed,
+        shown,
+    )
+    from .fields import Fields, Several, are_several
+    from .fingerprints import add_rows, fingerprint, known_rows
+    from .labels import check_labels, count_classes, number_names
+    from .limits import allowing, ask
+    from .marginal import Marginal
+    from .numbering import numbered
+    from .own_code import OwnFiles, attribute
+    from .ranges import (
+        AtLeastTwo,
+        Between,
+        Count,
+        Finite,
+        Fraction,
+        NotNegative,
+        Options,
+        Positive,
+        Seed,
+        Share,
+        ShareOrZero,
+        Whole,
+        check,
+        checked,
+        nearest,
+    )
+    from .raw import keep_raw
+    from .registry import available, is_code, is_own, load, options_of
+    from .roots import read_bytes, reading, resolve_root
     from .rows import far_off, new_rows
-    from .sets.toys import spirals
-    from .streaming.making import stream
-    from .streaming.writing import write_rows
+    from .sets import spirals
+    from .splits import Scaling, along, carve, constant_as_one, generator, pick, standardise
+    from .streaming import stream, write_rows
+    from .tasks import Task, check_amounts, decide_task
+    from .weighting import check_weights, of_classes, scaled
 
 __all__ = [
     "DataError",

@@ -18,11 +18,8 @@ from .errors import DataError, listed
 from .own_code import absolute_name, attribute, is_function_name, looked_for_beside, split_name
 from .ranges import Seed, checked
 from .roots import refuse_no_file
-from .sets.embedded import load_digits
-from .sets.images import load_images
-from .sets.toys import load_spirals, load_wiggle
-from .sets.uci import UCI_ALIASES, load_uci
-from .streaming.named import FORMS, is_streamable, load_stream
+from .sets import UCI_ALIASES, load_digits, load_images, load_spirals, load_uci, load_wiggle
+from .streaming import FORMS, is_streamable, load_stream
 from .tables import load_csv, load_npz
 from .tasks import Task
 

@@ -15,8 +15,7 @@ from .dataset import Dataset
 from .errors import DataError, listed
 from .fields import gathered, keys_of
 from .fingerprints import fingerprint
-from .formats.archives import open_archive
-from .formats.csv_text import encoded, numbers, read_table, selected
+from .formats import encoded, numbers, open_archive, read_table, selected
 from .labels import are_names, check_labels, number_names
 from .limits import ask
 from .numbering import numbered
@@ -24,8 +23,7 @@ from .ranges import checked
 from .raw import keeping_raw
 from .registry import find, is_code, load
 from .splits import standardise
-from .streaming.named import reader_of_path
-from .streaming.pairs import Columns
+from .streaming import Columns, reader_of_path
 from .tasks import check_amounts
 
 __all__ = ["far_off", "new_rows"]

@@ -16,12 +16,11 @@ from .checks import Missing, as_tensor, check_finite, named, refuse_rows, rows_w
 from .dataset import Dataset
 from .errors import DataError, listed, shown
 from .fields import gathered, keys_of
-from .formats.archives import open_archive
-from .formats.csv_text import as_numbers, encoded, numbers, read_table, selected
+from .formats import as_numbers, encoded, numbers, open_archive, read_table, selected
 from .numbering import numbered
 from .ranges import Seed, Share, ShareOrZero, checked
 from .splits import carve
-from .streaming.pairs import Columns
+from .streaming import Columns
 from .tasks import Task, decide_task
 
 if TYPE_CHECKING:

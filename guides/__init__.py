@@ -1,15 +1,20 @@
 """Posterior families: one file for each."""
 
-from .base import Guide, NetworkGuide, Schedule, Traits
-from .conditional import Conditional
-from .depth import CategoricalDepth, DepthGuide, Deterministic, Marginal
-from .dropout import VariationalDropout
-from .edges import StructureFamily
-from .mean_field import MeanField
-from .mean_kl import MeanKL
-from .parsing import parse
-from .points import Book, Delta, Mask, Points, Switch, WholeSteps
-from .zero_mean import ZeroMean
+from typing import TYPE_CHECKING
+
+from ..data import lazy_names
+
+if TYPE_CHECKING:
+    from .base import Guide, NetworkGuide, Schedule, Traits, sums_out
+    from .conditional import Conditional
+    from .depth import CategoricalDepth, DepthGuide, Deterministic, Marginal
+    from .dropout import VariationalDropout
+    from .edges import StructureFamily
+    from .mean_field import MeanField
+    from .mean_kl import MeanKL
+    from .parsing import parse
+    from .points import Book, Delta, Mask, Points, Switch, WholeSteps
+    from .zero_mean import ZeroMean
 
 __all__ = [
     "Book",
@@ -34,3 +39,5 @@ __all__ = [
     "ZeroMean",
     "parse",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

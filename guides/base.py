@@ -14,15 +14,11 @@ from typing import Any, ClassVar, Protocol, Self
 import pyro
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
-from ..models.base import Model
-from ..models.bayesian import BayesianNetwork
-from ..models.contexts import Weighing
-from ..models.distributions.temperature import Temperature
-from ..models.layers.bayesian_layer import BayesianLayer
-from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
-from ..models.parameters import LocalModule
-from ..models.priors.base import Latent
+from ..data import PyroccamError
+from ..models import BayesianNetwork, LocalModule, Model, Weighing
+from ..models.distributions import Temperature
+from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models.priors import Latent
 from .edges import EdgeFactor, StructureFamily
 from .factors import Factor
 

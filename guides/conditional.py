@@ -13,13 +13,9 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
-from ..data.ranges import Between, Positive, checked
-from ..models.base import Model
-from ..models.checks import unknown_name
-from ..models.contexts import Weighing
-from ..models.distributions.temperature import lend
-from ..models.hyperparameters import Number, Numbering
+from ..data import Between, Positive, PyroccamError, checked
+from ..models import Model, Number, Numbering, Weighing, unknown_name
+from ..models.distributions import lend
 from .base import (
     Guide,
     KLSettings,

@@ -9,11 +9,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
-from ..data.ranges import Between
-from ..models.base import Model
-from ..models.learnt_depth import LearntDepth
-from ..models.plain_network import PlainNetwork
+from ..data import Between, PyroccamError
+from ..models import LearntDepth, Model, PlainNetwork
 from .base import Guide, KLSettings, Schedule, Traits, remember
 from .edges import Start
 

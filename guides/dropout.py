@@ -8,12 +8,10 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
-from ..data.ranges import Finite, Positive
-from ..models.bayesian import BayesianNetwork
-from ..models.layers.bayesian_layer import BayesianLayer
-from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
-from ..models.priors.base import Latent
+from ..data import Finite, Positive, PyroccamError
+from ..models import BayesianNetwork
+from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models.priors import Latent
 from .base import NetworkGuide, Words
 from .edges import StructureFamily
 from .factors import Factor, GaussianFactor

@@ -12,16 +12,17 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
-from ..data.ranges import Between, Options
-from ..models.checks import kinds, unknown_name
-from ..models.distributions.relaxed import (
+from ..data import Between, Options, PyroccamError
+from ..models import kinds, unknown_name
+from ..models.distributions import (
     ExpDirichlet,
     ExpRelaxedCategorical,
+    LearntTemperature,
     LogitRelaxedBernoulli,
+    Temperature,
+    lend,
 )
-from ..models.distributions.temperature import LearntTemperature, Temperature, lend
-from ..models.priors.structure import EdgePrior
+from ..models.priors import EdgePrior
 from .factors import Factor
 
 __all__ = ["EdgeFactor", "StructureFamily"]

@@ -10,10 +10,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
-from ..models.distributions.relaxed import RelaxedGate
-from ..models.distributions.wrapped import base
-from ..models.priors.base import LayerPrior
+from ..data import PyroccamError
+from ..models.distributions import RelaxedGate, base
+from ..models.priors import LayerPrior
 
 __all__ = ["BandFactor", "Evidence", "Factor", "GateFactor", "GaussianFactor", "NormalFactor"]
 

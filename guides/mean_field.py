@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from ..data.errors import PyroccamError
-from ..data.ranges import Positive
-from ..models.bayesian import BayesianNetwork
-from ..models.distributions.wrapped import base
-from ..models.layers.bayesian_layer import BayesianLayer
-from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
-from ..models.priors.base import Latent
+from ..data import Positive, PyroccamError
+from ..models import BayesianNetwork
+from ..models.distributions import base
+from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models.priors import Latent
 from .base import NetworkGuide, Words
 from .edges import StructureFamily
 from .factors import BandFactor, Factor, GateFactor, NormalFactor

@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from ..data.errors import PyroccamError
-from ..models.bayesian import BayesianNetwork
-from ..models.checks import kinds, unknown_name
+from ..data import PyroccamError
+from ..models import BayesianNetwork, kinds, unknown_name
 from .base import NetworkGuide
 
 __all__ = ["parse", "words"]

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from ..data.errors import PyroccamError
-from ..data.ranges import Finite, NotNegative, Options, Whole, nearest
-from ..models.bayesian import BayesianNetwork
-from ..models.distributions.blurred import BlurredLogistics, RoundedPoint
-from ..models.distributions.wrapped import base
-from ..models.layers.bayesian_layer import BayesianLayer
-from ..models.layers.bayesian_layer import power as powered
-from ..models.priors.base import Latent
+from ..data import Finite, NotNegative, Options, PyroccamError, Whole, nearest
+from ..models import BayesianNetwork
+from ..models.distributions import BlurredLogistics, RoundedPoint, base
+from ..models.layers import BayesianLayer
+from ..models.layers import power as powered
+from ..models.priors import Latent
 from .base import NetworkGuide, Words
 from .edges import StructureFamily
 from .factors import Factor

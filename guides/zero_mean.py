@@ -10,14 +10,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
-from ..data.ranges import Positive
-from ..models.bayesian import BayesianNetwork
-from ..models.checks import unknown_name
-from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
-from ..models.layers.bayesian_layer import BayesianLayer
-from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
-from ..models.priors.base import Latent
+from ..data import Positive, PyroccamError
+from ..models import BayesianNetwork, unknown_name
+from ..models.distributions import CentredNormal, CentredUniform, Rademacher
+from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models.priors import Latent
 from .base import NetworkGuide, Traits, Words
 from .edges import StructureFamily
 from .factors import Evidence, Factor, GaussianFactor

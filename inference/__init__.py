@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..data.door import lazy_names
+from ..data import lazy_names
 
 if TYPE_CHECKING:
     from . import (
@@ -12,38 +12,47 @@ if TYPE_CHECKING:
         distributed,
         elbo,
         figures,
+        files,
         marginal_likelihood,
-        files as packing,
         posterior,
-        shrinking as pruning,
+        rounding,
         selection,
+        shrinking,
     )
-    from .diagnostics.comparison import side_by_side, swap
-    from .draws.options import Draw
-    from .elbo.estimator import EnumMeanFieldELBO
-    from .training.fitting import fit, fit_repeats
-    from .training.result import Fit, Repeats
-    from .marginal_likelihood.estimators import evidence
-    from .marginal_likelihood.message import description_length
-    from .shrinking.small import Small
-    from .shrinking.narrowing import narrow
-    from .shrinking.options import (
+    from .diagnostics import side_by_side, swap
+    from .draws import Draw
+    from .elbo import EnumMeanFieldELBO
+    from .marginal_likelihood import description_length, evidence
+    from .selection import select
+    from .shrinking import (
+        Bytes,
         ByValidation,
         Codebook,
         Digits,
+        Milliseconds,
         Noise,
         Search,
+        Small,
         Steps,
         Thresholds,
         Valley,
+        load,
+        narrow,
+        path,
+        shrink,
     )
-    from .selection.bilevel import select
-    from .shrinking.weight_path import Bytes, Milliseconds, path
-    from .shrinking.small_networks import load, shrink
-    from .storage.checkpoint import CheckpointError
-    from .training.settings import Settings
-    from .training.step import CompileFallback, TrainingStep
-    from .training.trainer import Interrupted, NonFiniteLoss
+    from .storage import CheckpointError
+    from .training import (
+        CompileFallback,
+        Fit,
+        Interrupted,
+        NonFiniteLoss,
+        Repeats,
+        Settings,
+        TrainingStep,
+        fit,
+        fit_repeats,
+    )
 
 __all__ = [
     "ByValidation",
@@ -75,18 +84,19 @@ __all__ = [
     "elbo",
     "evidence",
     "figures",
+    "files",
     "fit",
     "fit_repeats",
     "load",
     "marginal_likelihood",
     "narrow",
-    "packing",
     "path",
     "posterior",
-    "pruning",
+    "rounding",
     "select",
     "selection",
     "shrink",
+    "shrinking",
     "side_by_side",
     "swap",
 ]

@@ -1,27 +1,50 @@
 """Networks, priors, likelihoods and the Pyro models made of them."""
 
-from . import networks, priors
-from .bayesian import BayesianNetwork
-from .bayesian_stack import BayesianStack
-from .distributions.temperature import Annealed
-from .layers.local_reparameterisation import LocalReparameterization
-from .learnt_depth import LearntDepth
-from .likelihoods import (
-    Classification,
-    Heteroscedastic,
-    Likelihood,
-    MultiLabel,
-    NegativeBinomial,
-    Ordinal,
-    Poisson,
-    Regression,
-    StudentT,
-)
-from .networks.stack import DepthStack
-from .networks.structure_graph import StructureGraph
-from .plain_network import PlainNetwork
-from .priors.scaling import Floored, NonCentred
-from .structured import StructuredNetwork
+from typing import TYPE_CHECKING
+
+from ..data import lazy_names
+
+if TYPE_CHECKING:
+    from . import networks, priors
+    from .base import Model, anneal, likelihood_of, priors_of
+    from .bayesian import BayesianNetwork
+    from .bayesian_stack import BayesianStack
+    from .checks import as_number, kinds, shown, suggestion, unknown_name
+    from .contexts import Weighing, dropping, evaluating, local_parameters, plain_kernels, seeded
+    from .distributions import Annealed
+    from .feeding import (
+        Fields,
+        arguments,
+        feed_like,
+        fields_of,
+        give,
+        given,
+        has_other_hooks,
+        mark,
+        outputs_taken,
+        unfed,
+    )
+    from .hyperparameters import Number, Numbering
+    from .inputs import changed, give_copies
+    from .layers import LocalReparameterization
+    from .learnt_depth import LearntDepth, log_likelihood_by_depth
+    from .likelihoods import (
+        Classification,
+        Heteroscedastic,
+        Likelihood,
+        MultiLabel,
+        NegativeBinomial,
+        Ordinal,
+        Poisson,
+        Regression,
+        StudentT,
+    )
+    from .networks import DepthStack, StructureGraph
+    from .parameters import LocalModule, asking, refuse_without_values
+    from .plain_network import PlainNetwork
+    from .priors import Floored, NonCentred
+    from .structured import StructuredNetwork
+    from .threads import fitting, give_way, turn
 
 __all__ = [
     "Annealed",
@@ -47,3 +70,5 @@ __all__ = [
     "networks",
     "priors",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
+from ..data import PyroccamError
 from .contexts import Counting
-from .distributions.wrapped import Weighted
+from .distributions import Weighted
 from .likelihoods import Likelihood, TargetSpec
-from .networks.normalisation import with_held_statistics
+from .networks import with_held_statistics
 from .parameters import LocalModule
-from .priors.base import LayerPrior
-from .priors.structure import EdgePrior
+from .priors import EdgePrior, LayerPrior
 
 if TYPE_CHECKING:
     from .hyperparameters import Number
-    from .layers.bayesian_layer import BayesianLayer
+    from .layers import BayesianLayer
 
 __all__ = ["Model", "anneal", "likelihood_of", "priors_of"]
 

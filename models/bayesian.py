@@ -12,12 +12,12 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from ..data.errors import NetworkError, PyroccamError
+from ..data import NetworkError, PyroccamError
 from .base import Model
 from .feeding import feed, feed_like
 from .hyperparameters import Number, numbers_of_weights
-from .layers.bayesian_layer import BayesianLayer
-from .layers.choice import (
+from .layers import (
+    BayesianLayer,
     Chosen,
     choose_layers,
     hooks_of,
@@ -27,11 +27,11 @@ from .layers.choice import (
     refuse_shared,
 )
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
-from .networks.normalisation import hold_statistics
+from .networks import hold_statistics
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
-from .priors.base import WeightPrior
+from .priors import WeightPrior
 from .threads import turn
-from .unpacked.unpacking import copied, folded, unpacked
+from .unpacked import copied, folded, unpacked
 
 __all__ = ["BayesianNetwork"]
 

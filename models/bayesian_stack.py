@@ -11,20 +11,16 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
-from ..data.ranges import NotNegative
+from ..data import NotNegative, PyroccamError
 from .bayesian import BayesianNetwork
 from .contexts import Counting
 from .feeding import refuse_several
 from .hyperparameters import Number, power
-from .layers.choice import Chosen, layers_called
+from .layers import Chosen, layers_called
 from .likelihoods import Likelihood, TargetSpec
-from .networks.stack import DepthStack, at_depth
-from .networks.structure_graph import Gammas
-from .priors.base import WeightPrior
-from .priors.depth import DepthPrior, Powered, Uniform
-from .priors.structure import DepthEdge, EdgePrior
-from .unpacked.unpacking import unwrapped
+from .networks import DepthStack, Gammas, at_depth
+from .priors import DepthEdge, DepthPrior, EdgePrior, Powered, Uniform, WeightPrior
+from .unpacked import unwrapped
 
 __all__ = ["BayesianStack", "Exits"]
 

@@ -9,14 +9,13 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ..data.ranges import nearest
-from ..data.errors import shown
+from ..data import nearest, shown
 
 __all__ = [
     "as_number",
     "kinds",
-    "suggestion",
     "shown",
+    "suggestion",
     "unknown_name",
 ]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
+from ..data import PyroccamError
 
 __all__ = [
     "Fields",

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .contexts import Weighing
-from .layers.bayesian_layer import BayesianLayer
-from .priors.base import WeightPrior
-from .priors.structure import EdgePrior
+from .layers import BayesianLayer
+from .priors import EdgePrior, WeightPrior
 
 __all__ = [
     "Number",

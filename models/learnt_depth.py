@@ -12,17 +12,15 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
+from ..data import PyroccamError
 from .base import Model
 from .feeding import refuse_several
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights, precision
-from .networks import ready as networks
-from .networks.normalisation import hold_statistics
-from .networks.stack import DepthStack, at_depth
+from .networks import NETWORKS, DepthStack, at_depth, hold_statistics
 from .parameters import as_it_began, numbers_of, refuse_without_values
 from .plain_network import PlainNetwork
-from .priors.depth import DepthPrior, Geometric
-from .unpacked.unpacking import copied, unwrapped
+from .priors import DepthPrior, Geometric
+from .unpacked import copied, unwrapped
 
 __all__ = ["LearntDepth", "log_likelihood_by_depth"]
 
@@ -146,7 +144,7 @@ class LearntDepth(Model):
         """Over a ready network, by its name in ``networks.NETWORKS``, with as many outputs as the
         likelihood takes."""
         likelihood = checked(likelihood, data)
-        stack = networks.NETWORKS[network](data.input_shape, likelihood.outputs, **arguments)
+        stack = NETWORKS[network](data.input_shape, likelihood.outputs, **arguments)
         return cls(stack, data=data, prior=prior, likelihood=likelihood)
 
     @property

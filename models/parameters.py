@@ -17,9 +17,7 @@ from torch.nn.modules.module import register_module_module_registration_hook as 
 from torch.nn.modules.module import register_module_parameter_registration_hook as of_parameters
 from torch.nn.parameter import is_lazy
 
-from ..data.errors import NetworkError, PyroccamError
-from ..data.limits import ask
-from ..data.ranges import checked
+from ..data import NetworkError, PyroccamError, ask, checked
 from .checks import shown
 
 __all__ = [

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from .base import Model
 from .feeding import feed
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
-from .networks.normalisation import hold_statistics
+from .networks import hold_statistics
 from .parameters import refuse_without_values
-from .unpacked.unpacking import copied
+from .unpacked import copied
 
 __all__ = ["PlainNetwork"]
 

@@ -11,20 +11,15 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import PyroccamError
+from ..data import PyroccamError
 from .bayesian import BayesianNetwork
-from .distributions.temperature import Temperature
+from .distributions import Temperature
 from .feeding import refuse_several
 from .hyperparameters import Number, Slot, power, raised
-from .layers.bayesian_layer import BayesianLayer
-from .layers.choice import Chosen
+from .layers import BayesianLayer, Chosen
 from .likelihoods import Likelihood, TargetSpec
-from .networks.discrete import structures
-from .networks.identifiers import distinct
-from .networks.structure_graph import StructureGraph
-from .priors.base import WeightPrior
-from .priors.scaling import Scaling, Share
-from .priors.structure import EdgePrior, StructurePrior
+from .networks import StructureGraph, distinct, structures
+from .priors import EdgePrior, Scaling, Share, StructurePrior, WeightPrior
 
 __all__ = ["StructuredNetwork"]
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..data.errors import PyroccamError
+from ..data import PyroccamError
 
 __all__ = ["Busy", "fitting", "give_way", "turn"]
 

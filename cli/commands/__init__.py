@@ -8,13 +8,13 @@ from .application import app
 
 # In the order in which help lists their commands.
 from . import (  # isort: skip
-    training,  # noqa: F401
-    many,  # noqa: F401
-    lists,  # noqa: F401
-    judging,  # noqa: F401
-    cutting,  # noqa: F401
-    compression,  # noqa: F401
-    handing_on,  # noqa: F401
+    training,
+    many,
+    lists,
+    judging,
+    cutting,
+    compression,
+    handing_on,
 )
 
 __all__ = ["app"]

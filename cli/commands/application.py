@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..boundary import App
-from ..console import PlainConsole
+from .. import App, PlainConsole
 
 __all__ = ["Device", "Moved", "Network", "Root", "Run", "Trust", "app", "console", "tested"]
 

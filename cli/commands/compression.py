@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ...data.errors import PyroccamError
-from ..places import need_file, need_folder
+from ...data import PyroccamError
+from .. import need_file, need_folder
 from .application import Device, Moved, Network, Run, Trust, app, console, tested
 
 if TYPE_CHECKING:
-    from ...inference.training.result import Fit
-    from ..methods.options import Threshold
-    from ..runs.config import RunConfig
+    from ...inference.training import Fit
+    from ..methods import Threshold
+    from ..runs import RunConfig
 
 __all__ = ["compress", "decompress"]
 
@@ -111,11 +111,8 @@ def compress(
     trust: Trust = False,
 ) -> None:
     """Cut and round the network of a run over random weights; write it into one small file."""
-    from ..methods.weights import file_of
-    from ..runs.config import RunConfig
-    from ..runs.loading import load_fit
-    from ..runs.execution import known_of
-    from ..runs.summary import refuse_unmet
+    from ..methods import file_of
+    from ..runs import RunConfig, known_of, load_fit, refuse_unmet
 
     budget = _given(bytes=bytes_, milliseconds=milliseconds)
     asked = _given(significand=significand, exponent=exponent, values=values, epochs=epochs,
@@ -176,14 +173,18 @@ class _Run:
         self, cut: str | None, nats: float | None, asked: dict[str, Any], out: Path | None
     ) -> None:
         """Write a draw of the posterior of what is left, or of the whole posterior."""
-        from ..methods import weights
+        from ..methods import (
+            DRAW,
+            cut_of,
+            draw_run,
+        )
 
         rule = None
         if asked.get("posterior") != "own":  # sent whole, whatever the run's own rule is
-            rule = weights.cut_of(self.result, *self._cut(cut, nats))
-        target = out or self.folder / weights.DRAW
+            rule = cut_of(self.result, *self._cut(cut, nats))
+        target = out or self.folder / DRAW
         seed = int(self.config.settings["seed"]) % 2**20  # it is sent, and a short one is as good
-        drawn, scores = weights.draw_run(self.result, rule, target, seed=seed, **asked)
+        drawn, scores = draw_run(self.result, rule, target, seed=seed, **asked)
         found = drawn.report
         console.say(
             f"{drawn.bytes:,} bytes, {found.over_kl:.3g} times the KL of the draw; "
@@ -196,36 +197,41 @@ class _Run:
         self, cut: str | None, nats: float | None, code: Any, epochs: int, target: Path
     ) -> None:
         """Write rounded weights; the run's own file again where rules and place are its own."""
-        from ...inference.storage.checkpoint import seal
-        from ..methods import weights
+        from ...inference.storage import seal
+        from ..methods import (
+            FILE,
+            compress_run,
+            cut_of,
+            evaluate,
+            network_of_file,
+            said_of_file,
+        )
 
         folder, result = self.folder, self.result
         cut_at, allowed = self._cut(cut, nats)
-        own = target == folder / weights.FILE and target.is_file()
+        own = target == folder / FILE and target.is_file()
         if own and epochs and cut_at is None:  # another search would find another
-            net = weights.network_of_file(
-                result, target, self.config.options.get("threshold"), allowed
-            )
+            net = network_of_file(result, target, self.config.options.get("threshold"), allowed)
             console.say(
                 f"{target} is the network by the rules of the run already, of "
-                f"{target.stat().st_size:,} bytes; {tested(weights.evaluate(result, net))}"
+                f"{target.stat().st_size:,} bytes; {tested(evaluate(result, net))}"
             )
             return
         searched = cut_at is None and not result.guide.traits.point
-        rule = weights.cut_of(result, cut_at, allowed, epochs)
+        rule = cut_of(result, cut_at, allowed, epochs)
         how = replace(code, epochs=0 if searched else epochs, rest=True)
-        small, written = weights.compress_run(result, rule, target, how)
-        if target == folder / weights.FILE:  # the run's own, made again
+        small, written = compress_run(result, rule, target, how)
+        if target == folder / FILE:  # the run's own, made again
             seal(folder)
         console.say(str(small.report))
-        for sentence in (*weights.said_of_file(written), tested(written["test"])):
+        for sentence in (*said_of_file(written), tested(written["test"])):
             console.say(sentence)
         console.say("Written to ", (str(target), "bold"))
 
     def _cut(self, cut: str | None, nats: float | None) -> tuple[Threshold | None, float | None]:
         """What is cut, and how much the likelihood may fall for it; the run's own if left out."""
-        from ..methods.options import Threshold, taken
-        from ..runs.config import parse_settings
+        from ..methods import Threshold, taken
+        from ..runs import parse_settings
 
         options = self.config.options
         cut_at: Threshold | None = options.get("threshold") if nats is None else "validation"
@@ -241,8 +247,8 @@ class _Run:
 
     def epochs(self) -> int:
         """Epochs in which the networks are trained on that the cut chooses among."""
-        from ...inference.training.settings import Settings
-        from ..methods.weights import OverWeights
+        from ...inference.training import Settings
+        from ..methods import OverWeights
 
         method, rows = self.config.chosen, self.result.data
         if not isinstance(method, OverWeights) or not len(rows.x_val):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..places import need_folder
+from .. import need_folder
 from .application import Device, Moved, Network, Run, Trust, app, console, tested
 
 __all__ = ["prune"]
@@ -32,11 +32,11 @@ def prune(
     trust: Trust = False,
 ) -> None:
     """Cut the network of a run at its chosen depth, or another, and save it."""
-    from ...inference.cutting.cost import count_parameters
-    from ...inference.posterior.predict import evaluate_pruned
-    from ...inference.shrinking.depth import at_depth
-    from ...inference.files.network_folder import save_folder
-    from ..runs.loading import load_fit
+    from ...inference.cutting import count_parameters
+    from ...inference.files import save_folder
+    from ...inference.posterior import evaluate_pruned
+    from ...inference.shrinking import at_depth
+    from ..runs import load_fit
 
     need_folder(out)
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)

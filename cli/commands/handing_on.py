@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..places import need_file
+from .. import need_file
 from .application import Device, Moved, Network, Run, Trust, app, console
 
 __all__ = ["export"]
@@ -36,12 +36,11 @@ def export(
 ) -> None:  # fmt: skip
     """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
     no pyroccam, and compare what was written with it."""
-    from ...inference.files.exporting import ABOUT, ExportError
-    from ...inference.files.exporting import export as write
-    from ...inference.posterior.predict import validated
-    from ...models.plain.pruned import PrunedNetwork
-    from ..runs.config import RunConfig
-    from ..runs.loading import load_fit
+    from ...inference.files import ABOUT, ExportError
+    from ...inference.files import export as write
+    from ...inference.posterior import validated
+    from ...models.plain import PrunedNetwork
+    from ..runs import RunConfig, load_fit
 
     need_file(out)
     suffixes = {"torch": ".pt2", "onnx": ".onnx"}

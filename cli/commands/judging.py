@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ...data.errors import PyroccamError
-from ..places import need_file
+from ...data import PyroccamError
+from .. import need_file
 from .application import Device, Moved, Network, Run, Trust, app, console
 
 __all__ = ["diagnose", "evaluate", "report"]
@@ -37,9 +37,8 @@ def evaluate(
     """Evaluate the full and the pruned network of a run, on its own or on other data."""
     from rich.table import Table
 
-    from ...inference.storage.checkpoint import versions, write_json
-    from ..runs.loading import load_fit, names_own_data
-    from ..runs.scoring import read_new_rows, score
+    from ...inference.storage import versions, write_json
+    from ..runs import load_fit, names_own_data, read_new_rows, score
 
     need_file(out)
     same = data is not None and names_own_data(folder, data)
@@ -83,7 +82,7 @@ def diagnose(
 ) -> None:
     """Say in plain words whether the posterior of a run can be trusted, and for what; of repeats,
     whether they agree. Writes diagnostics.json, figures, and posterior.nc for ArviZ."""
-    from ..diagnosis import diagnose_run, print_findings
+    from .. import diagnose_run, print_findings
 
     opening: dict[str, Any] = {"network": network, "trust": trust, "data_root": data_root}
     found, written = diagnose_run(folder, device, draws=draws, rows=rows, **opening)
@@ -103,9 +102,9 @@ def report(
 ) -> None:
     """Write one page on a run, or on several side by side: summary, metrics, figures, diagnostics,
     settings. It holds everything itself and opens in any browser, offline."""
-    from ...inference.storage.whole import write_whole
+    from ...inference.storage import write_whole
     from ..pages import report as report_page
-    from ..sweeps.results import finished_cells
+    from ..sweeps import finished_cells
 
     if out.suffix not in (".html", ".htm"):
         raise PyroccamError(f"--out {out}: expected a file name that ends in .html.")

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..boundary import STOPPED
-from ..places import need_folder
+from .. import STOPPED, need_folder
 from .application import Device, Root, app, console
 
 __all__ = ["sweep"]
@@ -48,9 +47,8 @@ def sweep(
 ) -> None:  # fmt: skip
     """Train many runs, over all combinations of settings. The same command goes on, whoever was
     killed; nothing is trained twice."""
-    from ..runs.config import parse_settings
-    from ..sweeps.driver import run_sweep
-    from ..sweeps.plan import Asked, parse_lists, trials_of
+    from ..runs import parse_settings
+    from ..sweeps import Asked, parse_lists, run_sweep, trials_of
 
     need_folder(out)
     out = out or Path("runs") / f"sweep-{method}-{Path(data).stem[:40]}"

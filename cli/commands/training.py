@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...data.errors import PyroccamError
-from ..boundary import CTRL_C
-from ..console import PlainConsole
-from ..places import need_folder, new_folder
-from ..streams import prepare
+from ...data import PyroccamError
+from .. import CTRL_C, PlainConsole, need_folder, new_folder, prepare
 from .application import Device, Root, app, console
 
 if TYPE_CHECKING:
-    from ..runs.budget import Budget
+    from ..runs import Budget
 
 __all__ = ["fit", "fit_in_process"]
 
@@ -87,16 +84,23 @@ def fit(
     began, given = time.perf_counter(), dict(locals())
     import torch
 
-    from ...inference.distributed import joined
-    from ...inference.distributed.launching import refuse_device
-    from ...inference.training.fitting import pick_device
-    from ...inference.storage.lock import claimed, confirm
+    from ...inference.distributed import joined, refuse_device
+    from ...inference.storage import claimed, confirm
+    from ...inference.training import pick_device
     from ..methods import find
-    from ..runs.budget import Budget, same_length, within
-    from ..runs.config import RunConfig
-    from ..runs.repeats import put_together
-    from ..runs.execution import RunOptions, begun, run, run_repeats
-    from ..runs.summary import print_run, refuse_unmet
+    from ..runs import (
+        Budget,
+        RunConfig,
+        RunOptions,
+        begun,
+        print_run,
+        put_together,
+        refuse_unmet,
+        run,
+        run_repeats,
+        same_length,
+        within,
+    )
 
     if resume and out is None:
         raise PyroccamError("--resume needs --out, the folder of the run to go on with.")
@@ -162,7 +166,7 @@ def fit(
 
 def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None) -> dict[str, Any]:
     """What ``--set`` says, and the options that stand for a setting."""
-    from ..runs.config import parse_settings
+    from ..runs import parse_settings
 
     settings = parse_settings(sets or [])
     for name, value in (("epochs", epochs), ("compile", compiled)):
@@ -183,8 +187,7 @@ def _in_processes(processes: int, arguments: dict[str, Any]) -> None:
     # Ctrl-C waits for the end of imports, and would not be heard while processes are started.
     import torch.distributed.launcher.api  # noqa: F401
 
-    from ...inference.distributed import launch
-    from ...inference.distributed.launching import Ended
+    from ...inference.distributed import Ended, launch
 
     CTRL_C.hear()
     try:

@@ -1,6 +1,31 @@
 """Methods by name: each takes options, makes the pairs of a run, and reports on it in the end."""
 
-from .base import Method
-from .table import METHODS, find
+from typing import TYPE_CHECKING
 
-__all__ = ["METHODS", "Method", "find"]
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from .base import SMALLER, Finished, Method, Pair, Stage
+    from .every_size import PATH
+    from .options import Threshold, taken
+    from .table import METHODS, find
+    from .weights import (
+        DRAW,
+        FILE,
+        OverWeights,
+        compress_run,
+        cut_of,
+        draw_run,
+        evaluate,
+        file_of,
+        network_of_file,
+        said_of_file,
+    )
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "find",
+]
+
+__getattr__, __dir__ = lazy_names(__name__)

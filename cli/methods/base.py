@@ -10,19 +10,13 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from torch import nn
 
-from ...data import Dataset
-from ...data.errors import NetworkError, PyroccamError
-from ...data.own_code import attribute
-from ...guides.base import Guide
-from ...inference.training.result import Fit
-from ...inference.training.numbers import Numbers
-from ...inference.posterior.structures import Structure
-from ...inference.training.settings import Settings
-from ...models.checks import unknown_name
-from ...models.networks import ready as networks
-from ...models.networks.graphs import GRAPHS
-from ...models.networks.plain import PLAIN
-from ..boundary import place_in_own_code
+from ...data import Dataset, NetworkError, PyroccamError, attribute
+from ...guides import Guide
+from ...inference.posterior import Structure
+from ...inference.training import Fit, Numbers, Settings
+from ...models import unknown_name
+from ...models.networks import GRAPHS, NETWORKS, PLAIN
+from .. import place_in_own_code
 from .options import Likelihood, taken
 
 __all__ = [
@@ -250,7 +244,7 @@ class Method(ABC):
     def networks(self) -> dict[str, Callable[..., nn.Module]]:
         """Ready networks that it takes, by name."""
         if self.over == "stack":
-            return dict(networks.NETWORKS)
+            return dict(NETWORKS)
         return PLAIN if self.over == "net" else GRAPHS
 
     def network(self, name: str) -> Callable[..., nn.Module]:

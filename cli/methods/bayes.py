@@ -11,17 +11,12 @@ from typing import Annotated, Any, Literal
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...inference.training.result import Fit
-from ...inference.training.ordinary import RATES
-from ...inference.posterior.draws import DrawnNetwork, Noise
-from ...inference.shrinking.decision import trainings as searched
-from ...inference.shrinking.narrowing import narrow
-from ...inference.shrinking.thresholds import refuse_uncut
-from ...inference.shrinking.weight_sharing import levels_of
-from ...inference.training.settings import Settings
-from ...models.layers.local_reparameterisation import Scales
+from ...data import Dataset, PyroccamError
+from ...inference.posterior import DrawnNetwork, Noise
+from ...inference.shrinking import levels_of, narrow, refuse_uncut
+from ...inference.shrinking import trainings as searched
+from ...inference.training import RATES, Fit, Settings
+from ...models.layers import Scales
 from .base import Pair, Stage, length_in
 from .options import Layers, NotNegative, Part, Rule, Share, Threshold
 from .weights import (

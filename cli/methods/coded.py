@@ -12,9 +12,8 @@ from torch import nn
 
 from ...data import Dataset
 from ...inference import load
-from ...inference.draws.options import CodeWord
-from ...inference.training.result import Fit
-from ...inference.training.settings import Settings
+from ...inference.draws import CodeWord
+from ...inference.training import Fit, Settings
 from .base import Finished
 from .bayes import Bayes
 from .options import Count, Rule, Whole

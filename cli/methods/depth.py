@@ -11,24 +11,22 @@ import torch
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset
-from ...data.ranges import Between
-from ...inference.cutting.cost import compare_speed, count_parameters
-from ...inference.training.result import Fit
-from ...inference.posterior.metrics import poster_ece
-from ...inference.posterior.predict import (
+from ...data import Between, Dataset
+from ...inference.cutting import compare_speed, count_parameters
+from ...inference.files import save_folder
+from ...inference.posterior import (
+    by_parts,
     evaluate_outputs,
     evaluate_pruned,
     mixture_log_probs,
     nll_by_depth,
     outputs_by_depth,
+    poster_ece,
 )
-from ...inference.posterior.scores import by_parts
-from ...inference.shrinking.depth import at_depth, full_network
-from ...inference.files.network_folder import save_folder
-from ...inference.training.settings import Settings
-from ...models.networks.stack import DepthStack
-from ...models.plain.pruned import PrunedNetwork
+from ...inference.shrinking import at_depth, full_network
+from ...inference.training import Fit, Settings
+from ...models.networks import DepthStack
+from ...models.plain import PrunedNetwork
 from .base import Finished, Method, Pair, smaller, timed, told
 
 __all__ = ["AtDepth", "ByGradient", "ClosedForm", "MarginalLikelihood", "metrics_on_test"]

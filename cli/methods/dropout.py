@@ -9,8 +9,8 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
-from ...inference.posterior.draws import Noise
-from ...models.networks.dropout import with_dropout
+from ...inference.posterior import Noise
+from ...models.networks import with_dropout
 from .base import Pair
 from .options import Layers, NotNegative, Share, Threshold
 from .points import FromPoint

@@ -11,19 +11,14 @@ from typing import Annotated, Any
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...inference.cutting.cost import count_parameters
+from ...data import Dataset, PyroccamError
+from ...inference.cutting import count_parameters
 from ...inference.figures import save
-from ...inference.training.result import Fit
-from ...inference.posterior.layers import mean_network
-from ...inference.posterior.posteriors import require
-from ...inference.shrinking.depth import settled
-from ...inference.shrinking.weight_path import Bytes, Milliseconds, PathPoint, path, path_figure
-from ...inference.training.settings import Settings
-from ...models.networks import ready
-from ...models.networks.stack import DepthStack
-from ..run_figures import FORMATS, draw_depth, draw_trade
+from ...inference.posterior import mean_network, require
+from ...inference.shrinking import Bytes, Milliseconds, PathPoint, path, path_figure, settled
+from ...inference.training import Fit, Settings
+from ...models.networks import NETWORKS, DepthStack
+from .. import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair, told
 from .occam import FromNumbers
 from .options import NotNegative, Positive, Rule, Threshold
@@ -76,7 +71,7 @@ class EverySize(FromNumbers):
 
     @property
     def networks(self) -> dict[str, Callable[..., nn.Module]]:
-        return {**super().networks, **ready.NETWORKS}
+        return {**super().networks, **NETWORKS}
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         if not len(data.x_val):
@@ -88,7 +83,7 @@ class EverySize(FromNumbers):
             return super()._model(net, data, prior, **more)
         for one in fields(self):
             if one.name in _OF_STACKS and (value := getattr(self, one.name)) != one.default:
-                known = f"--network {' or '.join(ready.NETWORKS)}"
+                known = f"--network {' or '.join(NETWORKS)}"
                 raise PyroccamError(f"{one.name}={value!r} of a net without a depth", hint=known)
         weights = models.priors.parse_weights(prior)
         return models.BayesianNetwork(net, data, prior=weights, likelihood=self.likelihood)

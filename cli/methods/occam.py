@@ -14,22 +14,15 @@ import torch
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_per_batch
-from ...inference.cutting.surgery import ROWS
-from ...inference.elbo.full_data import evidence
+from ...data import Dataset, PyroccamError
+from ...inference.cutting import ROWS, count_parameters, multiply_adds, seconds_per_batch
+from ...inference.elbo import evidence
 from ...inference.figures import bytes_by_bound, save
-from ...inference.training.result import Fit
-from ...inference.training.ordinary import RATES
-from ...inference.posterior.layers import mean_network
-from ...inference.posterior.posteriors import require
-from ...inference.shrinking.decision import trainings as searched
-from ...inference.shrinking.depth import settled
-from ...inference.shrinking.narrowing import narrow
-from ...inference.shrinking.weight_sharing import levels_of
-from ...inference.training.settings import Settings
-from ..run_figures import FORMATS, draw_depth, draw_trade
+from ...inference.posterior import mean_network, require
+from ...inference.shrinking import levels_of, narrow, settled
+from ...inference.shrinking import trainings as searched
+from ...inference.training import RATES, Fit, Settings
+from .. import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair, Stage, length_in, told
 from .options import NotNegative, Part, Positive, Threshold
 from .weights import FILE, OverWeights, compress_run, cut_of, try_to_cut

@@ -7,8 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, Fraction, NotNegative, Positive, Share, Whole, check
+from ...data import (
+    Between,
+    Count,
+    Fraction,
+    NotNegative,
+    Positive,
+    PyroccamError,
+    Share,
+    Whole,
+    check,
+)
 from ...models.likelihoods import words as likelihoods
 
 __all__ = [

@@ -11,20 +11,17 @@ from typing import Annotated
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...inference.training.result import Fit
-from ...inference.posterior.layers import mean_network
-from ...inference.posterior.posteriors import require
-from ...inference.shrinking.magnitude import (
+from ...data import Dataset, PyroccamError
+from ...inference.posterior import mean_network, require
+from ...inference.shrinking import (
     PerLayer,
+    books,
     by_layer,
     prune_weights,
     share_weights,
     splice_weights,
 )
-from ...inference.shrinking.weight_sharing import books
-from ...inference.training.settings import Settings
+from ...inference.training import Fit, Settings
 from ...models.priors import WeightPrior
 from .base import Pair, Stage
 from .options import Count, Fraction, NotNegative, Positive, Rounds, Rule, Whole

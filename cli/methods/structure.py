@@ -12,20 +12,21 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
-from ...inference.cutting.cost import compare_speed, count_parameters
-from ...inference.cutting.surgery import ROWS
+from ...inference.cutting import ROWS, compare_speed, count_parameters
 from ...inference.figures import save, structure_graph
-from ...inference.training.result import Fit
-from ...inference.posterior.layers import mean_network
-from ...inference.posterior.metrics import mean_spread
-from ...inference.posterior.posteriors import require
-from ...inference.posterior.predict import evaluate_net
-from ...inference.posterior.structures import Choice, EdgeStructure
-from ...inference.shrinking.graph import discretise, random_structures
-from ...inference.files.network_folder import save_folder
-from ...inference.training.settings import Settings
-from ...models.networks.discrete import discretised, structures
-from ..run_figures import FORMATS
+from ...inference.files import save_folder
+from ...inference.posterior import (
+    Choice,
+    EdgeStructure,
+    evaluate_net,
+    mean_network,
+    mean_spread,
+    require,
+)
+from ...inference.shrinking import discretise, random_structures
+from ...inference.training import Fit, Settings
+from ...models.networks import discretised, structures
+from .. import FORMATS
 from .base import Finished, Method, Pair, smaller, timed, told
 from .options import Whole
 

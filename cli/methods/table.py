@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...data.errors import PyroccamError
-from ...models.checks import unknown_name
+from ...data import PyroccamError
+from ...models import unknown_name
 from .base import Method
 from .bayes import Bayes
 from .coded import Coded

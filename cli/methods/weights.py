@@ -13,30 +13,34 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from ...data import Dataset
-from ...data.errors import PyroccamError
+from ...data import Dataset, PyroccamError
 from ...inference import load, shrink
-from ...inference.cutting import cut
-from ...inference.cutting.cost import compare_speed, count_parameters
-from ...inference.draws.options import Draw
-from ...inference.training.result import Fit
-from ...inference.training.numbers import Numbers
-from ...inference.marginal_likelihood.message import description_length
-from ...inference.files.packed import is_described
-from ...inference.shrinking.small import Small
-from ...inference.posterior.draws import Noise
-from ...inference.posterior.layers import mean_network
-from ...inference.posterior.posteriors import require
-from ...inference.posterior.predict import evaluate_net, validated
-from ...inference.shrinking.options import ByValidation, Code, Cut, Digits, Noise as CutByNoise, Search, Thresholds, Valley
-from ...inference.shrinking.compression import Report
-from ...inference.shrinking.decision import at_thresholds
-from ...inference.shrinking.thresholds import by_layer_now
-from ...inference.storage.whole import write_whole
-from ...inference.training.settings import Settings
-from ...models.bayesian import BayesianNetwork
-from ...models.layers.affine import AFFINE
-from ..run_figures import draw_compressed
+from ...inference.cutting import compare_speed, count_parameters, cut
+from ...inference.draws import Draw
+from ...inference.files import is_described
+from ...inference.marginal_likelihood import description_length
+from ...inference.posterior import Noise, evaluate_net, mean_network, require, validated
+from ...inference.shrinking import (
+    ByValidation,
+    Code,
+    Cut,
+    Digits,
+    Report,
+    Search,
+    Small,
+    Thresholds,
+    Valley,
+    at_thresholds,
+    by_layer_now,
+)
+from ...inference.shrinking import (
+    Noise as CutByNoise,
+)
+from ...inference.storage import write_whole
+from ...inference.training import Fit, Numbers, Settings
+from ...models import BayesianNetwork
+from ...models.layers import AFFINE
+from .. import draw_compressed
 from .base import Finished, Method, smaller, timed, told
 from .options import Threshold
 

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ...inference.posterior.depth import DepthStructure
-from ...inference.posterior.structures import EdgeStructure
-from ...inference.shrinking.compression import Report
-from ..methods.base import SMALLER
-from ..methods.every_size import PATH
-from ..runs.tables import METRICS, learnt, networks
+from ...inference.posterior import DepthStructure, EdgeStructure
+from ...inference.shrinking import Report
+from ..methods import PATH, SMALLER
+from ..runs import METRICS, learnt, networks
 from .files import RunFiles
 from .html import Picture
 

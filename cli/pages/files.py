@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from ...inference.diagnostics.finding import Verdict
-from ..methods.table import METHODS
-from ..runs.config import RunConfig
-from ..runs.opening import RunError, check_files, read_json
+from ...inference.diagnostics import Verdict
+from ..methods import METHODS
+from ..runs import RunConfig, RunError, check_files, read_json
 
 __all__ = ["RunFiles", "read_run"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import jinja2
 
-from ...inference.diagnostics.finding import Verdict
-from ..runs.tables import Table
+from ...inference.diagnostics import Verdict
+from ..runs import Table
 from .inlined import inline
 
 __all__ = ["Page", "Picture", "Remark", "Section", "render"]

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from ...data.errors import PyroccamError
-from ...data.limits import ask
-from ...data.roots import reading
+from ...data import PyroccamError, ask, reading
 
 __all__ = ["Inlined", "inline"]
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...data.errors import PyroccamError
-from ..runs.opening import reading
-from ..runs.tables import (
+from ...data import PyroccamError
+from ..runs import (
     METRICS,
     Cell,
     Network,
@@ -18,6 +17,7 @@ from ..runs.tables import (
     cell,
     learnt_tables,
     networks,
+    reading,
     scores,
     whole,
 )

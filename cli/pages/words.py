@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..runs.tables import METRICS, Network, cell, learnt, networks
+from ..runs import METRICS, Network, cell, learnt, networks
 from .files import RunFiles
 from .numbers import listed, training_seconds
 

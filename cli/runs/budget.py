@@ -17,15 +17,20 @@ from typing import Any
 
 import torch
 
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...inference.training.fitting import pick_device
-from ...inference.training.ordinary import EVALUATIONS, RATES, trainer_of
-from ...inference.posterior.layers import mean_network
-from ...inference.training.replicate import Replicate
-from ...inference.training.settings import MOST_STEPS, Settings
-from ...inference.training.trainer import Pace, Trainer
-from ..methods.base import Pair
+from ...data import Dataset, PyroccamError
+from ...inference.posterior import mean_network
+from ...inference.training import (
+    EVALUATIONS,
+    MOST_STEPS,
+    RATES,
+    Pace,
+    Replicate,
+    Settings,
+    Trainer,
+    pick_device,
+    trainer_of,
+)
+from ..methods import Pair
 from .building import build_network, untrained
 from .config import RunConfig
 

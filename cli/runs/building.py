@@ -8,16 +8,12 @@ import math
 import torch
 from torch import nn
 
-from ...data import Dataset
-from ...data.errors import NetworkError, PyroccamError
-from ...inference.training.result import Fit
-from ...inference.training.replicate import Replicate
-from ...inference.training.settings import Settings
+from ...data import Dataset, NetworkError, PyroccamError
+from ...inference.training import Fit, Replicate, Settings
+from ...models import refuse_without_values
 from ...models.likelihoods import checked, precision
-from ...models.parameters import refuse_without_values
-from ..boundary import place_in_own_code
-from ..methods import find
-from ..methods.base import Pair
+from .. import place_in_own_code
+from ..methods import Pair, find
 from .config import RunConfig
 
 __all__ = ["build_network", "untrained"]

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from ... import data as datasets
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...data.registry import options_of
-from ...inference.training.settings import Settings
-from ...models.checks import unknown_name
+from ...data import Dataset, PyroccamError, options_of
+from ...inference.training import Settings
+from ...models import unknown_name
 from ...models.likelihoods import for_data, parse, words
-from ...models.networks.ready import NETWORKS
-from ..methods import Method, find
-from ..methods.base import Stage
+from ...models.networks import NETWORKS
+from ..methods import Method, Stage, find
 from .opening import read_json, reading
 
 __all__ = ["RunConfig", "changed_settings", "parse_settings"]

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...models.feeding import Fields, give, mark
-from ...models.networks import ready as networks
-from ...models.networks.stack import DepthStack
-from ...models.plain.description import DescriptionError, describe, rebuild
-from ...models.plain.vocabulary import MODULES
+from ...models import Fields, give, mark
+from ...models.networks import DepthStack, build
+from ...models.plain import MODULES, DescriptionError, describe, rebuild
 
 __all__ = ["network_of", "words_of"]
 
@@ -59,7 +57,7 @@ def network_of(words: Mapping[str, Any]) -> nn.Module:
     Runs no code but that of known modules.
     """
     if "recipe" in words:
-        return networks.build(words["recipe"])
+        return build(words["recipe"])
     net: nn.Module
     if "net" in words:
         net = rebuild(words["net"])

@@ -13,23 +13,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...guides.base import Guide
-from ...inference.cutting.cost import count_parameters
-from ...inference.diagnostics.trend import convergence
+from ...data import Dataset, PyroccamError
+from ...guides import Guide
+from ...inference.cutting import count_parameters
+from ...inference.diagnostics import convergence
 from ...inference.distributed import apart, joined
-from ...inference.training.doubts import not_arrived
-from ...inference.training.result import Fit
-from ...inference.training.fitting import fit, fit_repeats, pick_device
-from ...inference.training.numbers import NUMBERS, Numbers, as_numbers
-from ...inference.shrinking.thresholds import COSTLY
-from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
-from ...inference.storage.lock import claimed
-from ...inference.training.settings import Settings
-from ..methods import find
-from ..methods.base import Finished, Pair
-from ..run_figures import draw, draw_repeats
+from ...inference.shrinking import COSTLY
+from ...inference.storage import CHECKPOINT, WEIGHTS, claimed, seal, versions, write_json
+from ...inference.training import (
+    NUMBERS,
+    Fit,
+    Numbers,
+    Settings,
+    as_numbers,
+    fit,
+    fit_repeats,
+    not_arrived,
+    pick_device,
+)
+from .. import draw, draw_repeats
+from ..methods import Finished, Pair, find
 from .budget import twice
 from .building import build_network, untrained
 from .config import RunConfig, changed_settings

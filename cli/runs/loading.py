@@ -13,21 +13,16 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...data.registry import is_code, is_own
-from ...inference.training.result import Fit
-from ...inference.training.fitting import pick_device
-from ...inference.posterior.posteriors import posterior_of
-from ...inference.storage.checkpoint import HISTORY, WEIGHTS, read_history
-from ...inference.training.settings import Settings
-from ..methods import find
-from ..methods.base import Pair
+from ...data import Dataset, PyroccamError, is_code, is_own
+from ...inference.posterior import posterior_of
+from ...inference.storage import HISTORY, WEIGHTS, read_history
+from ...inference.training import Fit, Settings, pick_device
+from ..methods import Pair, find
 from .building import build_network
 from .config import RunConfig
 from .described import network_of
-from .opening import RunError, check_files, read_json, reading, refuse_other_data
 from .execution import known_of, pair_of
+from .opening import RunError, check_files, read_json, reading, refuse_other_data
 
 __all__ = ["load_fit", "names_own_data", "was_compressed"]
 

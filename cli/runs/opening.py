@@ -7,13 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...data import DataError, Dataset
-from ...data.errors import PyroccamError
-from ...data.limits import ask
-from ...inference.storage.digests import check_digests
-from ...inference.storage.lock import refuse_links
-from ...models.plain.untrusted import NotJSON, parsed, plain_words
-from ..methods.weights import FILE
+from ...data import DataError, Dataset, PyroccamError, ask
+from ...inference.storage import check_digests, refuse_links
+from ...models.plain import NotJSON, parsed, plain_words
+from ..methods import FILE
 
 __all__ = ["RunError", "check_files", "read_json", "reading", "refuse_other_data"]
 

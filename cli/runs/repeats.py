@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ...inference import Repeats
-from ...inference.posterior.metrics import mean_spread
-from ...inference.posterior.predict import HOWS
-from ...inference.storage.checkpoint import seal, write_json
-from ..console import PlainConsole
+from ...inference.posterior import HOWS, mean_spread
+from ...inference.storage import seal, write_json
+from .. import PlainConsole
 from .config import RunConfig
 from .execution import Outcome
 from .summary import print_repeats

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ... import data as datasets
-from ...data import Dataset
-from ...data.errors import PyroccamError
-from ...inference.training.result import Fit
-from ..console import PlainConsole
-from ..methods import weights
+from ...data import Dataset, PyroccamError
+from ...inference.training import Fit
+from .. import PlainConsole
+from ..methods import FILE, evaluate, network_of_file
 from .config import RunConfig
 from .loading import was_compressed
 from .opening import reading
@@ -47,12 +46,12 @@ def score(
     console: PlainConsole, folder: Path, result: Fit, sets: Mapping[str, Dataset], split: str
 ) -> dict[str, Any]:
     """Metrics of every network of a run, by its name."""
-    config, path, small = RunConfig.read(folder), folder / weights.FILE, None
+    config, path, small = RunConfig.read(folder), folder / FILE, None
     if path.exists():
         rule = (config.options.get(name) for name in ("threshold", "tolerance"))
-        small = weights.network_of_file(result, path, *rule)
+        small = network_of_file(result, path, *rule)
     elif was_compressed(folder):
-        console.say(("Beware: ", "yellow"), f"{weights.FILE} of the run is gone, and not scored.")
+        console.say(("Beware: ", "yellow"), f"{FILE} of the run is gone, and not scored.")
     found: dict[str, Any] = {}
     own = result.data
     for added, result.data in sets.items():
@@ -62,7 +61,7 @@ def score(
         if small is not None:
             # It may be the file of another run, and torch.fx prints where a network fails.
             with reading(path), redirect_stderr(None):
-                scores["compressed"] = weights.evaluate(result, small, split, own)
+                scores["compressed"] = evaluate(result, small, split, own)
         found |= {f"{name}{added}": metrics for name, metrics in scores.items()}
     if not found:
         raise PyroccamError(f"--split {split}, and no such rows in {own!r}")

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table as Printed
 
-from ...data.errors import PyroccamError
-from ..console import PlainConsole
+from ...data import PyroccamError
+from .. import PlainConsole
 from .tables import Table, learnt, learnt_tables, scores
 
 __all__ = ["print_repeats", "print_run", "refuse_unmet"]

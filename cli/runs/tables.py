@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...inference.posterior.metrics import mean_spread
-from ...inference.posterior.predict import DRAWS
+from ...inference.posterior import DRAWS, mean_spread
 
 __all__ = [
     "METRICS",

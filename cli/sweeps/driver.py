@@ -13,12 +13,11 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ...data.errors import PyroccamError
-from ...inference.storage.lock import refuse_links
-from ...inference.training.terminal import StopSignal
-from ..console import Part, PlainConsole
-from ..runs.opening import read_json
-from ..runs.tables import METRICS
+from ...data import PyroccamError
+from ...inference.storage import refuse_links
+from ...inference.training import StopSignal
+from .. import Part, PlainConsole
+from ..runs import METRICS, read_json
 from .plan import Trial, cells_of
 from .pool import Pool, slots_of
 from .results import RESULTS, numbers_of, table, write_results

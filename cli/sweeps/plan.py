@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Options
-from ..runs.budget import Budget
-from ..runs.config import RunConfig, parse_settings
+from ...data import Options, PyroccamError
+from ..runs import Budget, RunConfig, parse_settings
 
 __all__ = ["Asked", "Trial", "cells_of", "parse_lists", "trials_of"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ...inference.storage.lock import LOCK
-from ..boundary import BUSY, STOPPED
+from ...inference.storage import LOCK
+from .. import BUSY, STOPPED
 from .plan import Trial
 from .results import unmet
 

@@ -12,13 +12,10 @@ from typing import Any
 from filelock import FileLock
 from rich.table import Column, Table
 
-from ...data.errors import PyroccamError
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import seal, write_json
-from ...inference.storage.whole import write_whole
-from ..runs.opening import read_json
-from ..runs.repeats import spread_of
-from ..runs.tables import METRICS
+from ...data import PyroccamError
+from ...inference.posterior import mean_spread
+from ...inference.storage import seal, write_json, write_whole
+from ..runs import METRICS, read_json, spread_of
 from .plan import Trial, cells_of
 
 __all__ = ["RESULTS", "finished_cells", "numbers_of", "table", "unmet", "write_results"]

@@ -13,10 +13,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from ..checks import check_numeric
-from ..errors import DataError, listed
-from ..limits import ask
-from ..roots import reading
+from .. import DataError, ask, check_numeric, listed, reading
 
 __all__ = ["Archive", "open_archive"]
 

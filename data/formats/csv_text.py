@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import rows_without
-from ..errors import DataError, listed, shown
-from ..limits import ask
-from ..roots import read_bytes, reading
+from .. import DataError, ask, listed, read_bytes, reading, rows_without, shown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError
-from ..roots import read_bytes
+from .. import DataError, read_bytes
 
 __all__ = ["find_idx", "read_idx"]
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from ..errors import DataError
-from ..limits import ask
-from ..roots import reading
+from .. import DataError, ask, reading
 
 __all__ = ["MOST", "Images", "is_image_folder"]
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..dataset import Dataset
-from ..ranges import Seed, Share, ShareOrZero, checked
-from ..splits import carve
+from .. import Dataset, Seed, Share, ShareOrZero, carve, checked
 
 __all__ = ["load_digits"]
 

@@ -13,14 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_pair
-from ..dataset import Dataset
-from ..errors import DataError
-from ..formats.idx import find_idx, read_idx
-from ..labels import check_labels
-from ..ranges import AtLeastTwo, Count, Seed, ShareOrZero, checked
-from ..roots import reading, resolve_root
-from ..splits import generator, pick
+from .. import (
+    AtLeastTwo,
+    Count,
+    DataError,
+    Dataset,
+    Seed,
+    ShareOrZero,
+    check_labels,
+    check_pair,
+    checked,
+    generator,
+    pick,
+    reading,
+    resolve_root,
+)
+from ..formats import find_idx, read_idx
 
 __all__ = ["Images", "image_set", "load_images"]
 

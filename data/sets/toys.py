@@ -9,10 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..dataset import Dataset
-from ..errors import DataError
-from ..limits import ask
-from ..ranges import AtLeastTwo, Count, Finite, Seed, Share, ShareOrZero, checked
+from .. import AtLeastTwo, Count, DataError, Dataset, Finite, Seed, Share, ShareOrZero, ask, checked
 
 __all__ = ["first_train", "load_spirals", "load_wiggle", "spirals", "wiggle"]
 

@@ -10,11 +10,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..checks import check_finite
-from ..dataset import Dataset
-from ..errors import DataError
-from ..ranges import Seed, ShareOrZero, Whole, checked
-from ..roots import read_bytes, reading, resolve_root
+from .. import (
+    DataError,
+    Dataset,
+    Seed,
+    ShareOrZero,
+    Whole,
+    check_finite,
+    checked,
+    read_bytes,
+    reading,
+    resolve_root,
+)
 
 __all__ = ["UCI_ALIASES", "load_uci"]
 

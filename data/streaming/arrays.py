@@ -11,10 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_numeric
-from ..errors import DataError
-from ..limits import ask
-from ..roots import reading
+from .. import DataError, ask, check_numeric, reading
 from .shuffle import Places, edges_of
 
 __all__ = ["Arrays", "is_array_folder"]

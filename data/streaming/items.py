@@ -7,8 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ..checks import refuse_masked
-from ..errors import DataError
+from .. import DataError, refuse_masked
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Places, edges_of
 

@@ -11,25 +11,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import (
+from .. import (
+    AtLeastTwo,
+    Between,
+    Count,
+    DataError,
+    Dataset,
+    Scaling,
+    Seed,
+    ShareOrZero,
+    Task,
+    Whole,
+    are_several,
     as_tensor,
+    ask,
+    check,
+    check_amounts,
     check_inputs,
+    check_labels,
     check_pair,
+    check_weights,
+    checked,
+    decide_task,
+    fingerprint,
+    generator,
+    keep_raw,
     named,
+    numbered,
+    standardise,
     with_channel,
 )
-from ..dataset import Dataset
-from ..errors import DataError
-from ..fields import are_several
-from ..fingerprints import fingerprint
-from ..labels import check_labels
-from ..limits import ask
-from ..numbering import numbered
-from ..ranges import AtLeastTwo, Between, Count, Seed, ShareOrZero, Whole, check, checked
-from ..raw import keep_raw
-from ..splits import Scaling, generator, standardise
-from ..tasks import Task, check_amounts, decide_task
-from ..weighting import check_weights
 from .arrays import Arrays, is_array_folder
 from .items import Items
 from .pairs import Columns, Form

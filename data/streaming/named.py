@@ -7,11 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from ..dataset import Dataset
-from ..errors import DataError, listed, shown
-from ..formats.image_folders import MOST, Images, is_image_folder
-from ..ranges import AtLeastTwo, Between, Count, Seed, ShareOrZero, Whole, checked
-from ..tasks import Task
+from .. import (
+    AtLeastTwo,
+    Between,
+    Count,
+    DataError,
+    Dataset,
+    Seed,
+    ShareOrZero,
+    Task,
+    Whole,
+    checked,
+    listed,
+    shown,
+)
+from ..formats import MOST, Images, is_image_folder
 from .arrays import is_array_folder
 from .making import reader_of, stream
 from .placed import Reader

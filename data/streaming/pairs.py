@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import as_tensor, named
-from ..errors import DataError, listed
-from ..fields import Fields, are_several
+from .. import DataError, Fields, are_several, as_tensor, listed, named
 
 __all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]
 

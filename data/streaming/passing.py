@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..errors import DataError
-from ..splits import generator
+from .. import DataError, generator
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Chunk, Places, cut, edges_of
 

@@ -13,10 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from ..errors import DataError
-from ..fields import Fields
-from ..own_code import OwnFiles
-from ..splits import generator
+from .. import DataError, Fields, OwnFiles, generator
 from .pairs import Form
 from .shuffle import Chunk, Places, Shuffle, cut
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..splits import generator
+from .. import generator
 
 __all__ = ["MOST_BLOCKS", "Chunk", "Piece", "Shuffle", "cut", "edges_of"]
 

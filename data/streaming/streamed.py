@@ -10,14 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import with_channel
-from ..dataset import Dataset
-from ..errors import DataError
-from ..fingerprints import known_rows
-from ..marginal import Marginal
-from ..ranges import AtLeastTwo, checked
-from ..splits import along
-from ..weighting import of_classes, scaled
+from .. import (
+    AtLeastTwo,
+    DataError,
+    Dataset,
+    Marginal,
+    along,
+    checked,
+    known_rows,
+    of_classes,
+    scaled,
+    with_channel,
+)
 from .placed import Reader
 from .shuffle import Chunk
 from .summary import Summary

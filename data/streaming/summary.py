@@ -11,16 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_inputs, check_pair, with_channel
-from ..errors import DataError
-from ..fields import Fields
-from ..fingerprints import add_rows, fingerprint
-from ..labels import check_labels, count_classes
-from ..marginal import Marginal
-from ..numbering import numbered
-from ..splits import constant_as_one
-from ..tasks import Task, check_amounts
-from ..weighting import check_weights
+from .. import (
+    DataError,
+    Fields,
+    Marginal,
+    Task,
+    add_rows,
+    check_amounts,
+    check_inputs,
+    check_labels,
+    check_pair,
+    check_weights,
+    constant_as_one,
+    count_classes,
+    fingerprint,
+    numbered,
+    with_channel,
+)
 from .placed import Reader
 
 __all__ = ["Moments", "Summary", "summarise"]

@@ -10,11 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError
-from ..labels import number_names
-from ..limits import ask
-from ..numbering import numbered
-from ..roots import reading
+from .. import DataError, ask, number_names, numbered, reading
 from .pairs import Columns, Form
 from .shuffle import Places
 

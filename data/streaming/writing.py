@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from ..errors import DataError
+from .. import DataError
 from .making import reader_of
 from .placed import Reader
 from .shuffle import Chunk

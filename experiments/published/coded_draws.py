@@ -35,10 +35,10 @@ from pyroccam.cli.methods.weights import cut_of, evaluate
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference import Draw
-from pyroccam.inference.files.draw_file import decoded
 from pyroccam.inference.draws.drawn import draw
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import styled
+from pyroccam.inference.files.draw_file import decoded
 from pyroccam.inference.shrinking.decision import decide
 
 from .markdown import header, plus_minus, read_all, row

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from pyroccam.data import Dataset
 from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.training.fitting import fit
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
+from pyroccam.inference.training.fitting import fit
 from pyroccam.models import LocalReparameterization
 from torch import Tensor, nn
 

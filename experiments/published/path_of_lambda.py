@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from pyroccam.data import Dataset, load
 from pyroccam.guides import MeanField
-from pyroccam.inference.training.result import Fit
-from pyroccam.inference.training.fitting import fit
 from pyroccam.inference.posterior.predict import evaluate_net
+from pyroccam.inference.training.fitting import fit
+from pyroccam.inference.training.result import Fit
 from pyroccam.models import BayesianNetwork
 from pyroccam.models.priors import Normal
 from torch import nn

@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from ...data.door import lazy_names
+from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .densities import draw_prior
-    from .groups import to_arviz
+    from .adapter import power_scaling, psis, rhat, stacking, write
+    from .densities import PosteriorDraws, draw_posterior, draw_prior, even_rows
+    from .groups import shown_values, to_arviz
 
 __all__ = [
     "draw_prior",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...data.errors import PyroccamError
-from ..storage.whole import replacing
+from ...data import PyroccamError
+from ..storage import replacing
 
 if TYPE_CHECKING:
     import xarray as xr

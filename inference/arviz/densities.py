@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Seed, checked
-from ...models.base import Model
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import dropping, evaluating, seeded
+from ...data import Count, PyroccamError, Seed, checked
+from ...models import BayesianNetwork, Model, dropping, evaluating, seeded
 from ...models.likelihoods import Likelihood
-from ..posterior.draws import at_once, chunks, draw_sites, outputs_of, weights_of
-from ..posterior.fitted import Fit
-from ..posterior.posteriors import random_network, require
-from ..posterior.predict import outputs_by_depth
-from ..posterior.same_rows import in_original_units
+from ..posterior import (
+    Fit,
+    at_once,
+    chunks,
+    draw_sites,
+    in_original_units,
+    outputs_by_depth,
+    outputs_of,
+    random_network,
+    require,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     from ...data import Dataset

@@ -10,13 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Seed, checked
-from ...models.base import Model
-from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.fitted import Fit, Fits, members
-from ..posterior.same_rows import in_original_units, same_targets
-from ..storage.checkpoint import versions
+from ...data import Count, PyroccamError, Seed, checked
+from ...models import Model
+from ...models.layers import BayesianLayer
+from ..posterior import Fit, Fits, in_original_units, members, same_targets
+from ..storage import versions
 from . import adapter as arviz_adapter
 from .densities import PosteriorDraws, draw_posterior, draw_prior
 

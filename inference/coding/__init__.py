@@ -1,1 +1,19 @@
-"""Numbers into bits and back: arrays without loss, and draws of a posterior at the price of its KL."""
+"""Numbers into bits and back: arrays without loss, draws at the price of a KL."""
+
+from typing import TYPE_CHECKING
+
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from .arrays import get_floats, put_floats
+    from .blocks import assignment, block_sizes
+    from .codes import CODES, WORDS
+    from .decode_pocc import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION
+    from .entropy import PackedFileError, SymbolReader, SymbolWriter
+    from .integers import BitReader, BitWriter, DamagedBits
+    from .normals import candidates
+    from .relative_entropy import MOST_BITS, Code
+    from .scales import deviation, nearest, scaled
+    from .target import Target
+
+__getattr__, __dir__ = lazy_names(__name__)

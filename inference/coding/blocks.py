@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .counter import philox
 
 __all__ = ["assignment", "block_sizes"]

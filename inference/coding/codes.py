@@ -1,8 +1,8 @@
 """The codes by their words, and the words that files were ever written by."""
 
-from .relative_entropy import Code
 from .minimal_random import MinimalRandom
 from .ordered_random import OrderedRandom
+from .relative_entropy import Code
 
 __all__ = ["CODES", "WORDS"]
 

@@ -16,7 +16,7 @@ import constriction  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .decode_pocc import COUNTS
 
 __all__ = [

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .relative_entropy import Code, Proposals, pieces
 from .integers import BitReader, BitWriter
+from .relative_entropy import Code, Proposals, pieces
 
 __all__ = ["MinimalRandom"]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = ["deviation", "nearest", "scaled"]
 

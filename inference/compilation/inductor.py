@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .elementary import FUSED, upright
-from .region_calls import Layout
 from .noise import COUNTED, threefry
+from .region_calls import Layout
 
 __all__ = ["compiled"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten
 
-from ...models.distributions.gamma_quantile import UNIFORMS, gamma_of
+from ...models.distributions import UNIFORMS, gamma_of
 from .fusion import DRAWS
 from .trace import Untraceable
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 
-from ..elbo.estimator import Bound
+from ..elbo import Bound
 from .fusion import differentiable, source_of
 from .graphs import graph_of
 from .half_products import Precision, products

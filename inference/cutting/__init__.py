@@ -1,8 +1,15 @@
 """Groups cut out of a plain network: smaller, faster, and the same function as with zeros."""
 
-from .cost import count_parameters, seconds_per_batch
-from .masks import Mask, masked
-from .surgery import cut, groups
+from typing import TYPE_CHECKING
+
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from .cost import compare_speed, count_parameters, multiply_adds, seconds_per_batch
+    from .masks import Mask, apply_masks, masked
+    from .recording import Example, Inputs, ValuesDecide, recorded
+    from .report import CutReport
+    from .surgery import ROWS, cut, groups, has_path
 
 __all__ = [
     "Mask",
@@ -12,3 +19,5 @@ __all__ = [
     "masked",
     "seconds_per_batch",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...data.ranges import Count, Positive
-from ...models.feeding import Fields, fields_of, give
+from ...data import Count, Positive
+from ...models import Fields, fields_of, give
 
 __all__ = [
     "BATCHES",

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from ...models.plain.feature_choice import is_select
-from ...models.plain.surgery import rows_first
-from ...models.unpacked.recurrent import Cell
+from ...models.plain import is_select, rows_first
+from ...models.unpacked import Cell
 from .operations import is_depthwise, pads_zeros
 from .recurrence import connections, constant_bias, needed, silent
 from .wiring import Step, Wiring

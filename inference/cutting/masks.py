@@ -10,9 +10,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ...models.plain.surgery import LAYERS, output_dim
+from ...data import PyroccamError, checked
+from ...models.plain import LAYERS, output_dim
 
 __all__ = ["Mask", "Masked", "apply_masks", "maskable", "masked"]
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.fx import Node
 from torch.nn import functional as F
 
-from ...models.plain.surgery import CONVS, TRANSPOSED
+from ...models.plain import CONVS, TRANSPOSED
 
 __all__ = [
     "ADAPTIVE_POOLS",

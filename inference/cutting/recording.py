@@ -20,9 +20,9 @@ from torch.fx import Graph, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ...models.feeding import arguments, fields_of
-from ...models.plain.surgery import is_leaf
-from ...models.unpacked.recurrent import Cell
+from ...models import arguments, fields_of
+from ...models.plain import is_leaf
+from ...models.unpacked import Cell
 
 __all__ = ["Example", "Inputs", "ValuesDecide", "recorded"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...models.unpacked.recurrent import GATES, Cell
+from ...models.unpacked import GATES, Cell
 
 __all__ = ["connections", "constant_bias", "needed", "silent"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...models.plain.surgery import CONVS, LAYERS, Edit, cell_edits, rows_first
-from ...models.unpacked.recurrent import Cell
+from ...models.plain import CONVS, LAYERS, Edit, cell_edits, rows_first
+from ...models.unpacked import Cell
 
 __all__ = ["CutReport", "LayerCut"]
 

@@ -21,9 +21,8 @@ from torch import Size, Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from ...models.plain.surgery import CONVS, NORMS
-from ...models.unpacked.attention import Heads
-from ...models.unpacked.recurrent import Cell
+from ...models.plain import CONVS, NORMS
+from ...models.unpacked import Cell, Heads
 from .heads import attend, heads_apart, heads_joined, of_each_head, reshaped
 from .operations import (
     ADAPTIVE_POOLS,

@@ -18,13 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ...models.feeding import feed_like
-from ...models.plain.feature_choice import is_select
-from ...models.plain.surgery import Edit, Plan, rows_first, shrink
-from ...models.unpacked.attention import Heads
-from ...models.unpacked.recurrent import Cell
+from ...data import PyroccamError, checked
+from ...models import feed_like
+from ...models.plain import Edit, Plan, is_select, rows_first, shrink
+from ...models.unpacked import Cell, Heads
 from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, spread
 from .masks import Mask, masked

@@ -12,11 +12,9 @@ import torch
 from torch import Size, Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from ...data.errors import PyroccamError
-from ...models.plain.feature_choice import is_select, selected_dim
-from ...models.plain.surgery import CONVS, LAYERS, NORMS, TRANSPOSED, trace
-from ...models.unpacked.attention import Heads
-from ...models.unpacked.recurrent import Cell
+from ...data import PyroccamError
+from ...models.plain import CONVS, LAYERS, NORMS, TRANSPOSED, is_select, selected_dim, trace
+from ...models.unpacked import Cell, Heads
 from .operations import is_depthwise, overwritten
 from .ports import Link, Passing, Port
 from .recording import Example, ValuesDecide, recorded

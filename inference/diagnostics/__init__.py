@@ -2,13 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from ...data.door import lazy_names
+from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .between_runs import agreement
-    from .leave_one_out import compare, elpd, loo
+    from .comparison import side_by_side, swap
+    from .finding import Finding, Verdict
+    from .leave_one_out import compare, elpd, good_khat, loo
+    from .log_joint import is_discrete, is_improper
     from .overall import diagnose
-    from .pareto import khat
+    from .pareto import khat, khat_of
     from .sensitivity import prior_sensitivity
     from .simulation import outputs_at, vsbc
     from .trend import convergence

@@ -13,16 +13,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, checked
-from ...models.contexts import seeded
-from ..arviz.adapter import rhat
-from ..arviz.densities import even_rows
-from ..figures.canvas import new_figure
-from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from ..posterior.fitted import Fit, Fits, members
-from ..posterior.same_rows import in_original_units, same_inputs
-from ..shrinking.relevance import irrelevance
+from ...data import Between, PyroccamError, checked
+from ...models import seeded
+from ..arviz import even_rows, rhat
+from ..figures import CYCLE, GREY, INK, MARKERS, new_figure, styled
+from ..posterior import Fit, Fits, in_original_units, members, same_inputs
+from ..shrinking import irrelevance
 from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
 
 __all__ = ["Agreement", "RunsOf", "agreement", "between_runs"]

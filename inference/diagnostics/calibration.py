@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from ..figures.canvas import legend_above, new_figure
-from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
+from ..figures import CYCLE, GREY, INK, MARKERS, legend_above, new_figure, styled
 from .finding import Finding, Verdict, finite
 
 __all__ = ["Calibration", "detectable", "dispersion", "holm", "symmetry"]

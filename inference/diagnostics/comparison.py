@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, checked
-from ...guides.base import Guide
-from ...models.base import Model
-from ...models.bayesian import BayesianNetwork
-from ...models.priors.base import WeightPrior
-from ...models.priors.depth import DepthPrior
-from ...models.priors.structure import StructurePrior
-from ..elbo.full_data import evidence
-from ..training.result import Fit
-from ..training.fitting import fit as train
-from ..posterior.posteriors import require
-from ..shrinking.compression import compressed
+from ...data import Count, PyroccamError, checked
+from ...guides import Guide
+from ...models import BayesianNetwork, Model
+from ...models.priors import DepthPrior, StructurePrior, WeightPrior
+from ..elbo import evidence
+from ..posterior import require
+from ..shrinking import compressed
+from ..training import Fit
+from ..training import fit as train
 
 if TYPE_CHECKING:
     import pandas as pd

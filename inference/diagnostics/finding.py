@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..storage.checkpoint import plain
+from ..storage import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

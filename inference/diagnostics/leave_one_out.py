@@ -12,13 +12,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Seed, checked
-from ..arviz import adapter as arviz_adapter
-from ..arviz.densities import PosteriorDraws, draw_posterior
-from ..training.doubts import log_density_alone
-from ..posterior.fitted import Fit
-from ..posterior.same_rows import same_targets
+from ...data import Count, PyroccamError, Seed, checked
+from ..arviz import PosteriorDraws, draw_posterior, psis, stacking
+from ..posterior import Fit, same_targets
+from ..training import log_density_alone
 from .finding import Finding, Verdict
 
 __all__ = ["Comparison", "Loo", "compare", "elpd", "good_khat", "loo"]
@@ -176,9 +173,9 @@ def loo(
     ratio, joint, why = _correction(drawn, correction)
     own = drawn.log_likelihood.numpy()
     count = len(own)
-    weights, khat = arviz_adapter.psis((ratio[:, None] - own).T)
+    weights, khat = psis((ratio[:, None] - own).T)
     pointwise = logsumexp(weights + own.T, axis=1)
-    kept = arviz_adapter.psis(ratio)[0] if ratio.any() else np.full(count, -math.log(count))
+    kept = psis(ratio)[0] if ratio.any() else np.full(count, -math.log(count))
     lppd = logsumexp(kept[:, None] + own, axis=0)
     return Loo(
         **_sums(pointwise), p_loo=float((lppd - pointwise).sum()), pointwise=pointwise, khat=khat,
@@ -211,7 +208,7 @@ def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, 
             raise PyroccamError(f"correction='p/q' where {why}", "'none'")
         return none, None, f"Draws of q are taken for draws of the posterior: {why}."
     ratio = log_ratio.numpy()
-    joint = float(arviz_adapter.psis(ratio)[1])
+    joint = float(psis(ratio)[1])
     if correction == "p/q" or joint <= good_khat(count):
         return ratio, joint, f"Draws of q were weighted by p / q (k-hat {joint:.2f})."
     why = (
@@ -336,7 +333,7 @@ def compare(fits: Mapping[str, Fit], *, split: str = "train", draws: Count = 100
         name: loo(fit, draws) if split == "train" else elpd(fit, split=split, draws=draws)
         for name, fit in fits.items()
     }
-    weights = arviz_adapter.stacking({name: one.pointwise for name, one in found.items()})
+    weights = stacking({name: one.pointwise for name, one in found.items()})
     best = max(found, key=lambda name: found[name].elpd)
     table = []
     for name, one in sorted(found.items(), key=lambda pair: -pair[1].elpd):

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ..posterior.draws import at_once, chunks, outputs_of, weights_of
-from ..posterior.layers import mean_network
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork
+from ..posterior import at_once, chunks, mean_network, outputs_of, weights_of
 
 if TYPE_CHECKING:
     from ...data import Dataset

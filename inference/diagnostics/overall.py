@@ -7,10 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from ...data.ranges import Between, Count, Seed, checked
-from ..posterior.fitted import Fit, Fits, members
-from ..posterior.posteriors import refuse_undecided
-from ..training.terminal import FitProgress
+from ...data import Between, Count, Seed, checked
+from ..posterior import Fit, Fits, members, refuse_undecided
+from ..training import FitProgress
 from .between_runs import agreement
 from .finding import Finding
 from .leave_one_out import elpd, loo

@@ -12,15 +12,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Seed, Whole, checked
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import evaluating, seeded
-from ...models.learnt_depth import LearntDepth
-from ..arviz.adapter import psis
-from ..posterior.depth import exact_depth_posterior, total_variation
-from ..posterior.fitted import Fit
-from ..posterior.posteriors import require
+from ...data import Between, PyroccamError, Seed, Whole, checked
+from ...models import BayesianNetwork, LearntDepth, evaluating, seeded
+from ..arviz import psis
+from ..posterior import Fit, exact_depth_posterior, require, total_variation
 from .leave_one_out import good_khat
 from .log_joint import LogJoint, centres, is_discrete, is_improper
 from .pareto_result import NOISE_MOST, Khat, KhatBlock

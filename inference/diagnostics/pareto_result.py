@@ -7,8 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..figures.canvas import legend_above, new_figure
-from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
+from ..figures import CYCLE, GREY, INK, MARKERS, legend_above, new_figure, styled
 from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
 
 __all__ = ["NOISE_MOST", "Khat", "KhatBlock"]

@@ -10,14 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Seed, checked
-from ..arviz import adapter as arviz_adapter
-from ..arviz.densities import draw_posterior
-from ..arviz.groups import shown_values
-from ..figures.canvas import legend_above, new_figure
-from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from ..posterior.fitted import Fit
+from ...data import Count, PyroccamError, Seed, checked
+from ..arviz import draw_posterior, power_scaling, shown_values
+from ..figures import CYCLE, GREY, INK, MARKERS, legend_above, new_figure, styled
+from ..posterior import Fit
 from .finding import Finding
 
 __all__ = ["Sensitivity", "prior_sensitivity"]
@@ -129,11 +125,11 @@ def prior_sensitivity(
     if unknown := [site for site in chosen if site not in drawn.log_prior]:
         raise PyroccamError(f"sites={unknown}", f"some of {[*drawn.log_prior]}")
     prior = sum(drawn.log_prior[site].numpy() for site in chosen)
-    found = arviz_adapter.power_scaling(values, np.asarray(prior), "prior")
+    found = power_scaling(values, np.asarray(prior), "prior")
     likelihood = {}
     if drawn.complete:
         total = drawn.log_likelihood.sum(1).numpy()
-        likelihood = arviz_adapter.power_scaling(values, total, "likelihood")
+        likelihood = power_scaling(values, total, "likelihood")
     return Sensitivity(found, likelihood, draws)
 
 

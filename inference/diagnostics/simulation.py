@@ -15,16 +15,12 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, Seed, Share, checked
-from ...guides.base import Guide
-from ...models.base import Model
-from ...models.contexts import evaluating, local_parameters, seeded
-from ...models.distributions.wrapped import base
-from ..training.fitting import fit_repeats
-from ..posterior.depth import exact_depth_posterior
-from ..posterior.draws import outputs_of, weights_of
-from ..posterior.posteriors import posterior_of
+from ...data import Between, Count, PyroccamError, Seed, Share, checked
+from ...guides import Guide
+from ...models import Model, evaluating, local_parameters, seeded
+from ...models.distributions import base
+from ..posterior import exact_depth_posterior, outputs_of, posterior_of, weights_of
+from ..training import fit_repeats
 from .calibration import Calibration
 from .log_joint import is_discrete, is_improper
 

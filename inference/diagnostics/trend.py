@@ -12,14 +12,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Positive, checked
-from ..figures.canvas import legend_above, new_figure
-from ..figures.style import CYCLE, GREY, INK, styled
+from ...data import Between, Positive, PyroccamError, checked
+from ..figures import CYCLE, GREY, INK, legend_above, new_figure, styled
 from .finding import Finding, Verdict
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["LEAST_ROWS", "Convergence", "Trend", "convergence", "trend"]
 

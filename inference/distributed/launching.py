@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ...data.ranges import Between, checked
+from ...data import Between, checked
 from .joining import join
 from .ranks import RanksError
 

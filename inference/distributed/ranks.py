@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = ["ALONE", "Part", "Ranks", "RanksError"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
-from ...data.errors import PyroccamError
-from ..files.draw_file import overhead
+from ...data import PyroccamError
+from ..files import overhead
 from .options import Draw
 
 __all__ = ["filled", "fitting_in"]

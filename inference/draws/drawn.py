@@ -14,37 +14,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...guides.base import NetworkGuide
-from ...guides.mean_field import MeanField
-from ...guides.mean_kl import MeanKL
-from ...models.bayesian import BayesianNetwork
-from ...models.distributions.wrapped import base
-from ...models.feeding import unfed
-from ...models.layers.affine import AFFINE
-from ...models.priors.normal import Normal
-from ...models.threads import fitting
-from ..shrinking.small import Small
-from ..posterior.layers import mean_network
-from ..posterior.posteriors import require
-from ..coding.codes import CODES
-from ..coding.blocks import assignment, block_sizes
-from ..storage.checkpoint import CHECKPOINT, fingerprint
-from ..storage.lock import claimed
-from ..training.settings import Settings
-from ..training.terminal import StopSignal
+from ...data import PyroccamError
+from ...guides import MeanField, MeanKL, NetworkGuide
+from ...models import BayesianNetwork, fitting, unfed
+from ...models.distributions import base
+from ...models.layers import AFFINE
+from ...models.priors import Normal
+from ..coding import CODES, assignment, block_sizes, deviation, nearest
+from ..files import Sent, encoded_draw, overhead
+from ..posterior import mean_network, require
+from ..shrinking import Small
+from ..storage import CHECKPOINT, claimed, fingerprint
+from ..training import Settings, StopSignal
 from .budget import filled, fitting_in
-from ..files.draw_file import Sent, encoded_draw, overhead
-from .options import Draw, DrawReport
 from .given_posterior import deviations
+from .options import Draw, DrawReport
 from .phases import Run
 from .posterior import Blocks, Budgeted, divergences
-from ..coding.scales import deviation, nearest
 from .sending import Sending
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["draw", "draw_own"]
 

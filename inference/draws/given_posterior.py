@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.distributions import Normal
 
-from ...data.errors import PyroccamError
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.distributions.wrapped import base
-from ..coding.scales import nearest
+from ...data import PyroccamError
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork
+from ...models.distributions import base
+from ..coding import nearest
 
 __all__ = ["deviations"]
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, NotNegative, Options, Positive, Whole
+from ...data import Between, Count, NotNegative, Options, Positive, PyroccamError, Whole
 
 __all__ = ["CodeWord", "Draw", "DrawReport"]
 

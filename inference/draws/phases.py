@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import seeded
-from ..storage.checkpoint import CHECKPOINT, CheckpointError, load_checkpoint, save_checkpoint
-from ..training.settings import Settings
-from ..training.step import TrainingStep
-from ..training.terminal import FitProgress, StopSignal
-from ..training.trainer import Interrupted
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork, seeded
+from ..storage import CHECKPOINT, CheckpointError, load_checkpoint, save_checkpoint
+from ..training import FitProgress, Interrupted, Settings, StopSignal, TrainingStep
 
 if TYPE_CHECKING:
     from ...data import Dataset

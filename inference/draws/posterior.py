@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.distributions.wrapped import base
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork
+from ...models.distributions import base
 from .phases import Phase
 
 __all__ = ["Blocks", "Budgeted", "divergences"]

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...guides.mean_kl import MeanKL
-from ...models.bayesian import BayesianNetwork
-from ..coding.relative_entropy import Code
-from ..coding.target import Target
+from ...guides import MeanKL
+from ...models import BayesianNetwork
+from ..coding import Code, Target
 from .phases import Phase
 
 __all__ = ["Sending"]

@@ -14,7 +14,7 @@ from pyro.ops.contract import contract_tensor_tree
 from pyro.ops.rings import LogRing
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .expectation import plates_of
 
 __all__ = ["SummedOut"]

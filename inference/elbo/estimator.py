@@ -21,10 +21,10 @@ from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, checked
-from ...guides.base import sums_out
-from ...models.contexts import local_parameters
+from ...data import Count, PyroccamError, checked
+from ...guides import sums_out
+from ...models import local_parameters
+from .enumeration import SummedOut
 from .expectation import (
     Expectation,
     check_shape,
@@ -37,7 +37,6 @@ from .expectation import (
     unmasked,
 )
 from .joined import JoinedKL
-from .enumeration import SummedOut
 
 __all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound"]
 

@@ -17,7 +17,7 @@ from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from ...data.errors import NetworkError, PyroccamError
+from ...data import NetworkError, PyroccamError
 
 __all__ = [
     "Expectation",

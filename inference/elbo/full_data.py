@@ -11,11 +11,9 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from ...data.ranges import AtLeastTwo, Count, Seed, checked
-from ...guides.base import sums_out
-from ...models.base import Model
-from ...models.contexts import evaluating, seeded
-from ...models.learnt_depth import log_likelihood_by_depth
+from ...data import AtLeastTwo, Count, Seed, checked
+from ...guides import sums_out
+from ...models import Model, evaluating, log_likelihood_by_depth, seeded
 from .estimator import bound
 
 if TYPE_CHECKING:

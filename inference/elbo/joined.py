@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, kl_divergence
 
-from ...models.distributions.log_uniform import ImproperLogUniform
+from ...models.distributions import ImproperLogUniform
 
 __all__ = ["MOST", "JoinedKL"]
 

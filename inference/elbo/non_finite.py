@@ -10,7 +10,7 @@ import torch
 from pyro.infer import config_enumerate
 from torch import Tensor, nn
 
-from ...models.contexts import local_parameters
+from ...models import local_parameters
 from .estimator import EnumMeanFieldELBO
 from .expectation import sample_sites
 

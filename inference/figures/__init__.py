@@ -9,11 +9,11 @@ Figures are 6 inches wide, made to be read at 600 pixels.
 
 from typing import TYPE_CHECKING
 
-from ...data.door import lazy_names
+from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .bits import bits_per_layer
-    from .canvas import save
+    from .canvas import legend_above, new_figure, save
     from .cuts import irrelevance_histograms, scale_posteriors
     from .depth import depth_comparison, depth_posterior, spiral_functions
     from .predictive import predicted_observed, predictive_bands
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .sizes import bytes_by_bound, trade_off, weight_path
     from .sparsity import sparsity_maps
     from .structure import simplex_panels, structure_graph
+    from .style import CYCLE, GREY, INK, MARKERS, styled
     from .training import training_curve
 
 __all__ = [

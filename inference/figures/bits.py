@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..rounding.bits import LayerBits
+from ..rounding import LayerBits
 from .canvas import legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 

@@ -20,9 +20,9 @@ from matplotlib.ticker import (
 )
 from numpy.typing import ArrayLike, NDArray
 
-from ...data.ranges import check
-from ...models.checks import as_number
-from ..storage.whole import replacing
+from ...data import check
+from ...models import as_number
+from ..storage import replacing
 from .style import styled
 
 __all__: list[str] = ["save"]

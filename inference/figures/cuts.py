@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ..shrinking.intervals import ScaleIntervals
-from ..shrinking.relevance import Irrelevance
+from ..shrinking import Irrelevance, ScaleIntervals
 from .canvas import Array, Floats, floats, legend_above, log_axis, new_figure
 from .style import CYCLE, GREY, INK, styled
 
@@ -79,7 +78,8 @@ def scale_posteriors(
 
     Arguments:
         scales: what :func:`pyroccam.inference.shrinking.scale_intervals` returns.
-        found: what :func:`pyroccam.inference.shrinking.relevance.irrelevance` returns, which decides.
+        found: what :func:`pyroccam.inference.shrinking.relevance.irrelevance` returns, by which
+            is cut.
         thresholds: of those, by layer; infinite where nothing is cut.
 
     Returns:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..posterior.depth import DepthStructure
+from ..posterior import DepthStructure
 from .canvas import (
     MANY_POINTS,
     WIDTH,

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import ndtri
 
-from ..posterior.bands import Bands
+from ..posterior import Bands
 from .canvas import Array, Floats, floats, legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
-from ..posterior.metrics import Reliability
+from ..posterior import Reliability
 from .canvas import FEW_ROWS, cycled, floats, legend_above, new_figure
 from .style import CYCLE, GREY, MARKERS, styled
 

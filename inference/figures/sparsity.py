@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..shrinking.inventory import Remains
+from ..shrinking import Remains
 from .canvas import Array, Floats, floats, new_figure
 from .style import AMOUNT, styled
 

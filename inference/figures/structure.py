@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from ...models.networks.structure_graph import StructureGraph
+from ...models.networks import StructureGraph
 from .canvas import WIDTH, Array, floats, new_figure
 from .style import CYCLE, GREY, INK, styled
 

@@ -1,1 +1,18 @@
 """Small networks in files: packed, as a draw, or for other programs."""
+
+from typing import TYPE_CHECKING
+
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from .draw_file import Sent, encoded_draw, is_draw, overhead, read_draw
+    from .exporting import ABOUT, FORMS, ExportError, export
+    from .fusing import fused
+    from .network_folder import load_folder, save_folder
+    from .packed import PackedSize, encoded, is_described, read
+
+__all__ = [
+    "fused",
+]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -15,13 +15,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...data.limits import ask
-from ...models.plain.description import describe, rebuild, state
-from ...models.plain.feature_choice import is_select, select, selected_dim
-from ...models.plain.named_tensors import tensors_of
-from ...models.plain.untrusted import parsed
-from ..coding.decode_pocc import USUAL_TEXT
-from ..coding.integers import BitReader, BitWriter, DamagedBits
+from ...data import ask
+from ...models.plain import (
+    describe,
+    is_select,
+    parsed,
+    rebuild,
+    select,
+    selected_dim,
+    state,
+    tensors_of,
+)
+from ..coding import USUAL_TEXT, BitReader, BitWriter, DamagedBits
 
 __all__ = ["read_network", "tensors", "write_network"]
 

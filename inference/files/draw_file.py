@@ -26,17 +26,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.limits import allowing, ask
-from ...models.plain.named_tensors import check_same
-from ..coding.entropy import PackedFileError
-from ..coding.codes import CODES, WORDS
-from ..coding.relative_entropy import MOST_BITS
-from ..coding.blocks import assignment, block_sizes
-from ..coding.integers import BitReader, BitWriter, DamagedBits
-from ..coding.normals import candidates
+from ...data import PyroccamError, allowing, ask
+from ...models.plain import check_same
+from ..coding import (
+    CODES,
+    MOST_BITS,
+    WORDS,
+    BitReader,
+    BitWriter,
+    DamagedBits,
+    PackedFileError,
+    assignment,
+    block_sizes,
+    candidates,
+    scaled,
+)
 from .architecture import read_network, tensors, write_network
-from ..coding.scales import scaled
 
 __all__ = ["Sent", "decoded", "encoded_draw", "is_draw", "overhead", "read_draw"]
 

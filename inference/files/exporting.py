@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from ...data.errors import PyroccamError
-from ...models.feeding import arguments, give, outputs_taken, unfed
-from ...models.plain.own_classes import torch_only
-from ..storage.whole import write_whole
+from ...data import PyroccamError
+from ...models import arguments, give, outputs_taken, unfed
+from ...models.plain import torch_only
+from ..storage import write_whole
 from .fusing import fused
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 from torch.utils._pytree import tree_leaves
 
-from ...models.feeding import has_other_hooks
-from ..cutting.recording import Example, Inputs, ValuesDecide, recorded
+from ...models import has_other_hooks
+from ..cutting import Example, Inputs, ValuesDecide, recorded
 
 __all__ = ["fused"]
 

@@ -13,20 +13,22 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as saved_tensors
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError, TooLarge
-from ...data.limits import allowing, ask
-from ...models.checks import shown
+from ...data import PyroccamError, TooLarge, allowing, ask
+from ...models import shown
 from ...models.likelihoods import Classification, Likelihood, Regression, words
-from ...models.networks import ready as networks
-from ...models.networks.stack import DepthStack
-from ...models.plain.description import describe, fill, rebuild
-from ...models.plain.description import state as plain_state
-from ...models.plain.named_tensors import check_same
-from ...models.plain.pruned import PrunedNetwork
-from ...models.plain.untrusted import parsed, plain_words
-from ...models.plain.vocabulary import dtype_named
-from ..storage.digests import check_digests, write_digests
-from ..storage.whole import write_whole
+from ...models.networks import DepthStack, build
+from ...models.plain import (
+    PrunedNetwork,
+    check_same,
+    describe,
+    dtype_named,
+    fill,
+    parsed,
+    plain_words,
+    rebuild,
+)
+from ...models.plain import state as plain_state
+from ..storage import check_digests, write_digests, write_whole
 
 __all__ = ["MissingFile", "NetworkFolderError", "load_folder", "save_folder"]
 
@@ -35,7 +37,7 @@ _WAY_OUT = "copy the folder again, or write it anew by Small.save"
 
 
 class NetworkFolderError(PyroccamError):
-    """The folder of a network cannot be read: damaged, mixed up, or not written by `save_folder`."""
+    """The folder of a network cannot be read: damaged, mixed up, or of another program."""
 
 
 class MissingFile(PyroccamError, FileNotFoundError):
@@ -165,7 +167,7 @@ def _pruned(
     if given != own and not (given is None and own in ours):
         raise NetworkFolderError(f"{folder} with likelihood={given}", f"{own or 'none given'}")
     with torch.device("meta") if known else nullcontext():
-        built = networks.build(recipe) if stack is None else stack
+        built = build(recipe) if stack is None else stack
         if depth > built.max_depth:
             raise PyroccamError(f"depth {depth} of a network of {built.max_depth} blocks")
         if likelihood is None and own is not None:

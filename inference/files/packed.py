@@ -21,18 +21,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import TooLarge
-from ...data.limits import allowing, ask
-from ...models.checks import shown
-from ...models.plain.description import DescriptionError, describe, fill, rebuild, state
-from ...models.plain.named_tensors import check_same, checked_shape
-from ...models.plain.untrusted import plain_words
-from ...models.plain.vocabulary import dtype_named
-from ..storage.whole import write_whole
-from ..coding.arrays import get_floats, put_floats
-from ..coding.entropy import PackedFileError, SymbolReader, SymbolWriter
+from ...data import TooLarge, allowing, ask
+from ...models import shown
+from ...models.plain import (
+    DescriptionError,
+    check_same,
+    checked_shape,
+    describe,
+    dtype_named,
+    fill,
+    plain_words,
+    rebuild,
+    state,
+)
+from ..coding import PackedFileError, SymbolReader, SymbolWriter, get_floats, put_floats
+from ..rounding import Bits, quantised
+from ..storage import write_whole
 from .packed_file import Parts, join, split
-from ..rounding.quantise import Bits, quantised
 
 __all__ = [
     "PackedFileError", "PackedSize", "TensorSize", "encoded", "is_described", "read", "write",

@@ -10,10 +10,9 @@ import struct
 import zlib
 from typing import Any, NamedTuple
 
-from ...data.limits import ask
-from ...models.plain.untrusted import NotJSON, parsed
-from ..coding.decode_pocc import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION
-from ..coding.entropy import PackedFileError
+from ...data import ask
+from ...models.plain import NotJSON, parsed
+from ..coding import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION, PackedFileError
 
 __all__ = ["Parts", "checksum", "join", "sealed", "split"]
 

@@ -2,16 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from ...data.door import lazy_names
+from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .annealing import Annealed
     from .closed_form import Exact
     from .codes import ChainRule, Prequential
     from .estimator import Estimator
-    from .estimators import Bound
+    from .estimators import Bound, evidence
     from .importance_weights import Importance
     from .laplace_method import Laplace
+    from .message import description_length
     from .optimisers import Descent, Langevin
 
 __all__ = [

@@ -10,13 +10,11 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count
-from ...models.contexts import seeded
-from ...models.layers.bayesian_layer import convolves
-from ..compilation.graphs import graph_of, of_lists
-from ..compilation.passes import lean
-from ..posterior.draws import at_once
+from ...data import Between, Count, PyroccamError
+from ...models import seeded
+from ...models.layers import convolves
+from ..compilation import graph_of, lean, of_lists
+from ..posterior import at_once
 from .estimator import DensityEstimator, LogEvidence
 from .joint import Joint
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
-from ...data.errors import PyroccamError
-from ...models.contexts import seeded
-from ..diagnostics.log_joint import is_discrete
-from ..elbo.full_data import summed_out
-from ..training.result import Fit
-from ..posterior.posteriors import random_network
+from ...data import PyroccamError
+from ...models import seeded
+from ..diagnostics import is_discrete
+from ..elbo import summed_out
+from ..posterior import random_network
+from ..training import Fit
 from .estimator import Estimator, LogEvidence
 from .joint import Joint, joint
 

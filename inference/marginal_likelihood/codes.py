@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Seed, checked
-from ...models.contexts import seeded
-from ..training.fitting import fit as train
-from ..training.result import Fit
+from ...data import Between, PyroccamError, Seed, checked
+from ...models import seeded
+from ..training import Fit
+from ..training import fit as train
 from .closed_form import Conjugate
 from .estimator import Direction, Estimator, LogEvidence
 from .joint import joint

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from ...data.errors import PyroccamError
-from ...models.contexts import plain_kernels
-from ..posterior.draws import at_once
+from ...data import PyroccamError
+from ...models import plain_kernels
+from ..posterior import at_once
 from .joint import Joint
 from .normals import Blocks, Dense, Diagonal, Kronecker, Precision
 

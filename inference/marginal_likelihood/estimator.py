@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from ...data.ranges import Options, Seed
-from ...models.contexts import seeded
-from ..training.result import Fit
+from ...data import Options, Seed
+from ...models import seeded
+from ..training import Fit
 from .joint import Joint, joint, refuse_improper
 
 __all__ = ["DensityEstimator", "Direction", "Estimator", "LogEvidence"]

@@ -6,12 +6,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Seed, checked, nearest
-from ...guides.base import sums_out
-from ..elbo.full_data import evidence as lower_bound
-from ..training.result import Fit
-from ..posterior.posteriors import refuse_undecided
+from ...data import Between, PyroccamError, Seed, checked, nearest
+from ...guides import sums_out
+from ..elbo import evidence as lower_bound
+from ..posterior import refuse_undecided
+from ..training import Fit
 from .annealing import Annealed
 from .closed_form import Exact
 from .codes import ChainRule, Prequential

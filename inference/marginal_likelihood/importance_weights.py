@@ -8,11 +8,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between
-from ..diagnostics.leave_one_out import good_khat
-from ..diagnostics.pareto import khat_of
-from ..posterior.draws import draw_sites
+from ...data import Between, PyroccamError
+from ..diagnostics import good_khat, khat_of
+from ..posterior import draw_sites
 from .estimator import DensityEstimator, LogEvidence
 from .joint import Joint
 

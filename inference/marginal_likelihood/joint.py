@@ -15,20 +15,16 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.func import functional_call
 
-from ...data.errors import PyroccamError
-from ...guides.base import NetworkGuide
-from ...models.base import Model
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import evaluating
-from ...models.distributions.wrapped import base
-from ..diagnostics.log_joint import is_improper
-from ..posterior.draws import at_once, outputs_of, weights_of
-from ..posterior.layers import mean_network
-from ..posterior.posteriors import require
+from ...data import PyroccamError
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork, Model, evaluating
+from ...models.distributions import base
+from ..diagnostics import is_improper
+from ..posterior import at_once, mean_network, outputs_of, require, weights_of
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["Joint", "improper_site", "joint", "numbers_of", "refuse_improper"]
 

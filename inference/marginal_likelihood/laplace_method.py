@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Whole
-from ..diagnostics.pareto import khat_of
+from ...data import Between, PyroccamError, Whole
+from ..diagnostics import khat_of
 from .curvature import CURVATURES
 from .estimator import DensityEstimator, LogEvidence
 from .importance_weights import doubtful_weights

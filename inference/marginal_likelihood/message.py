@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Seed, checked
-from ...guides.base import sums_out
-from ..elbo.full_data import evidence as lower_bound
-from ..training.result import Fit
-from ..posterior.depth import exact_depth_posterior, sum_by_depth
-from ..posterior.posteriors import refuse_undecided
+from ...data import Count, PyroccamError, Seed, checked
+from ...guides import sums_out
+from ..elbo import evidence as lower_bound
+from ..posterior import exact_depth_posterior, refuse_undecided, sum_by_depth
+from ..training import Fit
 from .joint import numbers_of, refuse_improper
 
 __all__ = ["DescriptionLength", "description_length", "refuse_points"]

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = ["Blocks", "Dense", "Diagonal", "Kronecker", "NotPositive", "Precision"]
 

@@ -11,9 +11,8 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, Positive
-from ...models.contexts import plain_kernels
+from ...data import Between, Count, Positive, PyroccamError
+from ...models import plain_kernels
 from .estimator import DensityEstimator, LogEvidence
 from .joint import Joint
 

@@ -2,16 +2,61 @@
 
 from typing import TYPE_CHECKING
 
-from ...data.door import lazy_names
+from ...data import lazy_names
 
 if TYPE_CHECKING:
     from . import metrics
+    from .bands import Bands, mixture_bands
     from .depth import (
+        EQUAL,
+        DepthStructure,
         exact_depth_posterior,
+        slack,
+        sum_by_depth,
         total_variation,
     )
+    from .draws import (
+        DrawnNetwork,
+        Draws,
+        Noise,
+        at_once,
+        chunks,
+        draw_sites,
+        outputs_of,
+        weights_of,
+    )
     from .ensemble import EnsembleNetwork
-    from .posteriors import posterior_of
+    from .fitted import Fit, Fits, members
+    from .layers import Layer, layer_moments, mean_network
+    from .metrics import Reliability, mean_spread, poster_ece, reliability
+    from .posteriors import (
+        Posterior,
+        named,
+        posterior_of,
+        random_network,
+        refuse_undecided,
+        require,
+    )
+    from .predict import (
+        DRAWS,
+        HOWS,
+        How,
+        below_targets,
+        evaluate_net,
+        evaluate_outputs,
+        evaluate_pruned,
+        evaluate_single,
+        mixture_log_probs,
+        nll_by_depth,
+        nll_of_rows,
+        outputs_by_depth,
+        streamed,
+        suited,
+        validated,
+    )
+    from .same_rows import in_original_units, original_targets, same_inputs, same_targets
+    from .scores import by_parts, score_classes, score_targets
+    from .structures import Choice, EdgeStructure, Structure, edge_structure
     from .uncertainties import out_of_domain, uncertainty
 
 __all__ = [

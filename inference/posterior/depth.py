@@ -11,14 +11,11 @@ import pyro
 import torch
 from torch import Tensor
 
-from ...data.ranges import Between, Count, Seed, checked
-from ...guides.base import NetworkGuide
-from ...models.base import Model
-from ...models.bayesian_stack import BayesianStack
-from ...models.contexts import evaluating, seeded
-from ...models.learnt_depth import log_likelihood_by_depth
-from ..distributed.ranks import ALONE, Ranks
-from ..elbo.estimator import bound
+from ...data import Between, Count, Seed, checked
+from ...guides import NetworkGuide
+from ...models import BayesianStack, Model, evaluating, log_likelihood_by_depth, seeded
+from ..distributed import ALONE, Ranks
+from ..elbo import bound
 
 __all__ = [
     "DepthStructure",

@@ -15,12 +15,10 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Seed, checked
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import dropping, evaluating, local_parameters, plain_kernels, seeded
-from ...models.layers.bayesian_layer import BayesianLayer, convolves
+from ...data import Between, PyroccamError, Seed, checked
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork, dropping, evaluating, local_parameters, plain_kernels, seeded
+from ...models.layers import BayesianLayer, convolves
 from .layers import layer_moments, mean_network
 
 __all__ = [

@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Seed, checked
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import seeded
-from ...models.layers.bayesian_layer import BayesianLayer
-from ...models.networks.structure_graph import StructureGraph
+from ...data import Count, PyroccamError, Seed, checked
+from ...models import BayesianNetwork, seeded
+from ...models.layers import BayesianLayer
+from ...models.networks import StructureGraph
 from .draws import DrawnNetwork, Draws, Noise, chunks
 from .fitted import Fits, members
 from .posteriors import require

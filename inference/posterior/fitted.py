@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 if TYPE_CHECKING:
     from ...data import Dataset

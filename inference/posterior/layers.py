@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.layers.bayesian_layer import BayesianLayer
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork
+from ...models.layers import BayesianLayer
 
 __all__ = ["Layer", "layer_moments", "mean_network", "vertices"]
 

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vjp, vmap
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, Fraction, NotNegative, Seed, checked
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import evaluating, plain_kernels, seeded
-from ...models.distributions.wrapped import base
+from ...data import Between, Count, Fraction, NotNegative, PyroccamError, Seed, checked
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork, evaluating, plain_kernels, seeded
+from ...models.distributions import base
 from .draws import draw_weights
 from .layers import mean_network
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, checked
+from ...data import Count, PyroccamError, checked
 
 __all__ = [
     "Reliability",

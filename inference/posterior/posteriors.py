@@ -10,15 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...data.errors import PyroccamError
-from ...guides.base import Guide, NetworkGuide
-from ...guides.depth import DepthGuide
-from ...models.base import Model
-from ...models.bayesian import BayesianNetwork
-from ...models.bayesian_stack import BayesianStack
-from ...models.learnt_depth import LearntDepth
-from ...models.plain_network import PlainNetwork
-from ..distributed.ranks import ALONE, Ranks
+from ...data import PyroccamError
+from ...guides import DepthGuide, Guide, NetworkGuide
+from ...models import BayesianNetwork, BayesianStack, LearntDepth, Model, PlainNetwork
+from ..distributed import ALONE, Ranks
 from .depth import OTHERS, DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
 from .draws import Noise, draw_outputs, draw_sites
 from .layers import Layer, layer_moments, mean_network

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ...models.base import Model
-from ...models.contexts import evaluating
-from ...models.feeding import give
-from ...models.likelihoods import Likelihood, Regression
-from ...models.likelihoods.noise import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
-from ...models.plain.pruned import PrunedNetwork
+from ...models import Model, evaluating, give
+from ...models.likelihoods import (
+    LEAST_ROWS,
+    Likelihood,
+    Regression,
+    learns_noise,
+    noise_of_rows,
+    set_noise,
+)
+from ...models.plain import PrunedNetwork
 from .draws import rows_in_a_pass
 from .metrics import classification_metrics, regression_metrics
 from .scores import by_parts, score_classes, score_targets

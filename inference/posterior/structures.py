@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from ...guides.base import NetworkGuide
-from ...models.networks.discrete import filled
-from ...models.structured import StructuredNetwork
+from ...guides import NetworkGuide
+from ...models import StructuredNetwork
+from ...models.networks import filled
 
 __all__ = ["Choice", "EdgeStructure", "Structure", "edge_structure"]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .draws import Noise
 from .ensemble import components
 from .fitted import Fits

@@ -1,1 +1,31 @@
 """How many digits of each number are needed, and networks with no more than these."""
+
+from typing import TYPE_CHECKING
+
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from .biases import rest_bits
+    from .bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
+    from .pricing import priced
+    from .quantise import (
+        Bits,
+        Codebook,
+        FixedPoint,
+        Multiples,
+        Rounding,
+        Significand,
+        cluster,
+        quantised,
+    )
+    from .rates import FLOAT_BITS, Layer, Rates, group_rates, layers_of, place_bits, sparse_rates
+
+__all__ = [
+    "Codebook",
+    "FixedPoint",
+    "Multiples",
+    "Significand",
+    "quantised",
+]
+
+__getattr__, __dir__ = lazy_names(__name__)

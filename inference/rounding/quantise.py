@@ -11,8 +11,7 @@ from typing import Annotated, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, Options, Positive
+from ...data import Between, Count, Options, Positive, PyroccamError
 from .bits import LayerBits, round_fixed_point, round_significand
 
 __all__ = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = [
     "Layer",

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ...data.door import lazy_names
+from ...data import lazy_names
 
 if TYPE_CHECKING:
+    from .bilevel import select
     from .levels import Against, InverseGamma, Level
     from .methods import Greedy, Implicit, OneLevel, Random, Unrolled
     from .self_tuning import SelfTuning

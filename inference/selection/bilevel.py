@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Positive, Seed, checked
-from ...guides.base import Guide
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import seeded
-from ...models.likelihoods.choosing import precision
-from ..training.result import Fit
-from ..training.fitting import pick_device
-from ..posterior.posteriors import posterior_of
-from ..training.settings import Settings
-from ..training.terminal import FitProgress
-from ..training.trainer import Interrupted
+from ...data import Count, Positive, PyroccamError, Seed, checked
+from ...guides import Guide
+from ...models import BayesianNetwork, seeded
+from ...models.likelihoods import precision
+from ..posterior import posterior_of
+from ..training import Fit, FitProgress, Interrupted, Settings, pick_device
 from .folds import Folds, fold_rows
 from .hypergradient import NonFiniteGradient
 from .levels import Level, Objectives

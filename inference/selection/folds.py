@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .hypergradient import NonFiniteGradient, Tensors
 from .levels import Key, Objectives
 from .search import Rows, Search, drawn

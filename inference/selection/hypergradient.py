@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vjp
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = [
     "NonFiniteGradient",

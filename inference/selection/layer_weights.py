@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import Weighing
-from ..elbo.estimator import Bound, EnumMeanFieldELBO, Terms
+from ...models import BayesianNetwork, Weighing
+from ..elbo import Bound, EnumMeanFieldELBO, Terms
 
 __all__ = ["LayerWeight", "WeighedBound"]
 

@@ -11,16 +11,12 @@ from torch import Tensor, nn
 from torch.distributions import InverseGamma as TorchInverseGamma
 from torch.distributions import kl_divergence
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Finite, NotNegative, Options, Positive
-from ...guides.base import Guide
-from ...models.bayesian import BayesianNetwork
-from ...models.priors.structure import EdgePrior, StructurePrior
-from ..compilation.fusion import differentiable
-from ..compilation.graphs import graph_of
-from ..compilation.noise import Draw, lift_noise
-from ..compilation.trace import TracedBound, Untraceable
-from ..elbo.estimator import bound
+from ...data import Between, Finite, NotNegative, Options, Positive, PyroccamError
+from ...guides import Guide
+from ...models import BayesianNetwork
+from ...models.priors import EdgePrior, StructurePrior
+from ..compilation import Draw, TracedBound, Untraceable, differentiable, graph_of, lift_noise
+from ..elbo import bound
 from .hypergradient import Tensors
 from .layer_weights import WeighedBound
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, NotNegative, Options, nearest
+from ...data import Count, NotNegative, Options, PyroccamError, nearest
 from .hypergradient import Tensors, implicit, unrolled
 from .levels import Key, Objectives, of_likelihood
 from .search import Search

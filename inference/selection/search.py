@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ..compilation.graphs import graph_of
-from ..compilation.passes import lean
+from ...data import PyroccamError
+from ..compilation import graph_of, lean
 from .hypergradient import Tensors, adam, ascend
 from .levels import Key, Objectives
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, NotNegative, Positive, Whole
+from ...data import Count, NotNegative, Positive, PyroccamError, Whole
 from .hypergradient import Tensors
 from .levels import Key, Objectives
 from .methods import Method

@@ -10,39 +10,44 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...models.bayesian import BayesianNetwork
-from ...models.feeding import unfed
-from ...models.networks.normalisation import without_statistics
-from ...models.plain.own_classes import torch_only
-from ..cutting.report import CutReport
-from ..training.ordinary import Retrained, retrain, row_changes, tempered
-from ..rounding import quantise
-from ..rounding.bits import MOST, LayerBits, bit_precision
-from ..rounding.pricing import priced
-from ..rounding.quantise import Rounding, quantised
-from ..rounding.rates import (
+from ...data import PyroccamError
+from ...models import BayesianNetwork, unfed
+from ...models.networks import without_statistics
+from ...models.plain import torch_only
+from ..cutting import CutReport
+from ..posterior import Layer as Moments
+from ..posterior import evaluate_net
+from ..rounding import (
     FLOAT_BITS,
+    MOST,
+    Codebook,
+    FixedPoint,
     Layer,
+    LayerBits,
+    Multiples,
     Rates,
+    Rounding,
+    Significand,
+    bit_precision,
     group_rates,
     layers_of,
     place_bits,
+    priced,
+    quantised,
+    rest_bits,
     sparse_rates,
 )
-from ..rounding.biases import rest_bits
-from .small import Small
-from ..posterior.layers import Layer as Moments
-from ..posterior.predict import evaluate_net
+from ..training import Retrained, retrain, row_changes, tempered
 from .decision import decide, inside, smallest
 from .depth import settled
 from .magnitude import by_layer
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
 from .relevance import Irrelevance
+from .small import Small
 from .weight_sharing import levels_of
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["Report", "compressed"]
 
@@ -184,7 +189,7 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
     where = {name: inside(small, name) for name in bits}
     # An absolute step belongs to the published rules, digits to the other.
     by_digits = digits.significand == "relative"
-    rounding = quantise.Significand if by_digits else quantise.FixedPoint
+    rounding = Significand if by_digits else FixedPoint
 
     def of_digits(more: int) -> dict[str, Rounding]:
         return {where[n]: rounding(b.significand + more) for n, b in bits.items() if b.total}
@@ -200,8 +205,8 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
     stepped = {n: s for n, s in steps.items() if bits[n].total and n not in shared}
     bits |= {name: LayerBits(_index_bits(values), 0, 0) for name, values in shared.items()}
     bits |= {name: _whole_bits(kept[name][0], step) for name, step in stepped.items()}
-    rounded |= {where[name]: quantise.Codebook(values) for name, values in shared.items()}
-    rounded |= {where[name]: quantise.Multiples(step) for name, step in stepped.items()}
+    rounded |= {where[name]: Codebook(values) for name, values in shared.items()}
+    rounded |= {where[name]: Multiples(step) for name, step in stepped.items()}
     sizes = layers_of(small)
     # Of a layer on a dead branch only zeros are left, which hold its place and are no weights.
     layers = [sizes[where[name]] if len(kept[name][0]) else Layer(0, 0) for name in bits]

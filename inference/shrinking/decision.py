@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ..cutting.report import CutReport
-from ..cutting.surgery import ROWS, cut, has_path
-from ..training.ordinary import RATES, Retrained, retrain, row_losses
-from ..training.teacher import FEW, Teacher, may_teach, teacher_of
-from ..posterior.layers import Layer, layer_moments, mean_network
-from ..posterior.posteriors import require
+from ...data import PyroccamError
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork
+from ..cutting import ROWS, CutReport, cut, has_path
+from ..posterior import Layer, layer_moments, mean_network, require
+from ..training import FEW, RATES, Retrained, Teacher, may_teach, retrain, row_losses, teacher_of
 from .depth import settled
 from .options import Cut, Noise, Search
 from .relevance import Irrelevance, irrelevance, weight_irrelevance
@@ -27,7 +24,7 @@ from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = [
     "SHARES",
@@ -139,8 +136,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
 
     Weights go in the order of their irrelevance, in all layers alike, and units that have lost all
     of theirs with them; at each size the rest is trained as numbers, from the labels and, where
-    that helps the whole network, from the posterior
-    (:func:`~pyroccam.inference.training.teacher.teacher_of`). A network is as good as the whole one,
+    that helps the whole network, from the posterior (:func:`~.teacher_of`). A network is as good as the whole one,
     trained until that gains little, or with a teacher as long as it, if its mean loss on the
     validation rows is above that of the whole by no more than half of what is allowed, and with a
     standard error of the difference for luck by no more than all of it. Sizes are halved until two
@@ -264,7 +260,7 @@ def _taught(
     network that learns from labels alone.
 
     It is worth learning from where it may teach
-    (:func:`~pyroccam.inference.training.teacher.may_teach`) and does not make the loss of the labels
+    (:func:`~.may_teach`) and does not make the loss of the labels
     worse by more than a standard error, which few rows do not tell.
     """
     few = len(fit.data.x_val) < FEW

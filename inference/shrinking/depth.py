@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, check
-from ...models.learnt_depth import LearntDepth
-from ...models.plain.pruned import PrunedNetwork
-from ..elbo.full_data import evidence
-from ..training.statistics import keeps_statistics, renew_statistics
-from ..posterior.depth import EQUAL
-from ..posterior.posteriors import random_network, require
+from ...data import Between, PyroccamError, check
+from ...models import LearntDepth
+from ...models.plain import PrunedNetwork
+from ..elbo import evidence
+from ..posterior import EQUAL, random_network, require
+from ..training import keeps_statistics, renew_statistics
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["TailRule", "at_depth", "full_network", "kept_depth_probs", "settled", "worthwhile"]
 

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...data.ranges import Count, Seed, checked
-from ...models.contexts import seeded
-from ...models.networks.discrete import discretised
-from ...models.plain.own_classes import torch_only
-from ...models.structured import StructuredNetwork
-from ..cutting.cost import count_parameters
-from ..posterior.layers import mean_network
-from ..posterior.posteriors import require
-from ..posterior.structures import Choice, edge_structure
+from ...data import Count, Seed, checked
+from ...models import StructuredNetwork, seeded
+from ...models.networks import discretised
+from ...models.plain import torch_only
+from ..cutting import count_parameters
+from ..posterior import Choice, edge_structure, mean_network, require
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["discretise", "random_structures"]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...data.ranges import Share, checked
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.posteriors import require
+from ...data import Share, checked
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork
+from ...models.layers import BayesianLayer
+from ..posterior import require
 from .relevance import judged
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["ScaleIntervals", "scale_intervals"]
 
@@ -29,7 +29,7 @@ class ScaleIntervals:
     Attributes:
         layer: its name.
         low, median, high: in the shape of
-            :class:`~pyroccam.inference.shrinking.relevance.Irrelevance`'s values: one for each group,
+            :class:`~pyroccam.inference.shrinking.relevance.Irrelevance`'s values: one a group,
             ``(groups,)``, or for each weight. A scale without a sign, which the weights could take
             over, is turned so that its median is not negative.
         quantity: ``scale``, ``gate`` or ``weight``.

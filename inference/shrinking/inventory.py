@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from ...data.errors import PyroccamError
-from ...models.layers.bayesian_layer import BayesianLayer
-from ...models.plain.feature_choice import is_select
-from .small import Small
+from ...data import PyroccamError
+from ...models.layers import BayesianLayer
+from ...models.plain import is_select
 from .decision import inside
 from .relevance import Irrelevance
+from .small import Small
 
 __all__ = ["Remains", "bytes_by_part", "input_use", "left_of", "remains"]
 

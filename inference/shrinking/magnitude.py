@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ...guides.base import NetworkGuide
-from ...guides.points import Book, Mask, Points, Switch
-from ...models.bayesian import BayesianNetwork
-from ...models.checks import as_number, unknown_name
-from ..rounding.quantise import cluster
-from ..posterior.posteriors import require
+from ...data import PyroccamError, checked
+from ...guides import Book, Mask, NetworkGuide, Points, Switch
+from ...models import BayesianNetwork, as_number, unknown_name
+from ..posterior import require
+from ..rounding import cluster
 from .options import PerLayer
 from .thresholds import refuse_twice
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["by_layer", "prune_weights", "share_weights", "splice_weights"]
 

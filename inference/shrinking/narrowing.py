@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.layers.bayesian_layer import BayesianLayer
+from ...data import PyroccamError, checked
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork
+from ...models.layers import BayesianLayer
 from .decision import decide, inside
 from .options import Cut
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["narrow"]
 

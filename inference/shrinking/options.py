@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, NotNegative, Options, Whole
-from ..rounding.bits import ExponentRule, SignificandRule
+from ...data import Between, Count, NotNegative, Options, PyroccamError, Whole
+from ..rounding import ExponentRule, SignificandRule
 
 if TYPE_CHECKING:
-    from ..training.numbers import Numbers
+    from ..training import Numbers
 
 __all__ = [
     "NATS", "TOLERANCE", "ByValidation", "Code", "Codebook", "Cut", "Digits", "Noise", "PerLayer",
@@ -112,8 +111,8 @@ class Digits(Code):
 
     Attributes:
         significand, exponent: rules for the bits, see
-            :func:`~pyroccam.inference.rounding.bits.bit_precision`. By the ``relative`` rule weights
-            are rounded to significand bits, by the others to multiples of 2^-bits, as those rules
+            :func:`~pyroccam.inference.rounding.bits.bit_precision`. By the ``relative`` rule
+            weights are rounded to significand bits, by the others to multiples of 2^-bits, as those rules
             mean it.
     """
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.distributions.wrapped import base
-from ...models.layers.bayesian_layer import BayesianLayer
-from ..posterior.layers import Layer
+from ...data import PyroccamError
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork
+from ...models.distributions import base
+from ...models.layers import BayesianLayer
+from ..posterior import Layer
 
 __all__ = [
     "Irrelevance", "Judged", "irrelevance", "judged", "of_groups", "search", "valley",

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ...data.errors import PyroccamError
-from ...models.plain.description import DescriptionError
-from ..posterior.predict import validated
-from ..files.network_folder import save_folder
-from ..storage.whole import write_whole
-from ..files.exporting import FORMS, export
-from ..files.packed import PackedSize, encoded
+from ...data import PyroccamError
+from ...models.plain import DescriptionError
+from ..files import FORMS, PackedSize, encoded, export, save_folder
+from ..posterior import validated
+from ..storage import write_whole
 
 if TYPE_CHECKING:
     from ...data import Dataset

@@ -8,28 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
+from ...data import PyroccamError, checked
 from ...models.likelihoods import Likelihood
-from ...models.networks.stack import DepthStack
-from ..draws.drawn import draw, draw_own
-from ..files.draw_file import is_draw
-from ..files.draw_file import read_draw
-from ..draws.options import Draw
-from ..files.packed import read
-from .small import Small
-from ..posterior.posteriors import refuse_undecided
+from ...models.networks import DepthStack
+from ..draws import Draw, draw, draw_own
+from ..files import is_draw, load_folder, read, read_draw
+from ..posterior import refuse_undecided
 from .compression import compressed
 from .decision import decide
 from .depth import at_depth, settled
 from .graph import discretise
 from .options import Code, Cut
+from .small import Small
 from .thresholds import refuse_uncut
 from .weight_path import Budget, path
-from ..files.network_folder import load_folder
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["load", "shrink"]
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
-from ...models.checks import unknown_name
-from ..cutting.masks import Mask, apply_masks, masked
-from ..cutting.surgery import ROWS, has_path
-from ..training.doubts import nll_alone
-from ..posterior.predict import streamed
+from ...data import PyroccamError
+from ...guides import NetworkGuide
+from ...models import BayesianNetwork, unknown_name
+from ..cutting import ROWS, Mask, apply_masks, has_path, masked
+from ..posterior import streamed
+from ..training import nll_alone
 from .options import TOLERANCE, ByValidation, Cut, Noise, Search, Thresholds, Valley
 from .relevance import Irrelevance, search, valley
 

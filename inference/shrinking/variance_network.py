@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ...guides.base import NetworkGuide
-from ...guides.zero_mean import ZeroMean
-from ...models.bayesian import BayesianNetwork
-from ...models.layers.local_reparameterisation import LocalReparameterization
-from ..posterior.posteriors import require
+from ...data import PyroccamError, checked
+from ...guides import NetworkGuide, ZeroMean
+from ...models import BayesianNetwork
+from ...models.layers import LocalReparameterization
+from ..posterior import require
 
 if TYPE_CHECKING:
-    from ..training.result import Fit
+    from ..training import Fit
 
 __all__ = ["mean_costs", "without_means"]
 

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Options, Positive, check, checked
-from ..cutting.cost import count_parameters, multiply_adds, seconds_per_batch
-from ..elbo.full_data import evidence
-from ..training.result import Fit
-from .small import Small
-from ..posterior.predict import evaluate_net, evaluate_outputs
+from ...data import Between, Options, Positive, PyroccamError, check, checked
+from ..cutting import count_parameters, multiply_adds, seconds_per_batch
+from ..elbo import evidence
+from ..posterior import evaluate_net, evaluate_outputs
+from ..training import Fit
 from .compression import compressed
 from .options import Cut, Digits
+from .small import Small
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -238,7 +237,7 @@ def path_figure(
     rows: Sequence[Mapping[str, Any]], chosen: int, split: str, over: str = "kl_weight"
 ) -> Figure:
     """The figure of a path by its numbers, such as those in a result file."""
-    from ..figures.sizes import weight_path  # imports matplotlib
+    from ..figures import weight_path  # imports matplotlib
 
     layers = dict.fromkeys(name for row in rows for name in row["widths"])
     return weight_path(

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...guides.base import NetworkGuide
-from ...guides.points import Book, Points
-from ...models.base import Model
-from ...models.bayesian import BayesianNetwork
-from ...models.distributions.mixture import Components, NormalMixture
-from ...models.distributions.wrapped import base
-from ..posterior.layers import layer_moments
+from ...data import PyroccamError
+from ...guides import Book, NetworkGuide, Points
+from ...models import BayesianNetwork, Model
+from ...models.distributions import Components, NormalMixture, base
+from ..posterior import layer_moments
 
 __all__ = [
     "Assigned",

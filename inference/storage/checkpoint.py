@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .digests import check_digests, write_digests
 from .whole import write_whole
 

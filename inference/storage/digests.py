@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .whole import write_whole
 
 __all__ = ["FILE", "DamagedFile", "check_digests", "digest_of", "write_digests"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = ["LOCK", "FolderInUse", "FolderLost", "claimed", "confirm", "refuse_links"]
 

@@ -1,1 +1,30 @@
 """The training loop: pairs, data and settings in, trained pairs and their history out."""
+
+from typing import TYPE_CHECKING
+
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from .doubts import log_density_alone, nll_alone, not_arrived
+    from .fitting import fit, fit_repeats, pick_device
+    from .numbers import NUMBERS, Numbers, as_numbers
+    from .ordinary import (
+        EVALUATIONS,
+        RATES,
+        Retrained,
+        retrain,
+        row_changes,
+        row_losses,
+        tempered,
+        trainer_of,
+    )
+    from .replicate import Replicate
+    from .result import Fit, Repeats
+    from .settings import MOST_STEPS, Settings
+    from .statistics import keeps_statistics, renew_statistics
+    from .step import CompileFallback, TrainingStep
+    from .teacher import FEW, Teacher, may_teach, teacher_of
+    from .terminal import FitProgress, StopSignal
+    from .trainer import Interrupted, NonFiniteLoss, Pace, Trainer
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...models.likelihoods.noise import LEAST_ROWS, learns_noise
+from ...models.likelihoods import LEAST_ROWS, learns_noise
 
 if TYPE_CHECKING:
-    from ...data import Dataset
-    from ...data.marginal import Marginal
+    from ...data import Dataset, Marginal
     from .result import Fit
 
 __all__ = ["doubts", "log_density_alone", "nll_alone", "not_arrived"]

@@ -14,11 +14,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...data.errors import NetworkError, PyroccamError
-from ...models.contexts import evaluating
-from ...models.inputs import changed, give_copies
-from ..elbo.estimator import Bound, Terms
-from ..elbo.non_finite import first_non_finite
+from ...data import NetworkError, PyroccamError
+from ...models import changed, evaluating, give_copies
+from ..elbo import Bound, Terms, first_non_finite
 from .optimizer import parameter_groups
 from .settings import Settings
 

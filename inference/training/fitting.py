@@ -12,20 +12,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Options, checked
+from ...data import Between, Options, PyroccamError, checked
+from ...models import fitting
 from ...models.likelihoods import precision
-from ...models.threads import fitting
-from ..distributed.joining import joined
-from ..storage import checkpoint
-from ..storage.lock import claimed
-from ..storage.watching import Watch, Watched
+from ..distributed import joined
+from ..storage import (
+    CHECKPOINT,
+    HISTORY,
+    WEIGHTS,
+    Watch,
+    Watched,
+    claimed,
+    save_weights,
+    seal,
+    versions,
+    write_history,
+    write_json,
+)
 from .replicate import Job, Replicate, Track
+from .requests import check_kinds, pick_device, refuse_one_network
+from .result import Fit, G, M, Repeats
 from .settings import Settings
 from .terminal import FitProgress, StopSignal
 from .trainer import Interrupted, NonFiniteLoss, Trainer
-from .requests import check_kinds, pick_device, refuse_one_network
-from .result import Fit, G, M, Repeats
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -162,7 +171,7 @@ def train(
             trainer = Trainer(replicates, settings, out=folder)
             if how.resume:
                 trainer.load()
-            elif folder and ranks.first and (folder / checkpoint.CHECKPOINT).exists():
+            elif folder and ranks.first and (folder / CHECKPOINT).exists():
                 raise FileExistsError(f"{folder} holds the checkpoint of a fit (resume=True)")
             name = str(how.label) if how.label else type(jobs[0].model).__name__
             name += f" x {len(jobs)}" if len(jobs) > 1 else ""
@@ -214,11 +223,11 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
         described |= {"val_nll": result.val_nll, "seconds": result.seconds}
         described["engine"] = result.engine
         described["structure"] = None if structure is None else structure.to_json()
-        described["versions"] = checkpoint.versions()
-        checkpoint.write_json(one.out / "fit.json", described)
-        checkpoint.write_history(one.out / checkpoint.HISTORY, result.history)
-        checkpoint.save_weights(one.out / checkpoint.WEIGHTS, model=one.model, guide=one.guide)
-        checkpoint.seal(one.out)
+        described["versions"] = versions()
+        write_json(one.out / "fit.json", described)
+        write_history(one.out / HISTORY, result.history)
+        save_weights(one.out / WEIGHTS, model=one.model, guide=one.guide)
+        seal(one.out)
     return result
 
 

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...data.errors import PyroccamError
-from ..posterior.draws import Noise
-from ..posterior.predict import below_targets, mixture_log_probs
-from ..posterior.same_rows import original_targets, same_inputs, same_targets
-from ..posterior.scores import score_classes, score_targets
+from ...data import PyroccamError
+from ..posterior import (
+    Noise,
+    below_targets,
+    mixture_log_probs,
+    original_targets,
+    same_inputs,
+    same_targets,
+    score_classes,
+    score_targets,
+)
 
 if TYPE_CHECKING:
     from .result import Fit

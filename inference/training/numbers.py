@@ -13,12 +13,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ...models.likelihoods import Likelihood
-from ..distributed.joining import joined
-from ..posterior.predict import validated
-from ..storage.checkpoint import CheckpointError
-from ..storage.whole import write_whole
-from .terminal import FitProgress
+from ..distributed import joined
+from ..posterior import validated
+from ..storage import CheckpointError, write_whole
 from .ordinary import RATES, row_losses, trained
+from .terminal import FitProgress
 
 if TYPE_CHECKING:
     from .result import Fit

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...models.base import likelihood_of, priors_of
-from ..compilation.cuda_graphs import Recorded, Recorder
+from ...data import PyroccamError
+from ...models import likelihood_of, priors_of
+from ..compilation import Recorded, Recorder
 from . import fused
 from .flat_parameters import FlatParameters
 from .settings import Settings, learning_rate_factor

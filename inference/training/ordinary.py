@@ -14,22 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from ...data.errors import PyroccamError
-from ...guides.depth import Deterministic
-from ...models.contexts import evaluating, seeded
-from ...models.layers.affine import AFFINE
-from ...models.layers.choice import order_of_use
-from ...models.likelihoods import Likelihood
-from ...models.likelihoods.noise import LEAST_ROWS
-from ...models.plain_network import PlainNetwork
-from ..distributed.joining import apart
-from ..posterior.predict import streamed, suited, validated
+from ...data import PyroccamError
+from ...guides import Deterministic
+from ...models import PlainNetwork, evaluating, seeded
+from ...models.layers import AFFINE, order_of_use
+from ...models.likelihoods import LEAST_ROWS, Likelihood
+from ..distributed import apart
+from ..posterior import streamed, suited, validated
 from .replicate import Replicate
 from .settings import Settings
 from .step import CompileFallback
+from .teacher import Taught, Teacher, parted
 from .terminal import FitProgress, StopSignal
 from .trainer import NonFiniteLoss, Trainer
-from .teacher import Taught, Teacher, parted
 
 if TYPE_CHECKING:
     from .result import Fit

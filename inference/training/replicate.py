@@ -14,15 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ...data.errors import PyroccamError
-from ...guides.base import Guide
-from ...models.base import Model
-from ...models.contexts import evaluating, seeded
-from ...models.layers.bayesian_layer import convolves
-from ..distributed.ranks import ALONE, Ranks
-from ..posterior.posteriors import Posterior, posterior_of
-from ..storage.checkpoint import CheckpointError, fingerprint, read_weights
-from ..storage.watching import Watched
+from ...data import PyroccamError
+from ...guides import Guide
+from ...models import Model, evaluating, seeded
+from ...models.layers import convolves
+from ..distributed import ALONE, Ranks
+from ..posterior import Posterior, posterior_of
+from ..storage import CheckpointError, Watched, fingerprint, read_weights
 from .flat_parameters import difference
 from .settings import Settings
 from .validated_noise import has_validated_noise, validate_noise

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...data.errors import PyroccamError
-from ...models.parameters import refuse_without_values
-from ..posterior.posteriors import named, posterior_of
+from ...data import PyroccamError
+from ...models import refuse_without_values
+from ..posterior import named, posterior_of
 
 __all__ = ["check_kinds", "pick_device", "refuse_one_network"]
 

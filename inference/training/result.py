@@ -12,26 +12,34 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 import torch
 from torch import Tensor
 
-from ...data.limits import ask
-from ...data.ranges import checked
-from ...guides.base import Guide
-from ...models.base import Model
-from ..posterior.depth import DepthStructure, slack
-from ..posterior.draws import Draws, Noise
-from ..posterior.metrics import mean_spread
-from ..posterior.posteriors import Posterior, posterior_of
-from ..posterior.predict import HOWS, How, evaluate_outputs, evaluate_single, mixture_log_probs
-from ..posterior.scores import by_parts
-from ..posterior.structures import Structure, edge_structure
-from .replicate import validation_nll
-from .settings import Settings
+from ...data import ask, checked
+from ...guides import Guide
+from ...models import Model
+from ..posterior import (
+    HOWS,
+    DepthStructure,
+    Draws,
+    How,
+    Noise,
+    Posterior,
+    Structure,
+    by_parts,
+    edge_structure,
+    evaluate_outputs,
+    evaluate_single,
+    mean_spread,
+    mixture_log_probs,
+    posterior_of,
+    slack,
+)
 from .doubts import doubts
 from .mixture import evaluate_together
+from .replicate import validation_nll
+from .settings import Settings
 from .statistics import keeps_statistics, renew_statistics
 
 if TYPE_CHECKING:
-    from ...data import Dataset
-    from ...data.fields import Several
+    from ...data import Dataset, Several
 
 __all__ = ["Fit", "Repeats"]
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Options, Positive, Seed, nearest
+from ...data import Between, Options, Positive, PyroccamError, Seed, nearest
 
 if TYPE_CHECKING:
-    from ...guides.base import Guide
+    from ...guides import Guide
 
 __all__ = ["Settings", "learning_rate_factor"]
 
@@ -62,8 +61,8 @@ class Settings(Options):
             that is traced only. ``None`` traces, and compiles too, where a shape of batch is
             stepped often enough to pay for that; ``graph`` traces where that pays, and no more.
         precision: ``bf16`` finds large products and convolutions of a step in bfloat16
-            (:mod:`~pyroccam.inference.compilation.half_products`), which takes less time on processors
-            and GPUs that have it; parameters, what is evaluated, and trainings of numbers before or
+            (:mod:`~pyroccam.inference.compilation.half_products`), which takes less time on
+            processors and GPUs that have it; parameters, what is evaluated, and trainings of numbers before or
             after the fit stay in single precision.
     """
 

@@ -9,11 +9,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...guides.base import Guide
-from ...models.base import Model
-from ...models.contexts import seeded
-from ...models.networks.normalisation import DepthBatchNorm
-from ..elbo.estimator import bound
+from ...guides import Guide
+from ...models import Model, seeded
+from ...models.networks import DepthBatchNorm
+from ..elbo import bound
 
 if TYPE_CHECKING:
     from ...data import Dataset

@@ -11,18 +11,25 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...models.base import anneal
-from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
-from ..compilation.graphs import of_lists
-from ..compilation.region_calls import in_regions
-from ..compilation.passes import lean
-from ..compilation.half_products import products
-from ..compilation.trace import TracedBound, Untraceable, first_line, joint_graph
-from ..compilation.worth import pays_from
-from ..distributed.ranks import Part, Ranks
-from ..distributed.reduction import add_up, average_
-from ..elbo.estimator import Bound, bound
+from ...data import PyroccamError
+from ...models import anneal
+from ..compilation import (
+    CudaRecorder,
+    Recorded,
+    Recorder,
+    TracedBound,
+    Untraceable,
+    first_line,
+    in_regions,
+    joint_graph,
+    lean,
+    of_lists,
+    pays_from,
+    products,
+    warn_unrecorded,
+)
+from ..distributed import Part, Ranks, add_up, average_
+from ..elbo import Bound, bound
 from .first_pass import trained_by
 from .flat_parameters import FlatParameters, difference
 from .optimizer import Update, make_optimizer, parameter_groups
@@ -459,7 +466,7 @@ class TrainingStep:
         lying |= {first + len(flats) + i: place for i, place in enumerate(changed)}
         try:
             # Imported where it is needed: it brings the compiler with it, a second's work.
-            from ..compilation.inductor import compiled
+            from ..compilation import compiled
 
             graph = in_regions(graph, compiled, lying)
         except Exception as error:

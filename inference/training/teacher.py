@@ -10,9 +10,9 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor, nn
 
-from ...models.contexts import evaluating
+from ...models import evaluating
 from ...models.likelihoods import Likelihood
-from ..posterior.predict import DRAWS, streamed
+from ..posterior import DRAWS, streamed
 
 if TYPE_CHECKING:
     from ...data import Dataset

@@ -18,12 +18,11 @@ import pyro
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...models.threads import give_way
-from ..distributed.joining import joined
-from ..distributed.ranks import Part
-from ..elbo.non_finite import first_non_finite
-from ..storage.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, versions
+from ...data import PyroccamError
+from ...models import give_way
+from ..distributed import Part, joined
+from ..elbo import first_non_finite
+from ..storage import CheckpointError, load_checkpoint, save_checkpoint, versions
 from .depth_update import BlockPosterior, IncrementalPosterior
 from .replicate import Replicate
 from .settings import Settings

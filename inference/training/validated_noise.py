@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...guides.base import Guide
-from ...models.base import Model
-from ...models.likelihoods.noise import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
-from ..posterior.posteriors import Posterior
-from ..posterior.predict import outputs_by_depth
+from ...guides import Guide
+from ...models import Model
+from ...models.likelihoods import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
+from ..posterior import Posterior, outputs_by_depth
 
 if TYPE_CHECKING:
     from ...data import Dataset

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
-from ...data.ranges import checked
+from ...data import checked
 
 __all__ = [
     "KL",

@@ -23,7 +23,7 @@ from torch.distributions import (
 )
 from torch.nn.functional import log_softmax, logsigmoid
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = ["relaxed_bernoulli_kl", "relaxed_categorical_kl"]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from ...data.ranges import Between, Options, Positive
+from ...data import Between, Options, Positive
 
 __all__ = ["Annealed", "LearntTemperature", "Temperature", "lend"]
 

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from ...data.errors import PyroccamError
-from ..plain.surgery import LAYERS, output_dim
-from ..priors.base import LayerShape
-from ..unpacked.recurrent import Matrix
+from ...data import PyroccamError
+from ..plain import LAYERS, output_dim
+from ..priors import LayerShape
+from ..unpacked import Matrix
 
 __all__ = ["AFFINE", "KNOWN", "Affine", "with_weights"]
 

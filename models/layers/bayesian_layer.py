@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ..priors.base import Latent, WeightPrior
-from ..priors.scaling import Scaling, Share
+from ...data import PyroccamError, checked
+from ..priors import Latent, Scaling, Share, WeightPrior
 from .affine import Affine, with_weights
 
 __all__ = ["BayesianLayer", "affine", "convolves", "power"]

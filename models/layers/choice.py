@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ..feeding import fields_of
-from ..priors.base import WeightPrior
-from ..threads import turn
+from ...data import PyroccamError
+from .. import fields_of, turn
+from ..priors import WeightPrior
 from .affine import AFFINE, KNOWN, Affine
 
 __all__ = [

@@ -10,16 +10,14 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ..distributions.symmetric import CentredNormal
-from ..distributions.wrapped import base
-from ..priors.base import Latent
+from ...data import PyroccamError, checked
+from ..distributions import CentredNormal, base
+from ..priors import Latent
 from .affine import Affine
 from .bayesian_layer import BayesianLayer, power
 
 if TYPE_CHECKING:
-    from ..base import Model
+    from .. import Model
 
 __all__ = ["LocalReparameterization", "Scales"]
 

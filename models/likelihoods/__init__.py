@@ -1,19 +1,15 @@
 """Likelihoods, one file for each kind of target: from outputs of a network to a distribution."""
 
-# Without an ``__all__``: what a person needs of them, ``pyroccam.models`` hands on.
-from .amounts import Heteroscedastic as Heteroscedastic
-from .amounts import Regression as Regression
-from .amounts import StudentT as StudentT
-from .base import Likelihood as Likelihood
-from .base import TargetSpec as TargetSpec
-from .choosing import checked as checked
-from .choosing import for_data as for_data
-from .choosing import has_weights as has_weights
-from .choosing import parse as parse
-from .choosing import precision as precision
-from .choosing import words as words
-from .classes import Classification as Classification
-from .classes import MultiLabel as MultiLabel
-from .classes import Ordinal as Ordinal
-from .counts import NegativeBinomial as NegativeBinomial
-from .counts import Poisson as Poisson
+from typing import TYPE_CHECKING
+
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from .amounts import Heteroscedastic, Regression, StudentT
+    from .base import Likelihood, TargetSpec
+    from .choosing import checked, for_data, has_weights, parse, precision, words
+    from .classes import Classification, MultiLabel, Ordinal
+    from .counts import NegativeBinomial, Poisson
+    from .noise import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
+
+__getattr__, __dir__ = lazy_names(__name__)

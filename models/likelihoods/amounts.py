@@ -9,8 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, NotNegative, Positive, checked
+from ...data import Between, Count, NotNegative, Positive, PyroccamError, checked
 from .base import Likelihood
 
 __all__ = ["Heteroscedastic", "Regression", "StudentT"]

@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = ["Likelihood", "TargetSpec"]
 

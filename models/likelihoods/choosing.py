@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ...data.errors import PyroccamError
-from ..checks import kinds, unknown_name
+from ...data import PyroccamError
+from .. import kinds, unknown_name
 from .amounts import Regression
 from .base import Likelihood, TargetSpec
 from .classes import Classification, MultiLabel

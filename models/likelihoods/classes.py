@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data.ranges import Between, Count, checked
+from ...data import Between, Count, checked
 from .base import Likelihood
 
 __all__ = ["Classification", "MultiLabel", "Ordinal"]

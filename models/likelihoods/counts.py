@@ -11,8 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, Count, checked
+from ...data import Between, Count, PyroccamError, checked
 from .base import Likelihood, TargetSpec
 
 __all__ = ["NegativeBinomial", "Poisson"]

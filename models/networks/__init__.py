@@ -1,12 +1,25 @@
 """Ready networks, and the parts that networks of one's own are made of."""
 
-from . import primitives
-from .discrete import primitive_sizes
-from .graphs import cell_graph, perceptron_graph
-from .plain import lenet_5_caffe, lenet_300_100, perceptron, torchvision_resnet, vgg
-from .ready import NETWORKS as NETWORKS
-from .ready import Residual, build, residual_conv, residual_mlp, resnet, take_apart
-from .stack import match_adapters
+from typing import TYPE_CHECKING
+
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from . import primitives
+    from .discrete import discretised, filled, primitive_sizes, structures
+    from .dropout import with_dropout
+    from .graphs import GRAPHS, cell_graph, perceptron_graph
+    from .identifiers import distinct
+    from .normalisation import (
+        DepthBatchNorm,
+        hold_statistics,
+        with_held_statistics,
+        without_statistics,
+    )
+    from .plain import PLAIN, lenet_5_caffe, lenet_300_100, perceptron, torchvision_resnet, vgg
+    from .ready import NETWORKS, Residual, build, residual_conv, residual_mlp, resnet, take_apart
+    from .stack import DepthStack, at_depth, match_adapters
+    from .structure_graph import Gammas, StructureGraph
 
 __all__ = [
     "Residual",
@@ -26,3 +39,5 @@ __all__ = [
     "torchvision_resnet",
     "vgg",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = ["Edge", "inputs_of", "order_of", "output_of"]
 

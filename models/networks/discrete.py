@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ...data.ranges import checked
+from ...data import checked
 from .structure_graph import Gammas, StructureGraph
 
 __all__ = ["discretised", "filled", "primitive_sizes", "structures"]

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Share, checked
-from ..checks import unknown_name
+from ...data import PyroccamError, Share, checked
+from .. import unknown_name
 
 __all__ = ["with_dropout"]
 

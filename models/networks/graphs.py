@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import AtLeastTwo, Count, checked
-from ..parameters import asking
+from ...data import AtLeastTwo, Count, PyroccamError, checked
+from .. import asking
 from .primitives import Zero
 from .structure_graph import StructureGraph
 

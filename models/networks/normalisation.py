@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = [
     "DepthBatchNorm",

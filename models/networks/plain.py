@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Positive, checked
-from ..parameters import asking
+from ...data import Count, Positive, PyroccamError, checked
+from .. import asking
 
 __all__ = ["PLAIN", "lenet_5_caffe", "lenet_300_100", "perceptron", "torchvision_resnet", "vgg"]
 

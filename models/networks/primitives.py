@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...data.ranges import Count, checked
+from ...data import Count, checked
 
 __all__ = ["One", "Zero"]
 

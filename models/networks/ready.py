@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Count, Whole, checked
-from ..checks import shown
-from ..parameters import asking
+from ...data import Count, PyroccamError, Whole, checked
+from .. import asking, shown
 from .plain import torchvision_resnet
 from .stack import DepthStack, match_adapters
 

@@ -9,8 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
+from ...data import PyroccamError, checked
 from .normalisation import has_batch_norm, per_depth, select_depths
 
 __all__ = ["DepthStack", "at_depth", "match_adapters"]

@@ -10,9 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor, fx, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ..checks import unknown_name
+from ...data import PyroccamError, checked
+from .. import unknown_name
 from .acyclic import Edge, inputs_of, order_of, output_of
 from .identifiers import identifiers
 

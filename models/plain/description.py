@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ...data.errors import TooLarge
-from ...data.limits import ask
-from ..checks import shown
+from ...data import TooLarge, ask
+from .. import shown
 from .named_tensors import attribute, checked_shape, declared_dtypes, fill, state, tensors_of
 from .tracing import WAY_OUT, trace
 from .untrusted import plain_words

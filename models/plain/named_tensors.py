@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import shown
+from .. import shown
 from .vocabulary import DescriptionError, dtype_named
 
 __all__ = [

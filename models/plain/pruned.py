@@ -8,9 +8,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from ..likelihoods import Classification, Likelihood, Regression
-from ..networks.stack import DepthStack
+from ..networks import DepthStack
 from .own_classes import torch_only
 
 __all__ = ["Form", "PrunedNetwork"]

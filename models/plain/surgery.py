@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
-from ...data.errors import PyroccamError
-from ..unpacked.attention import AttentionWeights, Heads
-from ..unpacked.recurrent import GATES, Cell, Matrix
+from ...data import PyroccamError
+from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix
 from .feature_choice import is_select, select, selected_dim
 from .tracing import (
     drop_defaults,
@@ -44,7 +43,7 @@ __all__ = [
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-LAYERS = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
+LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
 NORMS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..feeding import given, has_other_hooks
-from ..unpacked.attention import AttentionWeights
+from .. import given, has_other_hooks
+from ..unpacked import AttentionWeights
 from .vocabulary import MODULES, DescriptionError
 
 __all__ = [

@@ -8,9 +8,8 @@ from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
-from ...data.errors import PyroccamError
-from ...data.limits import ask
-from ..checks import shown
+from ...data import PyroccamError, ask
+from .. import shown
 
 __all__ = ["NotJSON", "parsed", "plain_words"]
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from ...data.errors import PyroccamError
-from ..checks import shown
-from ..unpacked.attention import AttentionWeights, Heads
+from ...data import PyroccamError
+from .. import shown
+from ..unpacked import AttentionWeights, Heads
 from .argument_kinds import misfit
 
 __all__ = [

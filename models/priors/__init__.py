@@ -1,27 +1,73 @@
 """Priors: one file for each kind of latent, which hands on what its ``__all__`` names."""
 
-from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING
 
-from .ard import *
-from .base import *
-from .depth import *
-from .gaussian_mixture import *
-from .group_horseshoe import *
-from .group_normal_jeffreys import *
-from .half_cauchy import *
-from .integers import *
-from .log_uniform import *
-from .multi_spike import *
-from .normal import *
-from .parsing import *
-from .shared_normal import *
-from .spike_slab import *
-from .structure import *
-from .student_t import *
-from .unsquared_norm import *
+from ...data import lazy_names
+
+if TYPE_CHECKING:
+    from .ard import ARD
+    from .base import Latent, LayerPrior, LayerShape, WeightPrior
+    from .depth import Cost, DepthPrior, Geometric, Poisson, Powered, Uniform, Vector, parse
+    from .gaussian_mixture import GaussianMixture
+    from .group_horseshoe import GroupHorseshoe
+    from .group_normal_jeffreys import GroupNormalJeffreys
+    from .half_cauchy import GroupHalfCauchy
+    from .integers import Integers
+    from .log_uniform import LogUniform
+    from .multi_spike import MultiSpike
+    from .normal import Normal
+    from .parsing import parse_weights
+    from .scaling import Floored, NonCentred, Scaling, Share
+    from .shared_normal import SharedNormal
+    from .spike_slab import SpikeSlab
+    from .structure import (
+        Bernoulli,
+        Categorical,
+        DepthEdge,
+        Dirichlet,
+        EdgePrior,
+        GumbelSoftmax,
+        RelaxedBernoulli,
+        StructurePrior,
+        parse_structure,
+    )
+    from .student_t import StudentT
+    from .unsquared_norm import UnsquaredNorm
 
 __all__ = [
-    name
-    for name, value in sorted(globals().items())
-    if not name.startswith("_") and not isinstance(value, _ModuleType)
+    "ARD",
+    "Bernoulli",
+    "Categorical",
+    "Cost",
+    "DepthPrior",
+    "Dirichlet",
+    "EdgePrior",
+    "GaussianMixture",
+    "Geometric",
+    "GroupHalfCauchy",
+    "GroupHorseshoe",
+    "GroupNormalJeffreys",
+    "GumbelSoftmax",
+    "Integers",
+    "Latent",
+    "LayerPrior",
+    "LayerShape",
+    "LogUniform",
+    "MultiSpike",
+    "Normal",
+    "Poisson",
+    "RelaxedBernoulli",
+    "SharedNormal",
+    "SpikeSlab",
+    "StructurePrior",
+    "StudentT",
+    "Uniform",
+    "UnsquaredNorm",
+    "Vector",
+    "WeightPrior",
+    "parse",
+    "parse_structure",
+    "parse_weights",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

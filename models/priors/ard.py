@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Independent, constraints, register_kl
 from torch.distributions import Normal as TorchNormal
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .base import (
     Latent,
     LayerPrior,

@@ -10,8 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Options
+from ...data import Options, PyroccamError
 
 __all__ = ["Latent", "LayerPrior", "LayerShape", "WeightPrior"]
 

@@ -14,8 +14,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Between, NotNegative, Options, Positive, check, checked
+from ...data import Between, NotNegative, Options, Positive, PyroccamError, check, checked
 
 __all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Uniform", "Vector", "parse"]
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma
 
-from ...data.ranges import Between, Positive, Share
-from ..distributions.mixture import NormalMixture
-from ..distributions.wrapped import WithHyperprior
+from ...data import Between, Positive, Share
+from ..distributions import NormalMixture, WithHyperprior
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 __all__ = ["GaussianMixture"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
 
-from ...data.ranges import Between
+from ...data import Between
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
 
 __all__ = ["GroupHorseshoe"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..distributions.log_uniform import KL
+from ..distributions import KL
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import log_uniform
 

@@ -10,8 +10,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data.ranges import Count, Positive
-from ..distributions.blurred import BlurredLogistics
+from ...data import Count, Positive
+from ..distributions import BlurredLogistics
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 __all__ = ["Integers"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..distributions.log_uniform import KL, ImproperLogUniform
+from ..distributions import KL, ImproperLogUniform
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 __all__ = ["LogUniform"]

@@ -10,16 +10,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Positive
-from ..distributions.multi_spike import (
+from ...data import Positive, PyroccamError
+from ..distributions import (
     SPIKE_KLS,
     Levels,
     MultiSpikeLogUniform,
     SpikeKL,
+    SpikeTable,
+    spike_table,
     to_levels,
 )
-from ..distributions.spike_tables import SpikeTable, spike_table
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import LogUniform
 

@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Finite, Positive
+from ...data import Finite, Positive, PyroccamError
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
 __all__ = ["Normal"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ...data.errors import PyroccamError
-from ...data.ranges import checked
-from ..checks import kinds, suggestion
+from ...data import PyroccamError, checked
+from .. import kinds, suggestion
 from .base import WeightPrior
 
 __all__ = ["parse_weights"]

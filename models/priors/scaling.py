@@ -11,8 +11,7 @@ import torch
 from pyro.distributions.torch import Independent
 from torch import Tensor
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Options, Positive
+from ...data import Options, Positive, PyroccamError
 from .base import Latent
 
 __all__ = ["Floored", "NonCentred", "Scaling", "Share"]

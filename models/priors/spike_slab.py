@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ...data.ranges import Between, Positive, Share
-from ..distributions.relaxed import RelaxedGate
+from ...data import Between, Positive, Share
+from ..distributions import RelaxedGate
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
 __all__ = ["SpikeSlab"]

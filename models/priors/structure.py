@@ -12,16 +12,17 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
-from ...data.ranges import Options, Positive, checked
-from ..checks import kinds, unknown_name
-from ..distributions.relaxed import (
+from ...data import Options, Positive, PyroccamError, checked
+from .. import kinds, unknown_name
+from ..distributions import (
+    Annealed,
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,
+    Temperature,
+    lend,
     straight_through,
 )
-from ..distributions.temperature import Annealed, Temperature, lend
 
 __all__ = [
     "Bernoulli",

@@ -14,8 +14,8 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import StudentT as TorchStudentT
 from torch.distributions import register_kl
 
-from ...data.ranges import Between, Positive
-from ..distributions.log_uniform import MEAN_LOG
+from ...data import Between, Positive
+from ..distributions import MEAN_LOG
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, independent
 
 __all__ = ["StudentT"]

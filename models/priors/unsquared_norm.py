@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Gamma, constraints
 
-from ...data.ranges import Positive
+from ...data import Positive
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 __all__ = ["UnsquaredNorm"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 
 __all__ = ["Attention", "AttentionWeights", "Heads", "linear"]
 

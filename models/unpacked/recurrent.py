@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ...data.errors import PyroccamError
+from ...data import PyroccamError
 from .attention import linear
 
 __all__ = ["GATES", "Cell", "Matrix", "Recurrent"]

@@ -18,10 +18,10 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.execution import _too_short
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.diagnostics.trend import convergence
-from pyroccam.inference.training import ordinary as retraining
-from pyroccam.inference.training.numbers import Numbers
 from pyroccam.inference.shrinking import decision
 from pyroccam.inference.shrinking.decision import trainings
+from pyroccam.inference.training import ordinary as retraining
+from pyroccam.inference.training.numbers import Numbers
 from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.trainer import Pace, Trainer

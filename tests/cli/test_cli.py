@@ -16,8 +16,8 @@ from pyroccam import inference
 from pyroccam.cli.commands import app
 from pyroccam.cli.methods.table import METHODS
 from pyroccam.cli.runs import config as configs
-from pyroccam.cli.runs import loading
 from pyroccam.cli.runs import execution as runs
+from pyroccam.cli.runs import loading
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.training.trainer import Trainer
 from typer.testing import CliRunner

@@ -12,9 +12,9 @@ import torch
 from command_line import SMALL, call, metrics_of
 from pictures import unrendered
 from pyroccam.cli.runs.config import RunConfig, parse_settings
-from pyroccam.cli.runs.loading import load_fit
 from pyroccam.cli.runs.execution import RunOptions
 from pyroccam.cli.runs.execution import run as run_config
+from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.files.packed import read
 from pyroccam.inference.shrinking import thresholds
 

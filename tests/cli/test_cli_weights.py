@@ -16,10 +16,11 @@ from pyroccam.cli.methods import weights
 from pyroccam.cli.methods.table import METHODS
 from pyroccam.cli.pages import report
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.training import numbers, ordinary as retraining
 from pyroccam.inference.files.packed import read
 from pyroccam.inference.rounding.biases import rest_bits
 from pyroccam.inference.storage.checkpoint import seal
+from pyroccam.inference.training import numbers
+from pyroccam.inference.training import ordinary as retraining
 from safetensors.torch import load_file
 
 from experiments.published import coded_draws, tables

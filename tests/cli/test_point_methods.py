@@ -4,8 +4,8 @@ import pytest
 import torch
 from command_line import call, metrics_of
 from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.loading import load_fit
 from pyroccam.cli.runs.execution import RunOptions, run
+from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.files.packed import read
 from safetensors.torch import load_file
 

@@ -9,8 +9,8 @@ from fitting import assert_same, blobs, stopped
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.rounding.quantise import Multiples
 from pyroccam.inference.files.packed import write
+from pyroccam.inference.rounding.quantise import Multiples
 from pyroccam.models import priors
 from pyroccam.models.distributions.blurred import BlurredLogistics, RoundedPoint
 from scipy import stats

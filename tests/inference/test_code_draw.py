@@ -11,11 +11,11 @@ from fitting import blobs
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Draw
-from pyroccam.inference.files.draw_file import decoded
-from pyroccam.inference.draws.drawn import draw
 from pyroccam.inference.draws import phases
 from pyroccam.inference.draws import sending as sending_module
+from pyroccam.inference.draws.drawn import draw
 from pyroccam.inference.draws.phases import Phase, shifted
+from pyroccam.inference.files.draw_file import decoded
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
 from stacks import odd_stack

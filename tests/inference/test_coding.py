@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from pyroccam.inference.coding import arrays as coding
-from pyroccam.inference.rounding.bits import round_fixed_point, round_significand
 from pyroccam.inference.coding.arrays import get_floats, put_floats
 from pyroccam.inference.coding.decode_pocc import DENSITIES, MOST_ROWS, learnt_mask
 from pyroccam.inference.coding.entropy import (
@@ -15,6 +14,7 @@ from pyroccam.inference.coding.entropy import (
     counts_of_bytes,
     density_bytes,
 )
+from pyroccam.inference.rounding.bits import round_fixed_point, round_significand
 
 
 def there_and_back(values, rows=1):

@@ -12,11 +12,11 @@ from fitting import run as fit_depth
 from pyroccam import inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting import Mask, masked
-from pyroccam.inference.rounding.quantise import FixedPoint, Significand, quantised
 from pyroccam.inference.files.packed import write
-from pyroccam.inference.rounding.rates import Layer, group_rates, sparse_rates
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.predict import evaluate_net
+from pyroccam.inference.rounding.quantise import FixedPoint, Significand, quantised
+from pyroccam.inference.rounding.rates import Layer, group_rates, sparse_rates
 from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.inference.shrinking.thresholds import with_zeros
 from pyroccam.models import priors

@@ -8,10 +8,10 @@ import torch
 from fitting import blobs, fit_weights, images
 from pyroccam import inference
 from pyroccam.inference.cutting.surgery import has_path
-from pyroccam.inference.training.doubts import nll_alone
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.inference.shrinking.thresholds import COSTLY, TOLERANCE, Cuts, choose_thresholds
+from pyroccam.inference.training.doubts import nll_alone
 from pyroccam.models import priors
 from torch import nn
 

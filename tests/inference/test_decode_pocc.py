@@ -10,9 +10,9 @@ from pathlib import Path
 import plain
 import pytest
 import torch
-from pyroccam.inference.rounding.quantise import Codebook
 from pyroccam.inference.coding import decode_pocc
 from pyroccam.inference.files.packed import write
+from pyroccam.inference.rounding.quantise import Codebook
 from pyroccam.models.plain.description import describe, state
 from safetensors.torch import load_file
 from torch import nn

@@ -7,8 +7,8 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.training.doubts import doubts
 from pyroccam.inference.posterior.depth import DepthStructure
+from pyroccam.inference.training.doubts import doubts
 from torch import nn
 
 QUICK = {"progress": False, "device": "cpu", "seed": 0, "weight_decay": 0.0, "evaluations": 20}

@@ -5,12 +5,12 @@ import plain
 import pytest
 import torch
 from pyroccam.data.errors import PyroccamError, TooLarge
-from pyroccam.inference.files.architecture import read_network, tensors, write_network
-from pyroccam.inference.files.draw_file import Sent, decoded, encoded_draw
-from pyroccam.inference.coding.scales import deviation, nearest, scaled
-from pyroccam.inference.files.packed import PackedFileError
 from pyroccam.inference.coding.codes import CODES
 from pyroccam.inference.coding.integers import BitReader, BitWriter
+from pyroccam.inference.coding.scales import deviation, nearest, scaled
+from pyroccam.inference.files.architecture import read_network, tensors, write_network
+from pyroccam.inference.files.draw_file import Sent, decoded, encoded_draw
+from pyroccam.inference.files.packed import PackedFileError
 from pyroccam.models.plain.feature_choice import select
 from torch import nn
 

@@ -11,8 +11,8 @@ from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
 from matplotlib.collections import LineCollection
 from pyroccam.inference import figures
 from pyroccam.inference.figures import style
-from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.posterior.bands import Bands
+from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.shrinking.intervals import ScaleIntervals
 from pyroccam.inference.shrinking.inventory import Remains
 from pyroccam.inference.shrinking.relevance import Irrelevance

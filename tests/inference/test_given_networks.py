@@ -7,9 +7,9 @@ import torch
 from plain import network
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.training.ordinary import trained
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.training import trainer
+from pyroccam.inference.training.ordinary import trained
 from pyroccam.inference.training.replicate import Job
 from pyroccam.models import priors
 from pyroccam.models.contexts import evaluating, local_parameters

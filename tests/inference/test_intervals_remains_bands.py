@@ -8,12 +8,12 @@ import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.base import key
+from pyroccam.inference.posterior.bands import mixture_bands
 from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.rates import Rates
-from pyroccam.inference.posterior.bands import mixture_bands
-from pyroccam.inference.shrinking.inventory import bytes_by_part, input_use, remains
-from pyroccam.inference.shrinking.intervals import scale_intervals
 from pyroccam.inference.shrinking.compression import Report
+from pyroccam.inference.shrinking.intervals import scale_intervals
+from pyroccam.inference.shrinking.inventory import bytes_by_part, input_use, remains
 from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.models import priors
 from pyroccam.models.networks import plain as plain_networks

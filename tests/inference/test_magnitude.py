@@ -8,10 +8,14 @@ from fitting import SHORT, blobs, fit_weights, images
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.files.packed import read, write
-from pyroccam.inference.rounding.rates import Layer, place_bits
 from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.shrinking.magnitude import prune_weights, share_weights, splice_weights
-from pyroccam.inference.shrinking.magnitude import by_layer
+from pyroccam.inference.rounding.rates import Layer, place_bits
+from pyroccam.inference.shrinking.magnitude import (
+    by_layer,
+    prune_weights,
+    share_weights,
+    splice_weights,
+)
 from pyroccam.models import priors
 from torch import nn
 

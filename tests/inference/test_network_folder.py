@@ -11,8 +11,8 @@ from pyroccam import inference, models
 from pyroccam.data.errors import PyroccamError, TooLarge
 from pyroccam.data.limits import allowing
 from pyroccam.inference.files import network_folder
-from pyroccam.inference.storage.digests import DamagedFile
 from pyroccam.inference.files.network_folder import load_folder, save_folder
+from pyroccam.inference.storage.digests import DamagedFile
 from pyroccam.models.plain.pruned import PrunedNetwork
 from safetensors.torch import load_file, save_file
 from torch import nn

@@ -8,10 +8,10 @@ from fitting import blobs
 from pyroccam import guides, models
 from pyroccam.cli.runs.building import untrained
 from pyroccam.data import Dataset
+from pyroccam.inference.storage.checkpoint import CheckpointError
 from pyroccam.inference.training import numbers
 from pyroccam.inference.training.numbers import NUMBERS, as_numbers
 from pyroccam.inference.training.ordinary import RATES, retrain, row_losses
-from pyroccam.inference.storage.checkpoint import CheckpointError
 from pyroccam.inference.training.settings import Settings
 from torch import nn
 

@@ -16,8 +16,8 @@ from pyroccam.data.errors import TooLarge
 from pyroccam.data.limits import allowing
 from pyroccam.inference.coding import entropy
 from pyroccam.inference.files import packed, packed_file
-from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.files.packed import PackedFileError, is_described, write
+from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.quantise import Codebook, FixedPoint, quantised
 from pyroccam.models.plain.description import DescriptionError
 from torch import nn

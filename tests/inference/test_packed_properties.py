@@ -12,9 +12,9 @@ from hypothesis.extra import numpy as arrays
 from pyroccam import inference
 from pyroccam.data.errors import TooLarge
 from pyroccam.data.limits import allowing
-from pyroccam.inference.files import packed_file
 from pyroccam.inference.coding.arrays import get_floats, put_floats
 from pyroccam.inference.coding.entropy import PackedFileError, SymbolReader, SymbolWriter
+from pyroccam.inference.files import packed_file
 from pyroccam.inference.files.packed import write
 from pyroccam.inference.rounding.quantise import quantised
 from random_networks import changed, json_values, networks, refusal

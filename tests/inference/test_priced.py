@@ -10,9 +10,9 @@ import torch
 from fitting import blobs, fit_weights
 from pyroccam import guides, inference
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.training.ordinary import row_changes
 from pyroccam.inference.files.packed import write
 from pyroccam.inference.rounding.pricing import priced
+from pyroccam.inference.training.ordinary import row_changes
 from pyroccam.models import priors
 from torch import nn
 

@@ -11,6 +11,12 @@ from fitting import blobs, fit_weights
 from pyroccam import inference, models
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.posterior.predict import validated
+from pyroccam.inference.rounding.bits import LayerBits
+from pyroccam.inference.rounding.quantise import Significand, quantised
+from pyroccam.inference.shrinking import compression, decision
+from pyroccam.inference.shrinking.decision import smallest, thresholds_of_share
+from pyroccam.inference.shrinking.relevance import Irrelevance
 from pyroccam.inference.training.numbers import Numbers
 from pyroccam.inference.training.ordinary import (
     Retrained,
@@ -20,12 +26,6 @@ from pyroccam.inference.training.ordinary import (
     temperature_of_rows,
     tempered,
 )
-from pyroccam.inference.rounding.bits import LayerBits
-from pyroccam.inference.rounding.quantise import Significand, quantised
-from pyroccam.inference.posterior.predict import validated
-from pyroccam.inference.shrinking import compression, decision
-from pyroccam.inference.shrinking.decision import smallest, thresholds_of_share
-from pyroccam.inference.shrinking.relevance import Irrelevance
 from pyroccam.models import priors
 from pyroccam.models.likelihoods.noise import LEAST_ROWS
 from scipy import optimize

@@ -7,10 +7,10 @@ import pytest
 import torch
 from fitting import blobs, fit_weights
 from pyroccam.data import Dataset
-from pyroccam.inference.training.ordinary import retrain, row_losses, temperature_of_rows
-from pyroccam.inference.training.teacher import FEW, Teacher, may_teach, teacher_of
 from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.posterior.predict import validated
+from pyroccam.inference.training.ordinary import retrain, row_losses, temperature_of_rows
+from pyroccam.inference.training.teacher import FEW, Teacher, may_teach, teacher_of
 from pyroccam.models import priors
 from torch import nn
 from torch.func import functional_call

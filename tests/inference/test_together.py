@@ -10,9 +10,9 @@ import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.training.result import Fit, Repeats
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components
 from pyroccam.inference.posterior.same_rows import same_targets
+from pyroccam.inference.training.result import Fit, Repeats
 from pyroccam.inference.training.settings import Settings
 from torch import nn
 

@@ -13,8 +13,8 @@ from pyroccam.inference.cutting import cut as cut_out
 from pyroccam.models.networks.primitives import One, Zero
 from pyroccam.models.networks.ready import Residual
 from pyroccam.models.plain.feature_choice import is_select, select, selected_dim
-from pyroccam.models.plain.pruned import PrunedNetwork
 from pyroccam.models.plain.own_classes import torch_only
+from pyroccam.models.plain.pruned import PrunedNetwork
 from torch import nn
 
 WITHOUT_US = """

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import torch
-from pyroccam.inference.files import packed
 from pyroccam.inference.coding.decode_pocc import decode
+from pyroccam.inference.files import packed
 from pyroccam.models.plain.named_tensors import attribute
 
 MOST = 10**6  # numbers: Python decodes a million in seconds

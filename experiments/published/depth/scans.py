@@ -25,9 +25,9 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import NonFiniteLoss, figures, fit_repeats
-from pyroccam.inference.training.result import Fit
 from pyroccam.inference.posterior.predict import evaluate_pruned
 from pyroccam.inference.shrinking.depth import at_depth
+from pyroccam.inference.training.result import Fit
 
 from ..markdown import header, mean_sd, row
 from ..runner import Choice, Given, Row, Spec, resolve, untrained

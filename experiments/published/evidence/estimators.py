@@ -20,9 +20,9 @@ from typing import Any
 from pyroccam.guides import MeanField
 from pyroccam.inference import evidence
 from pyroccam.inference import marginal_likelihood as ml
+from pyroccam.inference.marginal_likelihood import Estimator
 from pyroccam.inference.training.fitting import fit
 from pyroccam.inference.training.result import Fit
-from pyroccam.inference.marginal_likelihood import Estimator
 
 from ..markdown import header, read_all, row
 from ..runner import Choice, File, Given, Row, Spec

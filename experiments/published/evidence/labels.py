@@ -22,12 +22,12 @@ import torch
 from pyroccam.data import Dataset, load
 from pyroccam.guides import CategoricalDepth, Delta, Guide, MeanField
 from pyroccam.inference import Draw, Noise, shrink
-from pyroccam.inference.training.result import Fit
-from pyroccam.inference.training.fitting import fit
+from pyroccam.inference.files.packed import read, write
 from pyroccam.inference.marginal_likelihood.codes import blocks_of, switching
 from pyroccam.inference.marginal_likelihood.message import description_length
-from pyroccam.inference.files.packed import read, write
 from pyroccam.inference.posterior.predict import streamed
+from pyroccam.inference.training.fitting import fit
+from pyroccam.inference.training.result import Fit
 from pyroccam.models import BayesianNetwork, LearntDepth
 from pyroccam.models.priors import GroupHorseshoe, GroupNormalJeffreys, Normal, WeightPrior
 from torch import nn

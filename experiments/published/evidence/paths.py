@@ -21,12 +21,12 @@ import torch
 from pyroccam.data import Dataset, load
 from pyroccam.guides import MeanField
 from pyroccam.inference.elbo.full_data import evidence
-from pyroccam.inference.training.result import Fit
-from pyroccam.inference.training.fitting import fit
 from pyroccam.inference.marginal_likelihood import Descent, Langevin
 from pyroccam.inference.marginal_likelihood.joint import Joint, joint
 from pyroccam.inference.marginal_likelihood.optimisers import STEEPEST, TooSteep, Walk
 from pyroccam.inference.marginal_likelihood.optimisers import Path as Walked
+from pyroccam.inference.training.fitting import fit
+from pyroccam.inference.training.result import Fit
 from pyroccam.models import BayesianNetwork
 from pyroccam.models.contexts import plain_kernels, seeded
 from pyroccam.models.priors import Normal

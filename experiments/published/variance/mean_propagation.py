@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 from pyroccam.inference import fit
-from pyroccam.inference.training.result import Fit
 from pyroccam.inference.posterior.mean_propagation import Curvature, Curvatures
 from pyroccam.inference.posterior.predict import mixture_log_probs
+from pyroccam.inference.training.result import Fit
 from pyroccam.models.contexts import seeded
 from torch import Tensor
 

@@ -4,8 +4,8 @@
 
 One dropout rate is learnt for a layer, from a small one: the network begins as a usual one. At each
 evaluation stand the rate, the bound and the accuracy of the posterior, those of the posterior
-without its means (``inference.shrinking.without_means``), and the accuracy when the deviations of the
-layer change places at random, which costs nothing as long as they say nothing.
+without its means (``inference.shrinking.without_means``), and the accuracy when the deviations of
+the layer change places at random, which costs nothing as long as they say nothing.
 """
 
 from __future__ import annotations

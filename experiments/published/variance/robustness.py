@@ -29,12 +29,12 @@ from matplotlib.figure import Figure
 from pyroccam import data as datasets
 from pyroccam import guides, models
 from pyroccam.data import Dataset
-from pyroccam.inference.training.result import Fit
-from pyroccam.inference.training.fitting import Repeats, fit
 from pyroccam.inference.posterior.draws import Noise
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork
 from pyroccam.inference.posterior.metrics import classification_metrics
 from pyroccam.inference.posterior.uncertainties import out_of_domain
+from pyroccam.inference.training.fitting import Repeats, fit
+from pyroccam.inference.training.result import Fit
 from pyroccam.models.contexts import seeded
 from torch import Tensor, nn
 

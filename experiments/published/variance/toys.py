@@ -30,8 +30,8 @@ from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
-from pyroccam.inference.training.result import Fit
 from pyroccam.inference.posterior.draws import Noise
+from pyroccam.inference.training.result import Fit
 from pyroccam.models.contexts import seeded
 from torch import Tensor, nn
 

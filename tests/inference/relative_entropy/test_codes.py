@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 from pyroccam.inference.coding.codes import CODES
-from pyroccam.inference.coding.target import Target
-from pyroccam.inference.coding.relative_entropy import pieces
 from pyroccam.inference.coding.integers import BitReader, BitWriter
-from pyroccam.inference.coding.target import gaussian_kl
+from pyroccam.inference.coding.relative_entropy import pieces
+from pyroccam.inference.coding.target import Target, gaussian_kl
 from scipy import stats
 
 FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed

@@ -14,6 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ..inference import figures
+from ..inference.files import Small
 from ..inference.posterior import (
     Bands,
     Reliability,
@@ -24,7 +25,6 @@ from ..inference.posterior import (
     streamed,
 )
 from ..inference.shrinking import (
-    Small,
     at_depth,
     bytes_by_part,
     input_use,

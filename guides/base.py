@@ -15,9 +15,9 @@ import pyro
 from torch import Tensor, nn
 
 from ..data import PyroccamError
-from ..models import BayesianNetwork, LocalModule, Model, Weighing
+from ..models import BayesianNetwork, LocalModule, LocalReparameterization, Model, Scales, Weighing
 from ..models.distributions import Temperature
-from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models.layers import BayesianLayer
 from ..models.priors import Latent
 from .edges import EdgeFactor, StructureFamily
 from .factors import Factor

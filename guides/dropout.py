@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Finite, Positive, PyroccamError
-from ..models import BayesianNetwork
-from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models import BayesianNetwork, LocalReparameterization, Scales
+from ..models.layers import BayesianLayer
 from ..models.priors import Latent
 from .base import NetworkGuide, Words
 from .edges import StructureFamily

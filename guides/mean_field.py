@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from ..data import Positive, PyroccamError
-from ..models import BayesianNetwork
+from ..models import BayesianNetwork, LocalReparameterization, Scales
 from ..models.distributions import base
-from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models.layers import BayesianLayer
 from ..models.priors import Latent
 from .base import NetworkGuide, Words
 from .edges import StructureFamily

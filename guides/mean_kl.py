@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Positive, PyroccamError
-from ..models import BayesianNetwork
+from ..models import BayesianNetwork, LocalReparameterization, Scales
 from ..models.distributions import base
-from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models.layers import BayesianLayer
 from ..models.priors import Latent
 from .base import NetworkGuide, Words, key
 from .edges import StructureFamily

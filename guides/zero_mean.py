@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Positive, PyroccamError
-from ..models import BayesianNetwork, unknown_name
+from ..models import BayesianNetwork, LocalReparameterization, Scales, unknown_name
 from ..models.distributions import CentredNormal, CentredUniform, Rademacher
-from ..models.layers import BayesianLayer, LocalReparameterization, Scales
+from ..models.layers import BayesianLayer
 from ..models.priors import Latent
 from .base import NetworkGuide, Traits, Words
 from .edges import StructureFamily

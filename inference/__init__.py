@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .diagnostics import side_by_side, swap
     from .draws import Draw
     from .elbo import EnumMeanFieldELBO
+    from .files import Small
     from .marginal_likelihood import description_length, evidence
     from .selection import select
     from .shrinking import (
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         Milliseconds,
         Noise,
         Search,
-        Small,
         Steps,
         Thresholds,
         Valley,

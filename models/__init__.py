@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     )
     from .hyperparameters import Number, Numbering
     from .inputs import changed, give_copies
-    from .layers import LocalReparameterization
     from .learnt_depth import LearntDepth, log_likelihood_by_depth
     from .likelihoods import (
         Classification,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         Regression,
         StudentT,
     )
+    from .local_reparameterisation import LocalReparameterization, Scales
     from .networks import DepthStack, StructureGraph
     from .parameters import LocalModule, asking, refuse_without_values
     from .plain_network import PlainNetwork

@@ -16,7 +16,7 @@ from ...inference.posterior import DrawnNetwork, Noise
 from ...inference.shrinking import levels_of, narrow, refuse_uncut
 from ...inference.shrinking import trainings as searched
 from ...inference.training import RATES, Fit, Settings
-from ...models.layers import Scales
+from ...models import Scales
 from .base import Pair, Stage, length_in
 from .options import Layers, NotNegative, Part, Rule, Share, Threshold
 from .weights import (

@@ -17,7 +17,7 @@ from ...data import Dataset, PyroccamError
 from ...inference import load, shrink
 from ...inference.cutting import compare_speed, count_parameters, cut
 from ...inference.draws import Draw
-from ...inference.files import is_described
+from ...inference.files import Small, is_described
 from ...inference.marginal_likelihood import description_length
 from ...inference.posterior import Noise, evaluate_net, mean_network, require, validated
 from ...inference.shrinking import (
@@ -27,7 +27,6 @@ from ...inference.shrinking import (
     Digits,
     Report,
     Search,
-    Small,
     Thresholds,
     Valley,
     at_thresholds,

@@ -21,9 +21,8 @@ from ...models.distributions import base
 from ...models.layers import AFFINE
 from ...models.priors import Normal
 from ..coding import CODES, assignment, block_sizes, deviation, nearest
-from ..files import Sent, encoded_draw, overhead
+from ..files import Sent, Small, encoded_draw, overhead
 from ..posterior import mean_network, require
-from ..shrinking import Small
 from ..storage import CHECKPOINT, claimed, fingerprint
 from ..training import Settings, StopSignal
 from .budget import filled, fitting_in

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..shrinking import Irrelevance, ScaleIntervals
 from .canvas import Array, Floats, floats, legend_above, log_axis, new_figure
 from .style import CYCLE, GREY, INK, styled
 
@@ -19,9 +20,37 @@ BINS = 50
 MOST = 200  # intervals that can be told apart at 600 pixels
 
 
+class Judged(Protocol):
+    """How little the parts of a layer matter: what such a figure reads of an `Irrelevance`."""
+
+    @property
+    def values(self) -> Tensor: ...
+    @property
+    def statistic(self) -> str: ...
+    @property
+    def grouped(self) -> bool: ...
+
+
+class Intervals(Protocol):
+    """Intervals of the parts of a layer: what such a figure reads of `ScaleIntervals`."""
+
+    @property
+    def low(self) -> Tensor: ...
+    @property
+    def median(self) -> Tensor: ...
+    @property
+    def high(self) -> Tensor: ...
+    @property
+    def quantity(self) -> str: ...
+    @property
+    def level(self) -> float: ...
+    @property
+    def positive(self) -> bool: ...
+
+
 @styled
 def irrelevance_histograms(
-    found: Mapping[str, Irrelevance],
+    found: Mapping[str, Judged],
     thresholds: Mapping[str, float],
     left: Mapping[str, Array] | None = None,
 ) -> Figure:
@@ -66,8 +95,8 @@ def irrelevance_histograms(
 
 @styled
 def scale_posteriors(
-    scales: Mapping[str, ScaleIntervals],
-    found: Mapping[str, Irrelevance],
+    scales: Mapping[str, Intervals],
+    found: Mapping[str, Judged],
     thresholds: Mapping[str, float],
 ) -> Figure:
     """An interval for every group, or weight, of each layer: what is kept in colour with a filled
@@ -106,7 +135,7 @@ def scale_posteriors(
 
 
 def _intervals(
-    ax: Axes, one: ScaleIntervals, ends: list[Floats], values: Floats, threshold: float
+    ax: Axes, one: Intervals, ends: list[Floats], values: Floats, threshold: float
 ) -> tuple[int, int]:
     """Draw one layer; how many are kept, and that every so manieth is drawn."""
     order = np.lexsort((-ends[1], values > threshold))

@@ -1,6 +1,7 @@
 """Figures of networks of several sizes: error against cost, and the size that a bound predicts."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -96,17 +97,7 @@ def bytes_by_bound(
 
 @styled
 def weight_path(
-    weights: Sequence[float],
-    nll: Sequence[float],
-    bands: Sequence[tuple[float, float]],
-    small_nll: Sequence[float],
-    file_bytes: Sequence[float],
-    widths: Mapping[str, Sequence[float]],
-    chosen: int,
-    *,
-    depths: Sequence[int] = (),
-    rows: str = "validation",
-    label: str = "weight λ of the KL",
+    points: Sequence[Mapping[str, Any]], chosen: int, split: str = "val", over: str = "kl_weight"
 ) -> Figure:
     """What a weight λ of the KL costs and leaves, one below the other on one axis of λ: the loss of
     the posterior, with a band of the networks drawn from it, and of the small network; the bytes of
@@ -114,24 +105,27 @@ def weight_path(
     the points.
 
     Arguments:
-        weights: λ, in rising order, ``(P,)``.
-        nll: of the posterior, in nats.
-        bands: quantiles of the loss of one network, a pair for each λ.
-        small_nll: of the small network, in nats.
-        file_bytes: of its file.
-        widths: units that are left, by layer.
+        points: of a path, in rising order of λ, as its ``to_json`` or a result file gives them.
         chosen: position of the point that is marked.
-        depths: blocks that are left; none where there is no stack.
-        rows: whose loss it is.
-        label: what λ is.
+        split: the rows whose loss it is.
+        over: the number that the path is over, where that is not the weight of the KL.
 
     Returns:
         The figure, with an axis each for losses and bytes, and for depths and widths where there
         are some.
     """
-    given = {"nll": nll, "small_nll": small_nll, "file_bytes": file_bytes, "depths": depths}
-    values = {name: floats(one) for name, one in {**given, **widths}.items()}
-    found, at = floats(bands), floats(weights)
+    widths = dict.fromkeys(name for point in points for name in point["widths"])
+    depths = [point["depth"] for point in points if point["depth"] is not None]
+    rows = {"val": "validation", "train": "training"}.get(split, split)
+    given: dict[str, list[float]] = {
+        "nll": [point["scores"]["nll"] for point in points],
+        "small_nll": [point["small_scores"]["nll"] for point in points],
+        "file_bytes": [point["file_bytes"] for point in points],
+        "depths": depths,
+        **{name: [point["widths"].get(name, 0) for point in points] for name in widths},
+    }
+    values = {name: floats(one) for name, one in given.items()}
+    found, at = (floats([point[name] for point in points]) for name in ("band", "weight"))
     panels = 2 + bool(depths) + bool(widths)
     fig = new_figure(1.75 * panels)
     loss, size, *left = fig.subplots(panels, 1, sharex=True)
@@ -161,5 +155,5 @@ def weight_path(
         ax.axvline(at[chosen], color=INK, linewidth=1.1, linestyle=(0, (4, 2)))
     last = left[-1] if left else size
     last.set_xscale("log")
-    last.set_xlabel(label)
+    last.set_xlabel("weight λ of the KL" if over == "kl_weight" else over)
     return fig

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from .exporting import ABOUT, FORMS, ExportError, export
     from .fusing import fused
     from .network_folder import load_folder, save_folder
-    from .packed import PackedSize, encoded, is_described, read
+    from .packed import encoded, is_described, read
+    from .small import Small
 
 __all__ = [
     "fused",

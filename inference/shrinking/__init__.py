@@ -26,11 +26,10 @@ if TYPE_CHECKING:
         Valley,
     )
     from .relevance import Irrelevance, irrelevance, of_groups
-    from .small import Small
     from .small_networks import load, shrink
     from .thresholds import COSTLY, by_layer_now, refuse_uncut
     from .variance_network import mean_costs, without_means
-    from .weight_path import Bytes, Milliseconds, PathPoint, path, path_figure
+    from .weight_path import Bytes, Milliseconds, PathPoint, path
     from .weight_sharing import books, levels_of
 
 __all__ = [

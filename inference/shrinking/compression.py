@@ -15,6 +15,7 @@ from ...models import BayesianNetwork, unfed
 from ...models.networks import without_statistics
 from ...models.plain import torch_only
 from ..cutting import CutReport
+from ..files import Small
 from ..posterior import Layer as Moments
 from ..posterior import evaluate_net
 from ..rounding import (
@@ -43,7 +44,6 @@ from .depth import settled
 from .magnitude import by_layer
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
 from .relevance import Irrelevance
-from .small import Small
 from .weight_sharing import levels_of
 
 if TYPE_CHECKING:

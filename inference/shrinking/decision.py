@@ -136,13 +136,13 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
 
     Weights go in the order of their irrelevance, in all layers alike, and units that have lost all
     of theirs with them; at each size the rest is trained as numbers, from the labels and, where
-    that helps the whole network, from the posterior (:func:`~.teacher_of`). A network is as good as the whole one,
-    trained until that gains little, or with a teacher as long as it, if its mean loss on the
-    validation rows is above that of the whole by no more than half of what is allowed, and with a
-    standard error of the difference for luck by no more than all of it. Sizes are halved until two
-    in a row are not as good, as one may fail by luck; one more lies between the last that is and
-    the next. With fewer than 50 validation rows, and no posterior to learn from, the whole is kept
-    as it is.
+    that helps the whole network, from the posterior (:func:`~.teacher_of`). A network is as good as
+    the whole one, trained until that gains little, or with a teacher as long as it, if its mean
+    loss on the validation rows is above that of the whole by no more than half of what is allowed,
+    and with a standard error of the difference for luck by no more than all of it. Sizes are halved
+    until two in a row are not as good, as one may fail by luck; one more lies between the last that
+    is and the next. With fewer than 50 validation rows, and no posterior to learn from, the whole
+    is kept as it is.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.

@@ -14,9 +14,9 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from ...data import PyroccamError
 from ...models.layers import BayesianLayer
 from ...models.plain import is_select
+from ..files import Small
 from .decision import inside
 from .relevance import Irrelevance
-from .small import Small
 
 __all__ = ["Remains", "bytes_by_part", "input_use", "left_of", "remains"]
 

@@ -112,8 +112,8 @@ class Digits(Code):
     Attributes:
         significand, exponent: rules for the bits, see
             :func:`~pyroccam.inference.rounding.bits.bit_precision`. By the ``relative`` rule
-            weights are rounded to significand bits, by the others to multiples of 2^-bits, as those rules
-            mean it.
+            weights are rounded to significand bits, by the others to multiples of 2^-bits, as those
+            rules mean it.
     """
 
     significand: SignificandRule = "relative"

@@ -12,14 +12,13 @@ from ...data import PyroccamError, checked
 from ...models.likelihoods import Likelihood
 from ...models.networks import DepthStack
 from ..draws import Draw, draw, draw_own
-from ..files import is_draw, load_folder, read, read_draw
+from ..files import Small, is_draw, load_folder, read, read_draw
 from ..posterior import refuse_undecided
 from .compression import compressed
 from .decision import decide
 from .depth import at_depth, settled
 from .graph import discretise
 from .options import Code, Cut
-from .small import Small
 from .thresholds import refuse_uncut
 from .weight_path import Budget, path
 

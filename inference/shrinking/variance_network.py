@@ -11,8 +11,7 @@ import torch
 
 from ...data import PyroccamError, checked
 from ...guides import NetworkGuide, ZeroMean
-from ...models import BayesianNetwork
-from ...models.layers import LocalReparameterization
+from ...models import BayesianNetwork, LocalReparameterization
 from ..posterior import require
 
 if TYPE_CHECKING:

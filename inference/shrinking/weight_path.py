@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,17 +15,17 @@ import torch
 from ...data import Between, Options, Positive, PyroccamError, check, checked
 from ..cutting import count_parameters, multiply_adds, seconds_per_batch
 from ..elbo import evidence
+from ..files import Small
 from ..posterior import evaluate_net, evaluate_outputs
 from ..training import Fit
 from .compression import compressed
 from .options import Cut, Digits
-from .small import Small
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
     from matplotlib.figure import Figure
 
-__all__ = ["Budget", "Bytes", "Milliseconds", "Path", "PathPoint", "path", "path_figure"]
+__all__ = ["Budget", "Bytes", "Milliseconds", "Path", "PathPoint", "path"]
 
 POINTS = 13
 """Weights of a path, if nobody says which."""
@@ -218,8 +218,10 @@ class Path(Sequence[PathPoint]):
     def figure(self, chosen: PathPoint | None = None) -> Figure:
         """Loss with its band, bytes of the file and widths of layers over λ, with one of the points
         marked: by default the best."""
+        from ..figures import weight_path  # imports matplotlib
+
         marked = self.best() if chosen is None else chosen
-        return path_figure(self.to_json(), self.points.index(marked), self.split, self.over)
+        return weight_path(self.to_json(), self.points.index(marked), self.split, self.over)
 
     def knob(self) -> Widget:
         """A slider over the weights for a notebook: the figure with the point marked, and what is
@@ -231,27 +233,6 @@ class Path(Sequence[PathPoint]):
         from .slider import Knob
 
         return Knob(self)
-
-
-def path_figure(
-    rows: Sequence[Mapping[str, Any]], chosen: int, split: str, over: str = "kl_weight"
-) -> Figure:
-    """The figure of a path by its numbers, such as those in a result file."""
-    from ..figures import weight_path  # imports matplotlib
-
-    layers = dict.fromkeys(name for row in rows for name in row["widths"])
-    return weight_path(
-        [row["weight"] for row in rows],
-        [row["scores"]["nll"] for row in rows],
-        [row["band"] for row in rows],
-        [row["small_scores"]["nll"] for row in rows],
-        [row["file_bytes"] for row in rows],
-        {name: [row["widths"].get(name, 0) for row in rows] for name in layers},
-        chosen,
-        depths=[row["depth"] for row in rows if row["depth"] is not None],
-        rows={"val": "validation", "train": "training"}.get(split, split),
-        **({} if over == "kl_weight" else {"label": over}),
-    )
 
 
 @checked

@@ -62,8 +62,8 @@ class Settings(Options):
             stepped often enough to pay for that; ``graph`` traces where that pays, and no more.
         precision: ``bf16`` finds large products and convolutions of a step in bfloat16
             (:mod:`~pyroccam.inference.compilation.half_products`), which takes less time on
-            processors and GPUs that have it; parameters, what is evaluated, and trainings of numbers before or
-            after the fit stay in single precision.
+            processors and GPUs that have it; parameters, evaluation and trainings of numbers
+            before or after the fit stay in single precision.
     """
 
     epochs: _Steps | None = None

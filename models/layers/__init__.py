@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .affine import AFFINE
+    from .affine import AFFINE, Affine
     from .bayesian_layer import BayesianLayer, convolves, power
     from .choice import (
         Chosen,
@@ -16,6 +16,5 @@ if TYPE_CHECKING:
         outputs_in_evaluation,
         refuse_shared,
     )
-    from .local_reparameterisation import LocalReparameterization, Scales
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -192,5 +192,5 @@ def affine(
     layer: BayesianLayer, x: Any, values: dict[str, Tensor], latents: Mapping[str, Latent]
 ) -> Any:
     """The outputs of a layer for drawn weights; an effect that a handler may compute otherwise
-    (:class:`~pyroccam.models.layers.local_reparameterisation.LocalReparameterization`)."""
+    (:class:`~pyroccam.models.local_reparameterisation.LocalReparameterization`)."""
     return layer.affine(x, *layer.effective(values, latents))

@@ -177,7 +177,7 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
     if is_select(module):
         assert edit.select is not None
         return select(edit.select, selected_dim(module)).to(module.index.device)
-    new = copy.deepcopy(module)
+    new: Any = copy.deepcopy(module)
     if isinstance(new, Heads):
         new.query_sizes = _sizes_left(new.query_sizes, edit.inputs)
         new.value_sizes = _sizes_left(new.value_sizes, edit.outputs)

@@ -12,9 +12,8 @@ from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.factors import NormalFactor
 from pyroccam.inference.elbo.estimator import bound
-from pyroccam.models import priors
+from pyroccam.models import local_reparameterisation, priors
 from pyroccam.models.bayesian import BayesianNetwork
-from pyroccam.models.layers import local_reparameterisation
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
 from random_weights import (
     OPTIONS,

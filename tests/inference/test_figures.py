@@ -98,22 +98,24 @@ def bytes_figure(**changes):
 
 
 def path_figure(**changes):
-    arguments = {
-        "weights": [0.01, 0.1, 1.0, 10.0],
-        "nll": [0.1, 0.12, 0.2, 2.0],
-        "bands": [(0.1, 0.13), (0.1, 0.14), (0.18, 0.3), (1.9, 2.1)],
-        "small_nll": [0.1, 0.12, 0.21, 2.0],
+    columns = {
+        "weight": [0.01, 0.1, 1.0, 10.0],
+        "scores": [{"nll": nll} for nll in (0.1, 0.12, 0.2, 2.0)],
+        "band": [(0.1, 0.13), (0.1, 0.14), (0.18, 0.3), (1.9, 2.1)],
+        "small_scores": [{"nll": nll} for nll in (0.1, 0.12, 0.21, 2.0)],
         "file_bytes": [90_000, 4_000, 900, 300],
-        "widths": {"1": [50, 48, 20, 2], "3": [10, 10, 10, 10]},
-        "chosen": 1,
+        "widths": [{"1": units, "3": 10} for units in (50, 48, 20, 2)],
+        "depth": [None] * 4,
+        **changes,
     }
-    return figures.weight_path(**{**arguments, **changes})
+    points = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return figures.weight_path(points, 1)
 
 
 EVERY = {
     "path": path_figure,
-    "path, bare": lambda: path_figure(widths={}),
-    "path, deep": lambda: path_figure(depths=[9, 5, 2, 0]),
+    "path, bare": lambda: path_figure(widths=[{}] * 4),
+    "path, deep": lambda: path_figure(depth=[9, 5, 2, 0]),
     "trade": trade_figure,
     "bytes": bytes_figure,
     "depth, 4": lambda: depth_figure(4),
@@ -143,12 +145,12 @@ def test_texts_are_legible_and_the_session_is_left_alone(name):
 def test_a_path_marks_its_choice_on_every_axis():
     axes = path_figure().axes
     assert len(axes) == 3
-    assert len(path_figure(widths={}).axes) == 2
+    assert len(path_figure(widths=[{}] * 4).axes) == 2
     for ax in axes:
         assert any(list(line.get_xdata()) == [0.1, 0.1] for line in ax.get_lines())
     drawn = {tuple(line.get_ydata()) for ax in axes for line in ax.get_lines()}
     assert {(90_000, 4_000, 900, 300), (50, 48, 20, 2), (0.1, 0.12, 0.21, 2.0)} <= drawn
-    deep = path_figure(depths=[9, 5, 2, 0]).axes
+    deep = path_figure(depth=[9, 5, 2, 0]).axes
     assert len(deep) == 4
     assert next(tuple(line.get_ydata()) for line in deep[2].get_lines()) == (9, 5, 2, 0)
 

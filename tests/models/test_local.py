@@ -12,8 +12,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
-from pyroccam.models import LocalReparameterization, priors
-from pyroccam.models.layers import local_reparameterisation
+from pyroccam.models import LocalReparameterization, local_reparameterisation, priors
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
 from random_weights import (
     FourScales,

@@ -26,8 +26,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.draws import DrawnNetwork, draw_outputs
 from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.models import Floored, NonCentred, StructureGraph, priors
-from pyroccam.models.layers import local_reparameterisation
+from pyroccam.models import Floored, NonCentred, StructureGraph, local_reparameterisation, priors
 from pyroccam.models.layers.bayesian_layer import BayesianLayer
 from pyroccam.models.networks.discrete import discretised
 from torch import nn

@@ -56,7 +56,7 @@ from pyroccam.guides import Delta, MeanField, ZeroMean
 from pyroccam.guides.base import NetworkGuide
 from pyroccam.models import BayesianNetwork, priors
 from pyroccam.models.distributions.wrapped import base
-from pyroccam.models.layers.local_reparameterisation import TINY
+from pyroccam.models.local_reparameterisation import TINY
 from pyroccam.models.priors.base import WeightPrior
 from torch import Tensor, nn
 

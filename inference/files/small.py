@@ -12,9 +12,11 @@ from torch import nn
 
 from ...data import PyroccamError
 from ...models.plain import DescriptionError
-from ..files import FORMS, PackedSize, encoded, export, save_folder
 from ..posterior import validated
 from ..storage import write_whole
+from .exporting import FORMS, export
+from .network_folder import save_folder
+from .packed import PackedSize, encoded
 
 if TYPE_CHECKING:
     from ...data import Dataset

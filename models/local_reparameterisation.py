@@ -10,14 +10,13 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from ...data import PyroccamError, checked
-from ..distributions import CentredNormal, base
-from ..priors import Latent
-from .affine import Affine
-from .bayesian_layer import BayesianLayer, power
+from ..data import PyroccamError, checked
+from .distributions import CentredNormal, base
+from .layers import Affine, BayesianLayer, power
+from .priors import Latent
 
 if TYPE_CHECKING:
-    from .. import Model
+    from .base import Model
 
 __all__ = ["LocalReparameterization", "Scales"]
 

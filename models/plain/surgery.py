@@ -43,7 +43,8 @@ __all__ = [
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
+_LAYERS = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
+LAYERS: tuple[type[nn.Module], ...] = _LAYERS
 NORMS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
@@ -177,7 +178,7 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
     if is_select(module):
         assert edit.select is not None
         return select(edit.select, selected_dim(module)).to(module.index.device)
-    new: Any = copy.deepcopy(module)
+    new = copy.deepcopy(module)
     if isinstance(new, Heads):
         new.query_sizes = _sizes_left(new.query_sizes, edit.inputs)
         new.value_sizes = _sizes_left(new.value_sizes, edit.outputs)
@@ -198,7 +199,7 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
             _keep(new, name, 0, edit.outputs)
         new.num_features = new.num_features if edit.outputs is None else len(edit.outputs)
         return new
-    if not isinstance(new, LAYERS):
+    if not isinstance(new, _LAYERS):
         raise PyroccamError(f"a {type(module).__name__} cannot be cut")
     weight, rows_along = new.weight, output_dim(new)
     if isinstance(new, nn.Embedding):

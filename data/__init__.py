@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         with_channel,
     )
     from .dataset import Dataset
-    from .door import lazy_names
     from .errors import (
         DataError,
         DataWarning,

@@ -33,16 +33,31 @@ def run_time(node):
         yield from run_time(child)
 
 
-def imported(name, tree, known):
-    """Modules that one module imports relatively, whole or in part, while it runs."""
+def imports(name, nodes):
+    """``(module, name)`` of all that one module imports relatively."""
     package = name.split(".") if is_package(name) else name.split(".")[:-1]
-    for node in run_time(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.level:
             above = package[: len(package) - node.level + 1]
-            base = ".".join([*above, *([node.module] if node.module else [])])
             for alias in node.names:
-                whole = f"{base}.{alias.name}"
-                yield whole if whole in known else base
+                yield ".".join([*above, *([node.module] if node.module else [])]), alias.name
+
+
+def through(doors, module, name):
+    """The module that a name is of, through doors that hand it on."""
+    while (module, name) in doors and module != doors[module, name]:
+        module = doors[module, name]
+    return module
+
+
+def doors_of(found):
+    """``{(room, name): module}`` of all that doors hand on."""
+    return {
+        (room, name): f"{module}.{name}" if f"{module}.{name}" in found else module
+        for room in filter(is_package, found)
+        for module, name in imports(room, ast.walk(found[room]))
+        if name != "lazy_names"
+    }
 
 
 def room(name):
@@ -51,14 +66,18 @@ def room(name):
 
 
 def arrows(package):
-    """``{room: rooms that it imports}`` inside one package."""
+    """``{room: rooms that it imports}`` inside one package, for type checkers, too; but modules
+    that are in no folder may name each other for them."""
     found = modules(package)
-    out = {}
+    doors, out = doors_of(found), {}
     for name, tree in found.items():
-        if name == package:
-            continue
-        near = {room(t) for t in imported(name, tree, found) if t.startswith(f"{package}.")}
-        out.setdefault(room(name), set()).update(near - {room(name)})
+        if not is_package(name):
+            used = {through(doors, *one) for one in imports(name, ast.walk(tree))}
+            used = {one for one in used if one.startswith(f"{package}.")}
+            runs = {through(doors, *one) for one in imports(name, run_time(tree))}
+            free = set() if is_package(room(name)) else {t for t in used if not is_package(room(t))}
+            near = {room(one) for one in used - (free - runs)}
+            out.setdefault(room(name), set()).update(near - {room(name)})
     return out
 
 
@@ -73,7 +92,24 @@ def circle(graph):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_rooms_import_each_other_one_way(package):
+    assert len(arrows(package)) > 3
     assert circle(arrows(package)) == []
+
+
+def test_rooms_are_entered_by_their_doors():
+    """Who is in another folder imports from its door, which hands on what is asked for alone."""
+    found = {name: tree for package in PACKAGES for name, tree in modules(package).items()}
+    asked = set()
+    for name, tree in found.items():
+        own = name if is_package(name) else name.rpartition(".")[0]
+        for module, what in imports(name, ast.walk(tree)):
+            inside = f"{module}.{what}" if f"{module}.{what}" in found else module
+            assert is_package(inside) or inside.rpartition(".")[0] == own, f"{name}: {inside}"
+            asked.add((module, what)) if module != name else None
+    for (door, name), module in doors_of(found).items():
+        public = getattr(importlib.import_module(f"pyroccam.{door}"), "__all__", ())
+        kept = name in public or (door, name) in asked or door == "cli.commands"
+        assert kept, f"nobody asks {door} for {name} of {module}"
 
 
 def test_circles_are_found():
@@ -90,12 +126,10 @@ def test_rooms_say_what_they_are_for(package):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_has_the_name_of_what_its_package_hands_on(package):
-    for name in [n for n in modules(package) if is_package(n)]:
-        found = importlib.import_module(f"pyroccam.{name}")
-        for own in getattr(found, "__all__", ()):
-            path = ROOT / Path(*name.split(".")) / f"{own}.py"
-            module = type(getattr(found, own)).__name__ == "module"
-            assert module or not path.exists(), f"{path} hides {own}, or is hidden by it"
+    found = modules(package)
+    for (door, name), module in doors_of(found).items():
+        path = ROOT / Path(*door.split(".")) / f"{name}.py"
+        assert module == f"{door}.{name}" or not path.exists(), f"{path} hides {name}"
 
 
 def own_classes():

@@ -6,10 +6,10 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .draw_file import Sent, encoded_draw, is_draw, overhead, read_draw
-    from .exporting import ABOUT, FORMS, ExportError, export
+    from .exporting import ABOUT, ExportError, export
     from .fusing import fused
     from .network_folder import load_folder, save_folder
-    from .packed import encoded, is_described, read
+    from .packed import is_described, read
     from .small import Small
 
 __all__ = [

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from .decision import at_thresholds, trainings
     from .depth import at_depth, full_network, settled, worthwhile
     from .graph import discretise, random_structures
-    from .intervals import ScaleIntervals, scale_intervals
-    from .inventory import Remains, bytes_by_part, input_use, left_of, remains
+    from .intervals import scale_intervals
+    from .inventory import bytes_by_part, input_use, left_of, remains
     from .magnitude import PerLayer, by_layer, prune_weights, share_weights, splice_weights
     from .narrowing import narrow
     from .options import (
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Thresholds,
         Valley,
     )
-    from .relevance import Irrelevance, irrelevance, of_groups
+    from .relevance import irrelevance, of_groups
     from .small_networks import load, shrink
     from .thresholds import COSTLY, by_layer_now, refuse_uncut
     from .variance_network import mean_costs, without_means

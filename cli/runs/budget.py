@@ -44,7 +44,6 @@ __all__ = [
     "parts_of",
     "same_length",
     "steps_of",
-    "twice",
     "within",
 ]
 
@@ -160,14 +159,6 @@ def steps_of(config: RunConfig, data: Dataset, compare: bool) -> int:
     """Optimiser steps of a whole run, at most."""
     each = Settings.of(config.settings).steps_per_epoch(data.N)
     return sum(part.number * part.epochs for part in parts_of(config, data, compare)) * each
-
-
-def twice(config: RunConfig, data: Dataset, compare: bool) -> str:
-    """The budget to ask for, for a run of twice the length."""
-    asked = config.budget.get("asked", "")
-    if found := re.fullmatch(r"([\d.]+) ?(\D+)", asked):
-        return f"{2 * float(found[1]):.15g}{found[2]}"
-    return f"{2 * steps_of(config, data, compare)}steps"
 
 
 def same_length(config: RunConfig, other: RunConfig, sets: Mapping[str, Any]) -> RunConfig:

@@ -16,9 +16,7 @@ from torch import nn
 from ...data import Dataset, PyroccamError
 from ...guides import Guide
 from ...inference.cutting import count_parameters
-from ...inference.diagnostics import convergence
 from ...inference.distributed import apart, joined
-from ...inference.shrinking import COSTLY
 from ...inference.storage import CHECKPOINT, WEIGHTS, claimed, seal, versions, write_json
 from ...inference.training import (
     NUMBERS,
@@ -28,12 +26,10 @@ from ...inference.training import (
     as_numbers,
     fit,
     fit_repeats,
-    not_arrived,
     pick_device,
 )
 from .. import draw, draw_repeats
 from ..methods import Finished, Pair, find
-from .budget import twice
 from .building import build_network, untrained
 from .config import RunConfig, changed_settings
 from .described import words_of
@@ -313,7 +309,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
-        "warnings": [*result.warnings, *_too_short(last, twice(config, data, options.compare))],
+        "warnings": list(result.warnings),
         "seconds": sum(one.seconds for one in fits) + (numbers.seconds if numbers else 0.0),
         "engine": result.engine,
         "parameters": count_parameters(result.model),
@@ -361,24 +357,6 @@ def known_of(folder: Path | None) -> dict[str, Any]:
     """``metrics.json`` of a run, if it is finished; empty if not."""
     path = None if folder is None else folder / "metrics.json"
     return {} if path is None or not path.is_file() else read_json(path)
-
-
-def _too_short(result: Fit, longer: str) -> list[str]:
-    """That twice the length may do better: the bound still grows, by its trend, or q(d) has not
-    arrived.
-
-    A run is not ended before its time where the trend is flat: the learning rate falls along a
-    length that is known from the start, and a bound at rest in the middle of that is not one that
-    is at its end.
-    """
-    found = convergence(result, worth=COSTLY)
-    if found.verdict == "poor" and found.gain > 0:
-        return [
-            f"It was not trained to the end: by the trend of the last "
-            f"{found.last - found.first:.0f} epochs, as many again would gain up to {found.again}. "
-            f"Try --budget {longer}, twice the length."
-        ]
-    return [f"For q(d) to arrive, try --budget {longer}."] if not_arrived(result) else []
 
 
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:

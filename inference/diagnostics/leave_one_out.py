@@ -101,12 +101,21 @@ class Loo:
         return Finding("held-out rows", verdict, said, numbers)
 
     def _left_out(self) -> Finding:
+        """The estimate; none where it is a guess for most rows, as with any posterior of thousands
+        of weights: what a row says of some of them is then more than the draws cover."""
         numbers = {
             "elpd": self.elpd, "error": self.error, "p_loo": self.p_loo, "rows": self.rows,
             "bad": self.bad(), "khat_joint": self.khat_joint, "correction": self.correction,
             "numbers": self.numbers,
         }  # fmt: skip
         share = self.bad() / self.rows
+        if share > 0.5:
+            why = (
+                f"For {self.bad():,} of {self.rows:,} rows k-hat is above "
+                f"{good_khat(self.draws):.2f}: the posterior without such a row cannot be had from "
+                "that with it. What held-out rows say stands instead (diagnostics.elpd)."
+            )
+            return Finding("LOO", "refused", why, numbers)
         said = (
             f"A row that is left out is expected to have log density {self.mean:.4f} ± "
             f"{self.error / self.rows:.4f} nats ({self.rows:,} rows, {self.p_loo:.1f} effective "

@@ -15,6 +15,7 @@ __all__ = ["NOISE_MOST", "Khat", "KhatBlock"]
 GOOD = 0.5  # k̂ below which the variance of the ratios is finite
 TV_GOOD, TV_DOUBTFUL = 0.1, 0.3
 NOISE_MOST = 0.5  # nats, of log ratios of a subset of the rows
+MANY = 100  # numbers of a block, from which on a slight error of each makes a large k-hat
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class KhatBlock:
     @property
     def verdict(self) -> Verdict:
         """The verdict by k̂: ``good`` below 0.5, ``doubtful`` up to the limit (0.7 of many draws),
-        then ``poor``; by the total variation, up to 0.1, 0.3 and beyond. Of a subset of the rows
-        never ``good``."""
+        then ``poor``, or ``doubtful`` of 100 numbers or more, of which slight errors suffice; by
+        the total variation, up to 0.1, 0.3 and beyond. Of a subset of the rows never ``good``."""
         if self.refused is not None:
             return "refused"
         if self.total_variation is not None:
@@ -62,6 +63,8 @@ class KhatBlock:
             assert self.limit is not None
             bounds, value = (min(GOOD, self.limit), self.limit), self.khat
         found = verdict_of(value, *bounds)
+        if found == "poor" and self.khat is not None and self.dimension >= MANY:
+            return "doubtful"
         return "doubtful" if found == "good" and self.rows is not None else found
 
     def finding(self) -> Finding:
@@ -89,7 +92,10 @@ class KhatBlock:
         else:
             found.append(f"k-hat is {self.khat:.2f} ± {self.error:.2f} (limit {self.limit:.2f}).")
             found.append(
-                {
+                f"In {self.dimension:,} dimensions a slight error of each is enough for that: its "
+                "draws cannot be weighted to those of the posterior, and more it does not say."
+                if self.verdict == "doubtful" and (self.khat or 0.0) > (self.limit or 0.0)
+                else {
                     "good": "q is a good proposal for the posterior here.",
                     "doubtful": "q is usable here, and its tails are too light.",
                     "poor": "q is too narrow here, or in the wrong place: its spread understates "

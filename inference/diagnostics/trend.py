@@ -104,7 +104,8 @@ class Convergence:
         worth: a gain that would matter.
         rows: training rows, where known.
         refused: why there is no answer.
-        caution: what to remember with a loss at rest.
+        annealed: the learning rate fell to zero meanwhile: a loss at rest may yet improve at
+            another rate, and the pace of one that is not leads nowhere.
     """
 
     epochs: tuple[float, ...]
@@ -120,15 +121,18 @@ class Convergence:
     worth: float
     rows: int | None = None
     refused: str | None = None
-    caution: str = ""
+    annealed: bool = False
 
     @property
     def verdict(self) -> Verdict:
         """``good``: as many epochs again would gain less than ``worth``, whatever the noise.
-        ``poor``: they would gain more, or the loss rises. ``doubtful``: the noise hides which."""
+        ``poor``: they would gain more, or the loss rises. ``doubtful``: the noise hides which, or
+        the bound grew as the learning rate fell, which says nothing of more epochs."""
         if self.refused is not None:
             return "refused"
-        if (self.low > 0 and self.gain > self.worth) or (self.high < 0 and -self.gain > self.worth):
+        if self.low > 0 and self.gain > self.worth:
+            return "doubtful" if self.annealed else "poor"
+        if self.high < 0 and -self.gain > self.worth:
             return "poor"
         return "good" if self.high < self.worth and self.low > -self.worth else "doubtful"
 
@@ -150,11 +154,19 @@ class Convergence:
         if self.rows is not None:
             numbers["rows"] = self.rows
             how += f", {self.gain * self.rows:.2g} over all rows"
-        if self.verdict == "good":
+        if self.annealed and self.low > 0 and self.gain > self.worth:
+            text = (
+                f"Over {span} the bound grew by {self.gain:.2g} nats a row while the learning rate "
+                "fell to zero. How much a longer training would gain does not follow from that: "
+                "compare the bound, or the loss of held-out rows, with one of twice the epochs."
+            )
+        elif self.verdict == "good":
             text = (
                 f"The bound has stopped improving: as many epochs again as {span} would gain "
                 f"{how}, less than the {self.worth:g} that would matter."
             )
+            if self.annealed:
+                text += " The learning rate fell to zero: at another one it may yet improve."
         elif self.verdict == "doubtful":
             text = (
                 f"The noise of the loss hides whether the bound still grows: {span} again would "
@@ -170,13 +182,12 @@ class Convergence:
                 f"The loss rises over {span}: as many again would lose {-self.gain:.2g} nats a "
                 "row. Lower the learning rate, or clip gradients (clip_norm=1.0)."
             )
-        return Finding(
-            "ELBO", self.verdict, f"{text} {self.caution}".strip(), numbers, self.figure()
-        )
+        return Finding("ELBO", self.verdict, text, numbers, self.figure())
 
     @styled
     def figure(self) -> Figure:
-        """The loss by epoch, the trend in the window, and where it leads in as many again."""
+        """The loss by epoch, the trend in the window, and where it leads in as many again, unless
+        the learning rate fell to zero meanwhile."""
         assert self.line is not None
         fig = new_figure(2.9)
         ax = fig.subplots()
@@ -185,7 +196,7 @@ class Convergence:
         ax.plot(epochs, losses, ".", color=GREY, label="loss")
         ax.plot(epochs[inside], losses[inside], ".", color=CYCLE[0], label="in the window")
         span = self.last - self.first
-        ahead = np.linspace(self.first, self.last + span, 50)
+        ahead = np.linspace(self.first, self.last + (0 if self.annealed else span), 50)
         line = self.line
         low, high = line.interval()
         centre = line.level + line.slope * (ahead - line.middle)
@@ -234,11 +245,11 @@ def convergence(
         >>> convergence(rows).verdict
         'good'
     """
-    rows, caution = None, ""
+    rows, annealed = None, False
     if not isinstance(history, Sequence):
         fit = history
-        changed, caution = _of_fit(fit)
-        after = changed if after is None else after
+        after = _changed(fit) if after is None else after
+        annealed = fit.settings.schedule != "constant"
         history, rows = fit.history, fit.data.N
     after = 0.0 if after is None else after
     epochs, losses = (np.array([float(row[n]) for row in history]) for n in ("epoch", "loss"))
@@ -248,7 +259,7 @@ def convergence(
     settled = np.flatnonzero(epochs - 1.0 >= after - 1e-9)
     window = max(math.ceil(share * len(settled)), LEAST_ROWS)
     kept = settled[-window:]
-    common: dict[str, Any] = {"worth": worth, "rows": rows, "caution": caution}
+    common: dict[str, Any] = {"worth": worth, "rows": rows, "annealed": annealed}
     common |= {"epochs": tuple(epochs.tolist()), "losses": tuple(losses.tolist())}
     if len(kept) < LEAST_ROWS:
         need = LEAST_ROWS
@@ -278,19 +289,12 @@ def convergence(
     )
 
 
-def _of_fit(fit: Fit) -> tuple[float, str]:
-    """Epochs in which the objective was another one, and what to remember with a verdict."""
+def _changed(fit: Fit) -> float:
+    """Epochs in which the objective was another one."""
     settings = fit.settings
     share = settings.kl_warmup
     schedule = getattr(getattr(fit.model, "temperature", None), "schedule", None)
     if schedule is not None:
         share = max(share, schedule.over)
     share = max(share, fit.guide.schedule.held)
-    falls = settings.schedule != "constant"
-    caution = (
-        f"The learning rate fell to zero on the way (schedule={settings.schedule!r}): a loss that "
-        "is flat at the end is at rest, and may yet improve at another rate."
-        if falls
-        else ""
-    )
-    return share * settings.epochs_for(fit.data.N), caution
+    return share * settings.epochs_for(fit.data.N)

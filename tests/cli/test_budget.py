@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import signal
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,11 +12,9 @@ from fitting import blobs, fit_weights, pair
 from pyroccam import inference, models
 from pyroccam.cli.methods.depth import ClosedForm
 from pyroccam.cli.runs import budget as budgets
-from pyroccam.cli.runs.budget import Budget, Paces, Part, choose, parts_of, twice
+from pyroccam.cli.runs.budget import Budget, Paces, choose, parts_of
 from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.execution import _too_short
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.diagnostics.trend import convergence
 from pyroccam.inference.shrinking import decision
 from pyroccam.inference.shrinking.decision import trainings
 from pyroccam.inference.training import ordinary as retraining
@@ -310,42 +307,3 @@ def test_seeds_are_of_one_length(tmp_path):
     found = [RunConfig.read(tmp_path / "two" / f"seed-{k}").settings for k in (0, 1)]
     assert found[0]["epochs"] == found[1]["epochs"] == 60 // -(-found[0]["batch_size"] // 512)
     call("fit", "ldn", *DEPTHS, *more, "--resume")
-
-
-# -- too short --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("asked", "longer"), [("5min", "10min"), ("1.5h", "3h"), ("6000steps", "12000steps")]
-)
-def test_twice_the_length_is_asked_for_as_the_length_was(asked, longer):
-    config, data = resolved("gnj")
-    assert twice(replace(config, budget={"asked": asked}), data, True) == longer
-
-
-def test_twice_the_length_of_a_run_without_a_budget_has_twice_its_epochs():
-    config, data = resolved("ldn", epochs=30)
-    longer = chosen(config, data, twice(config, data, True))
-    assert longer.settings["epochs"] == 60
-    assert parts_of(longer, data, True) == [Part("ldn", 1, 60), Part("fixed depth", 1, 60)]
-
-
-def test_a_bound_that_grows_at_the_end_is_said_with_what_to_try():
-    rows = blobs()
-    fit = fit_weights(models.priors.Normal(1.0), rows=rows)
-    fit.history = [{"epoch": float(e), "loss": 5.0 - 0.05 * e} for e in range(1, 41)]
-    fit.settings = replace(fit.settings, epochs=40, schedule="constant")
-    (said,) = _too_short(fit, "10min")
-    # 0.05 nats an epoch: 0.95 in the 20 evaluations of the window.
-    assert "by the trend of the last 19 epochs, as many again would gain up to 0.95 nats" in said
-    assert convergence(fit).again in said  # as `diagnose` says it
-    assert "--budget 10min" in said
-    fit.history = [{"epoch": float(e), "loss": 3.0} for e in range(1, 41)]
-    assert _too_short(fit, "10min") == []
-
-
-def test_a_depth_that_has_not_arrived_is_said_with_what_to_try(tmp_path):
-    call("fit", "ldn", *DEPTHS, "--budget", "4steps", "--out", tmp_path / "run")
-    found = metrics_of(tmp_path / "run")
-    late = any(one.startswith("q(d) has not arrived") for one in found["warnings"])
-    assert late == any("For q(d) to arrive, try --budget 8steps." in w for w in found["warnings"])

@@ -11,7 +11,7 @@ MOST = 10**6  # numbers: Python decodes a million in seconds
 
 
 def read(path, **how):
-    """What ``inference.load`` gives, the tensors of which must be those of the other, bit for bit."""
+    """What ``inference.load`` gives: its tensors must be those of the other, bit for bit."""
     net = packed.read(path, **how)
     if sum(tensor.numel() for tensor in net.state_dict().values()) <= MOST:
         tensors = decode(Path(path).read_bytes())

@@ -146,10 +146,22 @@ def test_a_fit_knows_when_its_objective_was_another():
         found = convergence(fit, share=1.0)
         assert found.first == first
         assert found.rows == 500
-        assert "learning rate fell" in found.finding().text
-    steady = convergence(as_fit(losses, schedule="constant")).finding()
-    assert "learning rate fell" not in steady.text
-    assert "over all rows" in steady.text
+        assert found.annealed
+    steady = convergence(as_fit(losses, schedule="constant"))
+    assert not steady.annealed
+    assert "over all rows" in steady.finding().text
+
+
+def test_the_pace_of_a_bound_that_grew_as_the_learning_rate_fell_leads_nowhere():
+    falling = 5.0 - 0.05 * np.arange(100.0)
+    found, steady = (convergence(as_fit(falling, schedule=s)) for s in ("cosine", "constant"))
+    assert (found.verdict, steady.verdict) == ("doubtful", "poor")
+    assert found.gain == steady.gain > 1.0
+    ends = [max(fig.axes[0].lines[2].get_xdata()) for fig in (found.figure(), steady.figure())]
+    assert ends[0] == found.last < ends[1]
+    for flat in (0.0 * falling, -falling):  # at rest, and rising
+        one, other = (convergence(as_fit(flat, schedule=s)) for s in ("cosine", "constant"))
+        assert one.verdict == other.verdict
 
 
 def test_few_evaluations_are_refused():

@@ -224,13 +224,14 @@ def test_high_dimensions_points_and_improper_priors_are_refused(prior, guide, op
 
 
 def test_the_threshold_follows_the_number_of_draws():
-    def verdict(k, draws):
+    def verdict(k, draws, dimension=1):
         limit = min(1 - 1 / math.log10(draws), 0.7)
-        return KhatBlock("b", ("b",), 1, khat=k, error=0.1, share=0.5, limit=limit).verdict
+        return KhatBlock("b", ("b",), dimension, khat=k, error=0.1, share=0.5, limit=limit).verdict
 
     each = [verdict(k, 10_000) for k in (-0.2, 0.49, 0.51, 0.69, 0.71)]
     assert each == ["good", "good", "doubtful", "doubtful", "poor"]
     assert [verdict(k, 100) for k in (0.49, 0.51)] == ["good", "poor"]
+    assert [verdict(2.0, 10_000, many) for many in (99, 100)] == ["poor", "doubtful"]
     assert verdict(math.inf, 10_000) == verdict(math.nan, 10_000) == "poor"
 
 

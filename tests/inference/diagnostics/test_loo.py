@@ -1,5 +1,6 @@
 """LOO of a posterior that is known, held-out densities, and comparison of methods."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -75,6 +76,10 @@ def test_an_outlier_is_told_by_its_khat() -> None:
     assert found.khat[0] > 0.7 > np.median(found.khat)
     assert found.bad() >= 1
     assert found.finding().verdict == "poor"
+    worse = dataclasses.replace(found, khat=np.where(np.arange(12) < 7, 2.0, 0.1))
+    finding = worse.finding()
+    assert (finding.verdict, finding.numbers["bad"]) == ("refused", 7)
+    assert dataclasses.replace(found, khat=np.where(np.arange(12) < 6, 2.0, 0.1)).finding().text
 
 
 def test_many_dimensions_are_not_corrected() -> None:

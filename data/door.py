@@ -31,8 +31,6 @@ def lazy_names(door: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
             raise AttributeError(f"module {door!r} has no attribute {name!r}")
         place = places[name]
         module = import_module(f".{place or name}", door)
-        found = module if place is None else getattr(module, name)
-        setattr(package, name, found)
-        return found
+        return module if place is None else getattr(module, name)
 
     return get, lambda: sorted({*vars(package), *places})

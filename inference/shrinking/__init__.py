@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from .relevance import irrelevance, of_groups
     from .small_networks import load, shrink
-    from .thresholds import COSTLY, by_layer_now, refuse_uncut
+    from .thresholds import by_layer_now, refuse_uncut
     from .variance_network import mean_costs, without_means
     from .weight_path import Bytes, Milliseconds, PathPoint, path
     from .weight_sharing import books, levels_of

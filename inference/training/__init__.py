@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .doubts import log_density_alone, nll_alone, not_arrived
+    from .doubts import log_density_alone, nll_alone
     from .fitting import fit, fit_repeats, pick_device
     from .numbers import NUMBERS, Numbers, as_numbers
     from .ordinary import (

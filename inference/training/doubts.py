@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...data import Dataset, Marginal
     from .result import Fit
 
-__all__ = ["doubts", "log_density_alone", "nll_alone", "not_arrived"]
+__all__ = ["doubts", "log_density_alone", "nll_alone"]
 
 
 WORSE = 0.05

@@ -1,38 +1,34 @@
 """Priors: one file for each kind of latent, which hands on what its ``__all__`` names."""
 
-from typing import TYPE_CHECKING
-
-from ...data import lazy_names
-
-if TYPE_CHECKING:
-    from .ard import ARD
-    from .base import Latent, LayerPrior, LayerShape, WeightPrior
-    from .depth import Cost, DepthPrior, Geometric, Poisson, Powered, Uniform, Vector, parse
-    from .gaussian_mixture import GaussianMixture
-    from .group_horseshoe import GroupHorseshoe
-    from .group_normal_jeffreys import GroupNormalJeffreys
-    from .half_cauchy import GroupHalfCauchy
-    from .integers import Integers
-    from .log_uniform import LogUniform
-    from .multi_spike import MultiSpike
-    from .normal import Normal
-    from .parsing import parse_weights
-    from .scaling import Floored, NonCentred, Scaling, Share
-    from .shared_normal import SharedNormal
-    from .spike_slab import SpikeSlab
-    from .structure import (
-        Bernoulli,
-        Categorical,
-        DepthEdge,
-        Dirichlet,
-        EdgePrior,
-        GumbelSoftmax,
-        RelaxedBernoulli,
-        StructurePrior,
-        parse_structure,
-    )
-    from .student_t import StudentT
-    from .unsquared_norm import UnsquaredNorm
+# All are imported: those of a kind are found by it.
+from .ard import ARD
+from .base import Latent, LayerPrior, LayerShape, WeightPrior
+from .depth import Cost, DepthPrior, Geometric, Poisson, Powered, Uniform, Vector, parse
+from .gaussian_mixture import GaussianMixture
+from .group_horseshoe import GroupHorseshoe
+from .group_normal_jeffreys import GroupNormalJeffreys
+from .half_cauchy import GroupHalfCauchy
+from .integers import Integers
+from .log_uniform import LogUniform
+from .multi_spike import MultiSpike
+from .normal import Normal
+from .parsing import parse_weights
+from .scaling import Floored, NonCentred, Scaling, Share
+from .shared_normal import SharedNormal
+from .spike_slab import SpikeSlab
+from .structure import (
+    Bernoulli,
+    Categorical,
+    DepthEdge,
+    Dirichlet,
+    EdgePrior,
+    GumbelSoftmax,
+    RelaxedBernoulli,
+    StructurePrior,
+    parse_structure,
+)
+from .student_t import StudentT
+from .unsquared_norm import UnsquaredNorm
 
 __all__ = [
     "ARD",
@@ -69,5 +65,3 @@ __all__ = [
     "parse_structure",
     "parse_weights",
 ]
-
-__getattr__, __dir__ = lazy_names(__name__)

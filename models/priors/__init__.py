@@ -1,4 +1,4 @@
-"""Priors: one file for each kind of latent, which hands on what its ``__all__`` names."""
+"""Priors: one file for each kind of latent."""
 
 # All are imported: those of a kind are found by it.
 from .ard import ARD

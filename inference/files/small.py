@@ -33,7 +33,7 @@ class Small:
         net: plain, in evaluation mode; it takes the arguments that the network takes.
         report: of weights that were cut and rounded a
             :class:`~pyroccam.inference.shrinking.compression.Report`, of a draw a
-            :class:`~pyroccam.inference.draws.DrawReport`, of operations a
+            :class:`~pyroccam.inference.draws.options.DrawReport`, of operations a
             :class:`~pyroccam.inference.posterior.structures.EdgeStructure`, of depth a
             :class:`~pyroccam.inference.posterior.depth.DepthStructure`.
         warnings: that a cut had to be weakened to leave a network, or costs much.

@@ -69,7 +69,7 @@ def test_the_report_shows_the_path(run):
 def test_it_is_read_back_as_the_fit_of_the_weight_that_was_chosen(run, monkeypatch):
     folder, _ = run
     monkeypatch.setattr(
-        inference.selection.weight_path, "_measured", None
+        inference.shrinking.weight_path, "_measured", None
     )  # nothing is chosen anew
     fit, found = load_fit(folder), metrics_of(folder)
     assert type(fit.guide) is guides.MeanField

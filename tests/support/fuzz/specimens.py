@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from PIL import Image
 from pyroccam import inference
-from pyroccam.inference import files as packing
+from pyroccam.inference import rounding
 from pyroccam.inference.files import packed
 from torch import nn
 
@@ -84,7 +84,7 @@ def make(folder: Path) -> Specimens:
     for form in ("marginal", "single"):
         command(["prune", str(made.run("ldn")), "--form", form, "--out", str(folder / form)])
     packed.write(small, folder / "small.pocc", bits=5)
-    packed.write(conv, folder / "conv.pocc", bits=packing.Codebook(4))
+    packed.write(conv, folder / "conv.pocc", bits=rounding.Codebook(4))
     packed.write(small, folder / "tensors.pocc", describe_net=False)
     return made
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import PyroccamError, checked
-from ...models.plain import LAYERS, output_dim
+from ...models.plain import LAYERS, layer_kind, output_dim
 
 __all__ = ["Mask", "Masked", "apply_masks", "maskable", "masked"]
 
@@ -43,7 +43,7 @@ def maskable(net: nn.Module) -> dict[str, nn.Module]:
     return {
         name: module
         for name, module in net.named_modules(remove_duplicate=False)
-        if type(module) in LAYERS
+        if layer_kind(module) is not None
     }
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.fx import Node
 from torch.nn import functional as F
 
-from ...models.plain import CONVS, TRANSPOSED
+from ...models.plain import CONVS, TRANSPOSED, layer_kind
 
 __all__ = [
     "ADAPTIVE_POOLS",
@@ -21,6 +21,7 @@ __all__ = [
     "POINTWISE_METHODS",
     "POINTWISE_MODULES",
     "POOL_FUNCTIONS",
+    "PRODUCTS",
     "is_depthwise",
     "no_padding",
     "overwritten",
@@ -47,6 +48,7 @@ POINTWISE_METHODS = {
     *("relu", "tanh", "sigmoid", "abs", "exp", "square", "sqrt", "neg", "clamp", "contiguous"),
     *("clone", "detach", "add", "sub", "mul", "div", "pow", "sin", "cos"),
 }
+PRODUCTS = {torch.mul, operator.mul, operator.imul, "mul", "mul_"}
 DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d}
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
@@ -64,9 +66,8 @@ POOL_FUNCTIONS = {
 
 def is_depthwise(module: nn.Module) -> bool:
     """True if each channel of a convolution is made of the same channel before it."""
-    if type(module) not in CONVS:
+    if not isinstance(module, CONVS) or layer_kind(module) is None:
         return False
-    assert isinstance(module, CONVS)
     return module.groups == module.in_channels == module.out_channels > 1
 
 

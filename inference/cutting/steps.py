@@ -23,6 +23,7 @@ from torch.fx.node import map_arg
 
 from ...models.plain import CONVS, NORMS
 from ...models.unpacked import Cell, Heads
+from .asking import asked
 from .heads import attend, heads_apart, heads_joined, of_each_head, reshaped
 from .operations import (
     ADAPTIVE_POOLS,
@@ -34,6 +35,7 @@ from .operations import (
     POINTWISE_METHODS,
     POINTWISE_MODULES,
     POOL_FUNCTIONS,
+    PRODUCTS,
     is_depthwise,
     no_padding,
     pads_zeros,
@@ -61,7 +63,7 @@ def passing(
     for rule in (
         *(_pointwise, _pool, _norm, _depthwise, _mean, _flatten, _cat),
         *(_group_norm, _lookup, _heads, _part, _chosen, _transpose),
-        *(heads_apart, heads_joined, reshaped, of_each_head),
+        *(heads_apart, heads_joined, reshaped, of_each_head, asked),
     ):
         found = rule(node, module, ports, shape)
         if found is not None:
@@ -111,6 +113,9 @@ def _pointwise(
             assert callable(node.target)
             out = node.target(*args, **node.kwargs)
         unknown = torch.stack([values[n].isnan() for n in inputs]).any(0)
+        if node.target in PRODUCTS:  # zero, whatever the other is, as behind a gate
+            zero = torch.stack([values[n] == 0 for n in inputs]).any(0)
+            out, unknown = out.masked_fill(zero, 0.0), unknown & ~zero
         return out.masked_fill(unknown, math.nan)
 
     return Passing(first.axis, [straight(n, ports[n]) for n in inputs], constants)

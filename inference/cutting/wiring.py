@@ -13,7 +13,7 @@ from torch import Size, Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...data import PyroccamError
-from ...models.plain import CONVS, LAYERS, NORMS, TRANSPOSED, is_select, selected_dim, trace
+from ...models.plain import CONVS, NORMS, TRANSPOSED, is_select, layer_kind, selected_dim, trace
 from ...models.unpacked import Cell, Heads
 from .operations import is_depthwise, overwritten
 from .ports import Link, Passing, Port
@@ -181,7 +181,7 @@ def read_wiring(net: nn.Module, example: Example) -> Wiring:
         if isinstance(step.module, Cell):
             called |= {f"{step.name}.ih", f"{step.name}.hh"}
     for name, module in net.named_modules():
-        if type(module) in LAYERS and name not in called:
+        if layer_kind(module) is not None and name not in called:
             wiring.reasons.setdefault(name, whole.get(name, "it is no step of its own in forward"))
     return wiring
 
@@ -209,8 +209,9 @@ def _step(
     found = passing(node, module, ports, shape)
     if found is None or (found.rigid and not symbols):  # whose forward stays as it is
         return unknown
-    kinds = (*NORMS, nn.GroupNorm, nn.Embedding, Heads)
+    kinds = (nn.GroupNorm, nn.Embedding, Heads)
     owns = module is not None and (type(module) in kinds or is_depthwise(module))
+    owns |= isinstance(module, NORMS)
     port = Port(shape, found.axis)
     return Step(node, port, "passing", name, module if owns else None, found)
 
@@ -218,11 +219,12 @@ def _step(
 def _layer_axis(module: nn.Module, port: Port) -> int | None:
     """The axis of features that a layer reads and makes; ``None`` if it cannot be cut."""
     last = len(port.shape) - 1
-    if type(module) is nn.Linear or (isinstance(module, Cell) and last == 2):
+    kind = layer_kind(module)
+    if kind is nn.Linear or (isinstance(module, Cell) and last == 2):
         return last
     if is_select(module):
         return selected_dim(module) % len(port.shape) or None  # never the axis of the batch
-    convolves = type(module) in (*CONVS, *TRANSPOSED)
+    convolves = kind in (*CONVS, *TRANSPOSED)
     if convolves and isinstance(module, (*CONVS, *TRANSPOSED)) and module.groups == 1:
         return 1 if last == len(module.kernel_size) + 1 else None
     return None
@@ -264,7 +266,7 @@ def _left_whole(net: nn.Module, graph: Graph) -> dict[str, str]:
     for name, module in net.named_modules(remove_duplicate=False):
         own = list(module.parameters(recurse=isinstance(module, Cell)))
         kept = bool(own) or is_select(module)
-        if module is net and type(module) in LAYERS:
+        if module is net and layer_kind(module) is not None:
             reasons[name] = "it is the whole network (in an nn.Sequential it can be cut)"
         elif module._forward_hooks or module._forward_pre_hooks:
             reasons[name] = "it has forward hooks"

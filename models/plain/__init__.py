@@ -19,9 +19,11 @@ if TYPE_CHECKING:
         Plan,
         cell_edits,
         is_leaf,
+        layer_kind,
         output_dim,
         rows_first,
         shrink,
+        shrunk,
         trace,
     )
     from .untrusted import NotJSON, parsed, plain_words

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ...data import PyroccamError
 from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix
@@ -35,9 +36,11 @@ __all__ = [
     "Plan",
     "cell_edits",
     "is_leaf",
+    "layer_kind",
     "output_dim",
     "rows_first",
     "shrink",
+    "shrunk",
     "trace",
 ]
 
@@ -45,6 +48,7 @@ CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LAYERS = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
 LAYERS: tuple[type[nn.Module], ...] = _LAYERS
+_SUBCLASSED = (nn.Linear, *CONVS, *TRANSPOSED)
 NORMS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
@@ -87,10 +91,32 @@ class Plan:
 
 class _Tracer(fx.Tracer):
     # A choice of inputs stays one step, so that a cut network can be cut again; what is between the
-    # linear layers of attention and recurrent layers is one.
+    # linear layers of attention and recurrent layers is one, as is any normalisation.
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell))
+        one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell, *NORMS))
+        one |= layer_kind(m) is not None
         return one or super().is_leaf_module(m, module_qualified_name)
+
+
+def layer_kind(module: nn.Module) -> type[nn.Module] | None:
+    """The type of :data:`LAYERS` that a module computes as: its own, or that of which its class is
+    one, if ``forward`` gives the same on random numbers; ``None`` if there is none."""
+    if type(module) in LAYERS:
+        return type(module)
+    kind = next((one for one in _SUBCLASSED if isinstance(module, one)), None)
+    if kind is None or is_parametrized(module):
+        return None
+    places = getattr(module, "kernel_size", ())
+    shape = 2, rows_first(module).shape[1] * getattr(module, "groups", 1), *(n + 2 for n in places)
+    noise = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=noise, dtype=torch.double)
+    own = copy.deepcopy(module).cpu().double().eval()
+    with torch.no_grad():
+        try:
+            same = torch.equal(own(x), kind.forward(own, x))
+        except Exception:  # it takes something else
+            return None
+    return kind if same else None
 
 
 def is_leaf(module: nn.Module) -> bool:
@@ -158,7 +184,7 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     for name, edit in plan.edits.items():
         try:
             module = small.get_submodule(name)
-            new = _shrunk(module, edit)
+            new = shrunk(module, edit)
         except (AttributeError, IndexError, TypeError) as error:
             found = f"cuts of {type(net).__name__} at {name!r} ({error})"
             raise PyroccamError(found, "the network before it was cut") from error
@@ -174,7 +200,8 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     return graphed
 
 
-def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
+def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
+    """A smaller copy of a module."""
     if is_select(module):
         assert edit.select is not None
         return select(edit.select, selected_dim(module)).to(module.index.device)
@@ -185,7 +212,7 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         return new
     if isinstance(new, Cell):
         for name, own in zip(("ih", "hh"), cell_edits(new, edit), strict=True):
-            setattr(new, name, _shrunk(getattr(new, name), own))
+            setattr(new, name, shrunk(getattr(new, name), own))
         return new if edit.select is None else _behind(select(edit.select, -1), new)
     if isinstance(new, nn.GroupNorm):
         each = new.num_channels // new.num_groups

@@ -76,12 +76,10 @@ class _Asking:
         self.nodes = node.all_input_nodes
         self.axes = {n: ports[n].axis for n in self.nodes}
         self.sizes = {n: ports[n].size for n in self.nodes}
+        self.whole = {n: (min(ports[n].shape[0], ROWS), *ports[n].shape[1:]) for n in self.nodes}
         self.shapes = {
-            n: [
-                size if axis == ports[n].axis else min(size, places if axis else ROWS)
-                for axis, size in enumerate(ports[n].shape)
-            ]
-            for n in self.nodes
+            n: [s if d in (0, self.axes[n]) else min(s, places) for d, s in enumerate(shape)]
+            for n, shape in self.whole.items()
         }
         self.noise = torch.Generator().manual_seed(0)
         self.alone = None if module is None else copy.deepcopy(module).cpu().double().eval()
@@ -107,9 +105,10 @@ class _Asking:
             return None
         return Passing(axis, links, self._constants(axis, links), uses)
 
-    def _drawn(self, n: Node) -> Tensor:
+    def _drawn(self, n: Node, whole: bool = False) -> Tensor:
         """Numbers of both signs, some of them large."""
-        draw = torch.randn(self.shapes[n], generator=self.noise, dtype=torch.double)
+        shape = self.whole[n] if whole else self.shapes[n]
+        draw = torch.randn(shape, generator=self.noise, dtype=torch.double)
         return draw * 10.0 ** torch.randint(-1, 2, draw.shape, generator=self.noise)
 
     def _call(self, values: Values, alone: nn.Module | None = None) -> Tensor:
@@ -216,7 +215,7 @@ class _Asking:
             given = {}
             for n in self.nodes:
                 value = _along(values[n].double(), self.axes[n], len(self.shapes[n]))
-                given[n] = torch.where(value.isnan(), self._drawn(n), value)
+                given[n] = torch.where(value.isnan(), self._drawn(n, whole=True), value)
             out = self._call(given).transpose(0, axis).flatten(1)
             known &= (out == out[:, :1]).all(1)
             return out[:, 0].masked_fill(~known, math.nan)

@@ -73,11 +73,13 @@ class Example(NamedTuple):
         own = tuple(x.clone() for x in self.tensors) if tensors is None else tensors
         return net(**dict(zip(self.names, own, strict=True))) if self.names else net(*own)
 
-    def near(self) -> Example:
-        """Other inputs close by; whole numbers are the same."""
+    def near(self, times: float = 1.0) -> Example:
+        """Other inputs close by, or larger ones; whole numbers are the same."""
         noise = torch.Generator().manual_seed(0)
         others = (
-            x + torch.randn(x.shape, generator=noise).to(x) if x.is_floating_point() else x
+            times * (x + torch.randn(x.shape, generator=noise).to(x))
+            if x.is_floating_point()
+            else x
             for x in self.tensors
         )
         return Example(tuple(others), self.names)

@@ -23,7 +23,6 @@ from torch.fx.node import map_arg
 
 from ...models.plain import CONVS, NORMS
 from ...models.unpacked import Cell, Heads
-from .asking import asked
 from .heads import attend, heads_apart, heads_joined, of_each_head, reshaped
 from .operations import (
     ADAPTIVE_POOLS,
@@ -63,7 +62,7 @@ def passing(
     for rule in (
         *(_pointwise, _pool, _norm, _depthwise, _mean, _flatten, _cat),
         *(_group_norm, _lookup, _heads, _part, _chosen, _transpose),
-        *(heads_apart, heads_joined, reshaped, of_each_head, asked),
+        *(heads_apart, heads_joined, reshaped, of_each_head),
     ):
         found = rule(node, module, ports, shape)
         if found is not None:

@@ -4,7 +4,7 @@ torch-pruning was tried for the dependencies and set aside, because it does not 
 it takes a whole channel for one unit behind a flatten, cannot cut the inputs of a network, and
 treats whatever it does not know (a softmax, a normalisation over units, a flip) as acting on every
 unit alone; constants it does not know at all. So the dependencies are read here, with torch.fx and
-a list of operations that are known to be safe.
+a list of operations that are known to be safe; others are asked (:mod:`.asking`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,14 @@ def cut(
     examples = Example.of(net, example)
     masks = {} if masks is None else masks
     zeroed = masked(net, masks).eval()
-    wiring = read_wiring(zeroed, examples)
+    try:
+        return _cut(net, zeroed, examples)
+    except RuntimeError:  # where an operation answers otherwise than it goes on, none is asked
+        return _cut(net, zeroed, examples, asks=False)
+
+
+def _cut(net: nn.Module, zeroed: nn.Module, examples: Example, asks: bool = True) -> Cut:
+    wiring = read_wiring(zeroed, examples, asks)
     alive, stopped = follow_input(wiring)
     if not alive:
         raise PyroccamError(
@@ -285,7 +292,7 @@ def _compare(zeroed: nn.Module, small: nn.Module, example: Example) -> None:
         RuntimeError: where the outputs differ, in evaluation mode, on the examples or near them.
     """
     with torch.no_grad():
-        for inputs in (example, example.near()):
+        for inputs in (example, example.near(), example.near(10.0)):
             expected = tree_leaves(inputs.call(zeroed))
             try:
                 found = tree_leaves(inputs.call(small))

@@ -13,8 +13,18 @@ from torch import Size, Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...data import PyroccamError
-from ...models.plain import CONVS, NORMS, TRANSPOSED, is_select, layer_kind, selected_dim, trace
+from ...models.plain import (
+    CONVS,
+    LAYERS,
+    NORMS,
+    TRANSPOSED,
+    is_select,
+    layer_kind,
+    selected_dim,
+    trace,
+)
 from ...models.unpacked import Cell, Heads
+from .asking import asked
 from .operations import is_depthwise, overwritten
 from .ports import Link, Passing, Port
 from .recording import Example, ValuesDecide, recorded
@@ -146,12 +156,13 @@ def _seen(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size], bo
     return traced.graph, runner.shapes, True
 
 
-def read_wiring(net: nn.Module, example: Example) -> Wiring:
+def read_wiring(net: nn.Module, example: Example, asks: bool = True) -> Wiring:
     """The steps of ``net``, in evaluation mode.
 
     Arguments:
         net: a network that may be run and put into evaluation mode; its values are not changed.
         example: its inputs, as it is called.
+        asks: operations without a rule.
 
     Raises:
         PyroccamError: if it cannot be traced, or cannot run on the example.
@@ -165,7 +176,7 @@ def read_wiring(net: nn.Module, example: Example) -> Wiring:
         wiring.overwritten |= overwritten(node, module)
         shape = shapes.get(node)
         if shape is not None and len(shape) > 1 and node.op != "output":
-            step = _step(node, module, ports, shape, whole, symbols)
+            step = _step(node, module, ports, shape, whole, symbols, asks)
             wiring.steps[node] = step
             ports[node] = step.port
             if step.kind != "source":
@@ -181,8 +192,10 @@ def read_wiring(net: nn.Module, example: Example) -> Wiring:
         if isinstance(step.module, Cell):
             called |= {f"{step.name}.ih", f"{step.name}.hh"}
     for name, module in net.named_modules():
-        if layer_kind(module) is not None and name not in called:
-            wiring.reasons.setdefault(name, whole.get(name, "it is no step of its own in forward"))
+        if isinstance(module, LAYERS) and name not in called:
+            usual = layer_kind(module) is not None
+            why = "it is no step of its own in forward" if usual else "its forward is another one"
+            wiring.reasons.setdefault(name, whole.get(name, why))
     return wiring
 
 
@@ -193,6 +206,7 @@ def _step(
     shape: Size,
     whole: dict[str, str],
     symbols: bool,
+    asks: bool,
 ) -> Step:
     name = str(node.target) if module is not None else None
     unknown = Step(node, Port(shape, 1), "source")
@@ -207,6 +221,8 @@ def _step(
             port = Port(shape, axis)
             return Step(node, port, "layer", name, module, reads=sources[0], aligned=aligned)
     found = passing(node, module, ports, shape)
+    if found is None and asks:
+        found = asked(node, module, ports, shape)
     if found is None or (found.rigid and not symbols):  # whose forward stays as it is
         return unknown
     kinds = (nn.GroupNorm, nn.Embedding, Heads)

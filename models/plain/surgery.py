@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -110,7 +111,7 @@ def layer_kind(module: nn.Module) -> type[nn.Module] | None:
     shape = 2, rows_first(module).shape[1] * getattr(module, "groups", 1), *(n + 2 for n in places)
     noise = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=noise, dtype=torch.double)
-    own = copy.deepcopy(module).cpu().double().eval()
+    own: Any = copy.deepcopy(module).cpu().double().eval()
     with torch.no_grad():
         try:
             same = torch.equal(own(x), kind.forward(own, x))

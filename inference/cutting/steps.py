@@ -2,8 +2,9 @@
 
 A feature is one index along the axis of units or channels. A step *passes* features when every
 feature of its result depends on one feature of each tensor it reads, and on nothing else: ReLU,
-pooling, batch normalisation in evaluation mode, a residual sum, flattening. Only steps that are
-known to do so are listed here; everything else counts as reading all it gets.
+pooling, batch normalisation in evaluation mode, a residual sum, flattening. Steps that are known to
+do so are listed here, as that is quick; all others are asked (:mod:`.asking`), and what passes none
+counts as reading all it gets.
 
 Constants are vectors with one number for each feature, NaN where the feature is not constant.
 """

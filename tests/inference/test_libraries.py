@@ -76,3 +76,27 @@ def test_resnets_of_timm_at_any_size(tmp_path, name, size):
     torch.testing.assert_close(small(x), masked(net, masks).eval()(x), rtol=1e-3, atol=1e-4)
     write(small, tmp_path / "net.pocc")
     torch.testing.assert_close(read(tmp_path / "net.pocc")(x), small(x))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("efficientnet_lite0", 0.45), ("mobilenetv3_small_050", 0.45), ("resnetv2_50", 0.45),
+     ("efficientnet_b0", 0.45), ("mobilenetv2_050", 0.45), ("resnetv2_50t", 0.45)],
+)  # fmt: skip
+def test_every_filter_that_is_zero_goes_from_networks_of_timm(name, most):
+    """Of two in five, the same ones in all layers, for sums need their channels in each."""
+    library = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    net = library.create_model(name, num_classes=4).eval()
+    masks = {
+        n: Mask(outputs=torch.arange(m.out_channels) % 5 > 1)
+        for n, m in net.named_modules()
+        if isinstance(m, nn.Conv2d) and m.groups == 1 and n != "head.fc"  # the outputs
+    }
+    x = torch.randn(4, 3, 64, 64)
+    small, report = cut(net, x, masks)
+    assert report.parameters_after < most * report.parameters_before
+    left = {n: len(report.layers[n].outputs) - int(mask.outputs.sum()) for n, mask in masks.items()}
+    assert {n: more for n, more in left.items() if more} == {}
+    torch.testing.assert_close(small(x), masked(net, masks).eval()(x), rtol=1e-3, atol=1e-4)

@@ -9,7 +9,7 @@ from pyroccam import guides, inference, models
 from pyroccam.inference.elbo import joined
 from torch import nn
 
-PAGE = Path(__file__).parents[2] / "docs" / "reading.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
 ROOT = PAGE.parents[1]
 
 
@@ -21,10 +21,10 @@ def test_a_step_comes_to_the_divergence_by_the_functions_of_the_page(monkeypatch
     def look(*pair):
         met.append(
             [
-                ".".join(Path(one.filename).relative_to(ROOT).with_suffix("").parts)
+                ".".join(Path(one.filename).resolve().relative_to(ROOT).with_suffix("").parts)
                 + f".{one.name}"
                 for one in traceback.extract_stack()
-                if Path(one.filename).is_relative_to(ROOT / "inference")
+                if Path(one.filename).resolve().is_relative_to(ROOT / "inference")
                 and one.name != "<listcomp>"
             ]
         )

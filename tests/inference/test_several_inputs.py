@@ -235,7 +235,7 @@ def heads_of(attend):
         (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, ONE_MASK), 4),
         (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, value=v, is_causal=True), 4),
         (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, MASK_OF_EACH), 8),
-        (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v.flip(1)), 8),
+        (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v.flip(1)), 4),
     ],
 )
 def test_heads_that_mix_or_have_a_mask_of_their_own_stay(attend, left):

@@ -65,7 +65,8 @@ def sitting(arguments: list[str], folder: Path, write: int | None) -> int:
 
     fitting = importlib.import_module("pyroccam.inference.training.fitting")
     runs, weights = (
-        importlib.import_module(f"pyroccam.cli.{name}") for name in ("runs.run", "methods.weights")
+        importlib.import_module(f"pyroccam.cli.{name}")
+        for name in ("runs.execution", "methods.weights")
     )
     fitting.Trainer = functools.partial(fitting.Trainer, checkpoint_seconds=0.0)
     runs.draw = weights.draw_compressed = lambda *a, **k: None

@@ -76,7 +76,7 @@ def kept_of_fixed(outcome: Outcome) -> Row:
     """The same of an ordinary network."""
     metrics, model = outcome.metrics, outcome.fit.model
     return {
-        "depth": model.depth,
+        "depth": len(model.part("net")) - 2,  # without its two ends
         "error": error_of(metrics["test"]),
         "nll": metrics["test"]["nll"],
         "parameters": count_parameters(model),

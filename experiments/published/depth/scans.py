@@ -157,7 +157,7 @@ class Point:
         row: Row = {"scan": self.scan, "value": self.value, "seed": result.settings.seed}
         row |= {name: test[name] for name in ("accuracy", "nll", "ece")}
         if structure is None:
-            row["deterministic_depth"] = result.model.depth
+            row["deterministic_depth"] = len(result.model.part("net")) - 2  # without its two ends
         else:
             row |= {k: v for k, v in structure.to_json().items() if k in METRICS}
             data = result.data

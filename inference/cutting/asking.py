@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -76,11 +77,12 @@ class _Asking:
         self.nodes = node.all_input_nodes
         self.axes = {n: ports[n].axis for n in self.nodes}
         self.sizes = {n: ports[n].size for n in self.nodes}
-        self.whole = {n: (min(ports[n].shape[0], ROWS), *ports[n].shape[1:]) for n in self.nodes}
-        self.shapes = {
-            n: [s if d in (0, self.axes[n]) else min(s, places) for d, s in enumerate(shape)]
-            for n, shape in self.whole.items()
-        }
+        most = max(ports[n].shape[0] for n in self.nodes)
+        self.batched = [n for n in self.nodes if ports[n].shape[0] == most and n.op != "get_attr"]
+        self.rows = max(2, min(most, ROWS))
+        rows = {n: self.rows if n in self.batched else ports[n].shape[0] for n in self.nodes}
+        self.whole = {n: (rows[n], *ports[n].shape[1:]) for n in self.nodes}
+        self.shapes = self._with_places(lambda size: min(size, places))
         self.noise = torch.Generator().manual_seed(0)
         self.alone = None if module is None else copy.deepcopy(module).cpu().double().eval()
 
@@ -105,9 +107,16 @@ class _Asking:
             return None
         return Passing(axis, links, self._constants(axis, links), uses)
 
-    def _drawn(self, n: Node, whole: bool = False) -> Tensor:
+    def _with_places(self, length: Callable[[int], int]) -> dict[Node, tuple[int, ...]]:
+        """The shapes of the tensors, all axes but those of rows and features of another length."""
+        return {
+            n: tuple(s if d in (0, self.axes[n]) else length(s) for d, s in enumerate(shape))
+            for n, shape in self.whole.items()
+        }
+
+    def _drawn(self, n: Node, shape: Sequence[int] | None = None) -> Tensor:
         """Numbers of both signs, some of them large."""
-        shape = self.whole[n] if whole else self.shapes[n]
+        shape = self.shapes[n] if shape is None else shape
         draw = torch.randn(shape, generator=self.noise, dtype=torch.double)
         return draw * 10.0 ** torch.randint(-1, 2, draw.shape, generator=self.noise)
 
@@ -136,6 +145,8 @@ class _Asking:
         outs = [self._call(base) for base in bases]
         if not all(map(_same, outs, map(self._call, bases))):
             return None  # it draws
+        if not all(map(self._keeps_rows_apart, bases, outs)):
+            return None
         for n in self.nodes:
             number = torch.arange(self.sizes[n])
             places = max(1, math.ceil(math.log2(len(number))))
@@ -164,6 +175,13 @@ class _Asking:
         if outs[0].shape[axis] != self.shape[axis]:
             raise ValueError("features are made of places")
         return axis, codes[axis]
+
+    def _keeps_rows_apart(self, base: dict[Node, Tensor], before: Tensor) -> bool:
+        """True if another first row changes nothing of the others: what is made of all rows depends
+        on how many there are."""
+        other = {n: torch.cat([self._drawn(n)[:1], base[n][1:]]) for n in self.batched}
+        out = self._call(base | other)
+        return out.shape[0] == self.rows and _same(out[1:], before[1:])
 
     def _changed(
         self, n: Node, part: Tensor, bases: list[dict[Node, Tensor]], outs: list[Tensor], axes: Any
@@ -203,8 +221,16 @@ class _Asking:
         return found.shape == right.shape and torch.allclose(found, right, 1e-9, equal_nan=True)
 
     def _constants(self, axis: int, links: list[Link]) -> Callable[[Values], Tensor]:
-        """What comes out of features that are the same number everywhere: a number, if that is so,
-        too, and not at a border."""
+        """What comes out of features that are the same number everywhere: a number, if it is the
+        same everywhere, too, and not another one of more places."""
+
+        def found(values: Values, shapes: Mapping[Node, Sequence[int]]) -> Tensor:
+            given = {}
+            for n in self.nodes:
+                value = _along(values[n].double(), self.axes[n], len(shapes[n]))
+                given[n] = torch.where(value.isnan(), self._drawn(n, shapes[n]), value)
+            out = self._call(given).transpose(0, axis).flatten(1)
+            return out[:, 0].masked_fill((out != out[:, :1]).any(1), math.nan)
 
         def constants(values: Values) -> Tensor:
             known = torch.ones(max(int(link.into.max()) + 1 for link in links)).bool()
@@ -212,13 +238,13 @@ class _Asking:
                 known[link.into[values[link.source][link.of].isnan()]] = False
             if not known.any():
                 return torch.full(known.shape, math.nan, dtype=torch.double)
-            given = {}
-            for n in self.nodes:
-                value = _along(values[n].double(), self.axes[n], len(self.shapes[n]))
-                given[n] = torch.where(value.isnan(), self._drawn(n, whole=True), value)
-            out = self._call(given).transpose(0, axis).flatten(1)
-            known &= (out == out[:, :1]).all(1)
-            return out[:, 0].masked_fill(~known, math.nan)
+            out = found(values, self.whole)
+            with suppress(Exception):  # it may take these places alone
+                more = found(values, self._with_places(lambda size: size + (size > 1)))
+                known &= (
+                    (out - more).abs() <= 1e-12 * out.abs() if more.shape == out.shape else False
+                )
+            return out.masked_fill(~known, math.nan)
 
         return constants
 

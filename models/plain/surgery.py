@@ -47,6 +47,7 @@ __all__ = [
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+# Twice: by the exact types a checker knows what an instance has; all others need no more than this.
 _LAYERS = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
 LAYERS: tuple[type[nn.Module], ...] = _LAYERS
 _SUBCLASSED = (nn.Linear, *CONVS, *TRANSPOSED)
@@ -107,17 +108,16 @@ def layer_kind(module: nn.Module) -> type[nn.Module] | None:
     kind = next((one for one in _SUBCLASSED if isinstance(module, one)), None)
     if kind is None or is_parametrized(module):
         return None
-    places = getattr(module, "kernel_size", ())
-    shape = 2, rows_first(module).shape[1] * getattr(module, "groups", 1), *(n + 2 for n in places)
-    noise = torch.Generator().manual_seed(0)
-    x = torch.randn(shape, generator=noise, dtype=torch.double)
-    own: Any = copy.deepcopy(module).cpu().double().eval()
-    with torch.no_grad():
-        try:
-            same = torch.equal(own(x), kind.forward(own, x))
-        except Exception:  # it takes something else
-            return None
-    return kind if same else None
+    try:
+        own: Any = copy.deepcopy(module).cpu().double().eval()
+        features = own.in_features if kind is nn.Linear else own.in_channels
+        shape = 2, features, *(n + 2 for n in getattr(own, "kernel_size", ()))
+        noise = torch.Generator().manual_seed(0)
+        x = torch.randn(shape, generator=noise, dtype=torch.double)
+        with torch.no_grad():
+            return kind if torch.equal(own.forward(x), kind.forward(own, x)) else None
+    except Exception:  # it takes something else
+        return None
 
 
 def is_leaf(module: nn.Module) -> bool:

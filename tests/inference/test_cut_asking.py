@@ -53,7 +53,6 @@ PASSING = {
     "std": lambda x: x.std((2, 3)),
     "var": lambda x: torch.var(x, (2, 3)),
     "norm": lambda x: torch.linalg.vector_norm(x, dim=(2, 3)),
-    "logsumexp": lambda x: x.logsumexp((2, 3)),
     "sum": lambda x: x.sum((2, 3)),
     "cumsum": lambda x: x.cumsum(3),
     "pad": lambda x: F.pad(x, (1, 2, 0, 1)),
@@ -66,7 +65,6 @@ PASSING = {
     "double": lambda x: x.to(x.dtype),
     "einsum": lambda x: torch.einsum("bchw->bc", x),
     "einsum, square": lambda x: torch.einsum("bchw,bchw->bc", x, x),
-    "softmax of places": lambda x: x.flatten(2).softmax(-1),
     "permuted": lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2),
     "moved": lambda x: x.movedim(1, -1).movedim(-1, 1),
     "flipped": lambda x: x.flip(3),
@@ -82,13 +80,13 @@ PASSING = {
     "log1p": lambda x: torch.log1p(x * x),
     "round": lambda x: x.round(decimals=1) + x,
     "lp pool": nn.LPPool2d(2, 2),
-    "fractional": lambda x: F.avg_pool2d(x, 2, stride=1),
+    "average": lambda x: F.avg_pool2d(x, 2, stride=1),
     "threshold": nn.Threshold(0.1, 0.0),
     "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.5),
     "rrelu": nn.RReLU(),
     "celu": lambda x: torch.celu(x),
     "stacked": lambda x: torch.stack([x, 2 * x], 2).sum(2),
-    "padded channels' own": lambda x: torch.cat([x, x], 3),
+    "side by side": lambda x: torch.cat([x, x], 3),
     "norm of another class": ActAfter(12),
 }
 
@@ -105,6 +103,9 @@ MIXING = {
     "condition": lambda x: torch.where(x > 0, x, 0.1 * x),
     "size of another": lambda x: x.amax((2, 3), keepdim=True).expand_as(x) - x,
     "sorted channels": lambda x: x.sort(1).values,
+    "shares of places": lambda x: x.flatten(2).softmax(-1),
+    "sum of places that is no zero": lambda x: x.logsumexp((2, 3)),
+    "less the other rows": lambda x: x - x.sum(0, keepdim=True),
     "Gram": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
 }
 

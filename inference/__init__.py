@@ -7,6 +7,7 @@ from ..data import lazy_names
 if TYPE_CHECKING:
     from . import (
         arviz,
+        certificates,
         cutting,
         diagnostics,
         distributed,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         selection,
         shrinking,
     )
+    from .certificates import certify
     from .diagnostics import side_by_side, swap
     from .draws import Draw
     from .elbo import EnumMeanFieldELBO
@@ -77,6 +79,8 @@ __all__ = [
     "TrainingStep",
     "Valley",
     "arviz",
+    "certificates",
+    "certify",
     "cutting",
     "description_length",
     "diagnostics",

@@ -12,6 +12,7 @@ from . import (  # isort: skip
     many,
     lists,
     judging,
+    certifying,
     cutting,
     compression,
     handing_on,

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from .estimator import Estimator
     from .estimators import Bound, evidence
     from .importance_weights import Importance
+    from .joint import numbers_of, refuse_improper
     from .laplace_method import Laplace
-    from .message import description_length
+    from .message import description_length, refuse_points
     from .optimisers import Descent, Langevin
 
 __all__ = [

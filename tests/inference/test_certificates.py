@@ -1,0 +1,293 @@
+"""Certificates: limits against exact tails and simulation, traps, and tasks of known error."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from pyroccam.data import Dataset, PyroccamError
+from pyroccam.inference.certificates import ByFile, ByPosterior, ByTest, Through
+from pyroccam.inference.certificates.bounds import (
+    binomial_limit,
+    kl_limit,
+    kl_of_shares,
+    seeger_limit,
+    sum_limit,
+)
+from scipy.stats import beta, norm
+from torch import nn
+
+NOISE = 0.1  # share of labels that are turned
+
+
+def task(seed, rows=400, test=300, **options):
+    """Which side of .3 a normal number is on, a tenth of the answers turned."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((rows + test, 1)).astype(np.float32)
+    y = ((x[:, 0] > 0.3) ^ (random.random(rows + test) < NOISE)).astype(np.int64)
+    given = {"standardise": False, "classes": 2} | options
+    return Dataset.from_tensors(x[:rows], y[:rows], x[rows:], y[rows:], **given)
+
+
+def step_at(place):
+    """The network that says 1 above a place."""
+    net = nn.Sequential(nn.Linear(1, 2))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[0.0], [1.0]]))
+        net[0].bias.copy_(torch.tensor([0.0, -place]))
+    return net.eval()
+
+
+def true_error(place):
+    return NOISE + (1 - 2 * NOISE) * abs(norm.cdf(place) - norm.cdf(0.3))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    data = task(0)
+    model = models.BayesianNetwork(nn.Linear(1, 2), data, prior=models.priors.Normal(1.0))
+    return inference.fit(model, guides.MeanField(model), data, epochs=30, progress=False)
+
+
+# Limits
+
+
+@pytest.mark.parametrize(("wrong", "rows", "delta"), [(0, 100, 0.05), (3, 50, 0.1), (49, 50, 0.2)])
+def test_binomial_tails_are_those_of_clopper_and_pearson(wrong, rows, delta):
+    exact = beta.ppf(1 - delta, wrong + 1, rows - wrong)
+    assert binomial_limit(wrong, rows, math.log(delta)) == pytest.approx(exact, rel=1e-9)
+
+
+def test_a_tail_far_below_double_precision_is_exact():
+    wrong, rows, log_delta = 30, 2_000, math.log(0.05) - 2_000 * math.log(2.0)
+    p = binomial_limit(wrong, rows, log_delta)
+    with mpmath.workdps(60):
+        q = mpmath.mpf(p)
+        tail = mpmath.fsum(
+            math.comb(rows, k) * q**k * (1 - q) ** (rows - k) for k in range(wrong + 1)
+        )
+        assert float(mpmath.log(tail)) == pytest.approx(log_delta, rel=1e-9)
+    assert binomial_limit(20, 20, log_delta) == 1.0
+
+
+def test_the_numbers_of_the_literature():
+    """700 bytes and 1.5 % of MNIST's rows wrong; half of the rows held out, 285 wrong."""
+    file = math.log(0.05) - 5_600 * math.log(2.0)
+    assert binomial_limit(900, 60_000, file) == pytest.approx(0.105, abs=1e-3)
+    assert binomial_limit(285, 30_000, math.log(0.05)) == pytest.approx(0.0105, abs=5e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.97])
+def test_the_inverse_of_the_divergence_gives_it_back(share):
+    nats = 0.3
+    assert kl_of_shares(share, kl_limit(share, nats)) == pytest.approx(nats)
+    assert kl_limit(1.0, nats) == 1.0
+    whole = kl_limit(share, (7.0 + math.log(2 * math.sqrt(50)) + 3.0) / 50)
+    assert seeger_limit(share, 50, 7.0, -3.0) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 60, [7] * 8 + [6] * 4, [40, 40]])
+def test_rows_that_share_a_network_count_as_one(sizes):
+    """Rows of a part are all wrong or all right: the worst case, and the limit holds in it."""
+    random, mean, delta = np.random.default_rng(0), 0.3, 0.2
+    totals = (random.random((2_000, len(sizes))) < mean) @ np.array(sizes)
+    limits = [sum_limit(float(total), sizes, math.log(delta)) for total in totals]
+    assert np.mean(np.array(limits) < mean) <= delta + 3 * math.sqrt(delta / 2_000)
+    if len(sizes) == 60:
+        assert np.mean(limits) < mean + 0.12
+
+
+# Tasks of known error
+
+
+def test_of_200_tasks_hardly_any_is_missed():
+    """The file of the best of 33 thresholds, chosen by the rows that it is certified with; and
+    test rows, whose limit is exact, so that it is missed about as often as it may be."""
+    delta, missed = 0.2, {"file": 0, "test": 0}
+    nets = {place: step_at(place) for place in np.linspace(-1, 1, 33)}
+    bits = 8 * inference.Small(nets[0.0]).bytes + 40
+    for seed in range(200):
+        data = task(seed, val_fraction=0.0)
+        wrong = {
+            place: int((net(data.x_train).argmax(-1) != data.y_train).sum())
+            for place, net in nets.items()
+        }
+        best = min(wrong, key=wrong.get)
+        limit = binomial_limit(wrong[best], data.N, math.log(delta) - bits * math.log(2.0))
+        missed["file"] += true_error(best) > limit
+        off = int((nets[best](data.x_test).argmax(-1) != data.y_test).sum())
+        missed["test"] += true_error(best) > binomial_limit(off, 300, math.log(delta))
+    assert missed["file"] == 0
+    assert 0.5 * delta < missed["test"] / 200 <= delta + 3 * math.sqrt(delta * (1 - delta) / 200)
+
+
+def test_200_posteriors_are_not_missed():
+    """Two weights whose posterior was moved to the rows: draws err as the certificate allows."""
+    delta, missed, random = 0.2, 0, np.random.default_rng(1)
+    for _ in range(200):
+        x = random.standard_normal(40)
+        y = (x > 0.3) ^ (random.random(40) < NOISE)
+        places = np.linspace(-2, 2, 41)
+        errors = ((x[:, None] > places) != y[:, None]).mean(0)
+        q = np.exp(-20 * errors) / np.exp(-20 * errors).sum()
+        kl = float((q * np.log(q * 41)).sum())
+        limit = seeger_limit(float(q @ errors), 40, kl, math.log(delta))
+        missed += float(q @ [true_error(place) for place in places]) > limit
+    assert missed <= 200 * delta
+
+
+# The doors
+
+
+def test_a_file_its_rows_and_its_errors_are_counted(tmp_path):
+    data, net = task(1, rows=4_000), step_at(0.3)
+    found = inference.certify(net, data)
+    x, y = torch.cat([data.x_train, data.x_val]), torch.cat([data.y_train, data.y_val])
+    wrong = int((net(x).argmax(-1) != y).sum())
+    small = inference.Small(net)
+    bits = 8 * small.bytes + 2 * small.bytes.bit_length() - 1
+    assert found.rows == 4_000
+    assert found.wrong == wrong / 4_000
+    assert found.nats == pytest.approx(bits * math.log(2.0))
+    log_delta = math.log(0.05) - found.nats
+    assert found.error == pytest.approx(binomial_limit(wrong, 4_000, log_delta))
+    assert true_error(0.3) < found.error < found.guess
+    path = small.save(tmp_path / "step.pocc")
+    assert inference.certify(path, data) == found
+    damaged = bytearray(path.read_bytes())
+    damaged[-3] ^= 4
+    path.write_bytes(damaged)
+    with pytest.raises(PyroccamError):
+        inference.certify(path, data)
+
+
+def test_what_was_computed_from_rows_is_counted():
+    plain = inference.certify(step_at(0.3), task(1))
+    scaled = inference.certify(step_at(0.3), task(1, standardise=True))
+    assert scaled.nats - plain.nats == pytest.approx(128 * math.log(2.0))
+    named = inference.certify(step_at(0.3), task(1, class_names=("low", "high")))
+    assert named.nats - plain.nats == pytest.approx(8 * 8 * math.log(2.0))
+
+
+def test_copies_of_rows_are_no_new_rows():
+    once, random = task(1), np.random.default_rng(0)
+    rows = random.integers(0, 400, 4_000)
+    x, y = (torch.cat([a, b]) for a, b in ((once.x_train, once.x_val), (once.y_train, once.y_val)))
+    copied = Dataset.from_tensors(
+        x[rows], y[rows], once.x_test, once.y_test, standardise=False, classes=2
+    )
+    own = Dataset.from_tensors(
+        x[np.unique(rows)], y[np.unique(rows)], once.x_test, once.y_test, standardise=False,
+        classes=2,
+    )  # fmt: skip
+    found = inference.certify(step_at(0.3), copied)
+    assert found.error == inference.certify(step_at(0.3), own).error
+
+
+def test_draws_of_a_posterior_err_as_they_are_counted(fitted):
+    """With a network for each row, ten times, against the mean error of 2,000 networks."""
+    data, draws = fitted.data, fitted.posterior.outputs
+    x, y = torch.cat([data.x_train, data.x_val]), torch.cat([data.y_train, data.y_val])
+    wrong = (draws(x, draws=2_000).argmax(-1) != y).double().mean(1)
+    by = [ByPosterior(seed=seed)._wrong(fitted.model, fitted.guide, data, [1] * 400)
+          for seed in range(10)]  # fmt: skip
+    error = float(wrong.std()) / math.sqrt(2_000) + 0.5 / math.sqrt(4_000)
+    assert sum(by) / 4_000 == pytest.approx(float(wrong.mean()), abs=3 * error)
+    halves = ByPosterior(seed=0)._wrong(fitted.model, fitted.guide, data, [134, 133, 133])
+    one = (draws(x, draws=1).argmax(-1) != y).double().mean()
+    assert halves / 400 == pytest.approx(float(one), abs=0.15)
+
+
+def test_the_posterior_pays_its_divergence_and_its_choices(fitted):
+    found = inference.certify(fitted, fitted.data)
+    factors = [(fitted.guide.posterior(s), s) for s in fitted.model.sites]
+    kl = sum(
+        float(torch.distributions.kl_divergence(
+            torch.distributions.Normal(*moments(q)), torch.distributions.Normal(0.0, 1.0)
+        ).sum())
+        for q, _ in factors
+    )  # fmt: skip
+    assert found.nats == pytest.approx(kl, rel=1e-4)
+    assert found.rows == 400
+    more = inference.certify(fitted, fitted.data, by=ByPosterior(choices=1_000))
+    fewer = inference.certify(fitted, fitted.data, by=ByPosterior(draws=20))
+    assert found.error < more.error
+    assert found.error < fewer.error
+    assert "draws" in str(found)
+
+
+def moments(q):
+    return q.mean.detach(), q.variance.detach().sqrt()
+
+
+def test_numbers_that_were_learnt_are_paid_by_their_bits():
+    data = task(2)
+    net = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 2))
+    prior = models.priors.Normal(1.0)
+    model = models.BayesianNetwork(net, data, prior=prior, layers=["1"])
+    fit = inference.fit(model, guides.MeanField(model), data, epochs=2, progress=False)
+    kl = inference.elbo.evidence(fit.model, fit.guide, data).kl
+    found = inference.certify(fit, data)
+    assert found.nats == pytest.approx(kl + 4 * 32 * math.log(2.0), rel=1e-6)
+
+
+def test_test_rows_and_a_large_network_through_a_small_one():
+    data, small, large = task(3), step_at(0.3), step_at(0.35)
+    by_test = inference.certify(large, data, by=ByTest())
+    wrong = int((large(data.x_test).argmax(-1) != data.y_test).sum())
+    assert by_test.error == pytest.approx(beta.ppf(0.95, wrong + 1, 300 - wrong))
+    assert inference.certify(large, data, by=ByTest(choices=9)).error > by_test.error
+    x = torch.randn(500, 1)
+    through = inference.certify(large, data, by=Through(small=small, x=x, by=ByTest()))
+    differ = int(((x > 0.3) & (x <= 0.35)).sum())
+    base = inference.certify(small, data, by=ByTest(), confidence=0.975)
+    assert through.error == pytest.approx(base.error + beta.ppf(0.975, differ + 1, 500 - differ))
+
+
+def test_a_regression_is_certified_by_rows_that_are_far_off():
+    random = np.random.default_rng(0)
+    x = random.standard_normal((300, 1)).astype(np.float32)
+    data = Dataset.from_tensors(x[:200], 2 * x[:200], x[200:], 2 * x[200:])
+    net = nn.Linear(1, 1)
+    with torch.no_grad():
+        net.weight.fill_(0.9), net.bias.fill_(0.0)
+    found = inference.certify(net, data, by=ByTest(within=0.2))
+    assert found.wrong == pytest.approx(2 * norm.cdf(-1.0), abs=0.1)  # .1 |x| y_std beyond .2
+
+
+def improper(data):
+    model = models.BayesianNetwork(nn.Linear(1, 2), data, prior=models.priors.LogUniform())
+    return inference.fit(model, guides.MeanField(model), data, epochs=1, progress=False)
+
+
+REFUSED = {
+    "an improper prior": lambda: inference.certify(improper(task(0)), task(0)),
+    "weights": lambda: inference.certify(step_at(0), task(0, weights=np.ones(400))),
+    "a regression": lambda: inference.certify(
+        nn.Linear(1, 1), Dataset.from_tensors(*[np.arange(4.0)[:, None]] * 4)
+    ),
+    "confidence": lambda: inference.certify(step_at(0), task(0), confidence=1.0),
+    "no file": lambda: inference.certify("nowhere.pocc", task(0)),
+}
+
+
+@pytest.mark.parametrize("which", REFUSED)
+def test_what_has_no_certificate_is_refused(which):
+    with pytest.raises(PyroccamError):
+        REFUSED[which]()
+
+
+def test_an_improper_prior_has_a_file():
+    data = task(0)
+    assert inference.certify(improper(data), data, by=ByFile()).rows == 400
+
+
+def test_a_vacuous_one_says_what_it_would_take():
+    found = inference.certify(step_at(0.3), task(1))
+    assert found.vacuous
+    assert "says nothing" in str(found)
+    room = int(str(found).split(" bytes (")[1].split(" nats")[0].replace(",", ""))
+    smaller = binomial_limit(round(found.wrong * 400), 400, math.log(0.05) - room)
+    assert smaller == pytest.approx(found.guess, abs=0.01)

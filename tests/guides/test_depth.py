@@ -1,9 +1,11 @@
-import itertools
+"""Guides of depth, against sums over depths."""
+
 import math
 
 import pyro
 import pytest
 import torch
+from fitting import blobs
 from pyro.infer import TraceEnum_ELBO, config_enumerate
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
@@ -31,8 +33,8 @@ def pair(D=3, N=12, task="classification", dtype=torch.float64, **options):
     return model, guide, x, y
 
 
-def brute_force(model, guide, x, y):
-    """``Σ_d q_d (N / B Σ_n log p(y_n | x_n, d)) - Σ_d q_d log(q_d / p_d)``, depth by depth."""
+def brute_force(model, guide, x, y, beta=1.0):
+    """``Σ_d q_d (N / B Σ_n log p(y_n | x_n, d)) - β Σ_d q_d log(q_d / p_d)``, depth by depth."""
     q = torch.exp(guide.logits) / torch.exp(guide.logits).sum()
     total = 0.0
     for d in range(len(q)):
@@ -44,55 +46,44 @@ def brute_force(model, guide, x, y):
             ll = -nn.functional.cross_entropy(out, y, reduction="sum")
         else:
             ll = torch.distributions.Normal(out, model.likelihood.scale).log_prob(y).sum()
-        total = total + q[d] * (ll * model.size / len(x) + model.log_prior[d] - q[d].log())
+        kl = q[d].log() - model.log_prior[d]
+        total = total + q[d] * (ll * model.size / len(x) - beta * kl)
     return total
 
 
-# -- the bound --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", ["classification", "regression"])
-@pytest.mark.parametrize("rows", [12, 5])
-def test_elbo_equals_the_sum_over_depths(task, rows):
+@pytest.mark.parametrize(("rows", "beta"), [(12, 1.0), (5, 1.0), (4, 0.25), (12, 0.0)])
+def test_elbo_equals_the_sum_over_depths(task, rows, beta):
+    """So do its gradients, by hand and by finite differences."""
     model, guide, x, y = pair(task=task)
     x, y = x[:rows], y[:rows]
-    expected = brute_force(model, guide, x, y)
-    plain = TraceEnum_ELBO(max_plate_nesting=1).loss(model, guide, x, y)
-    assert -plain == pytest.approx(float(expected.detach()), rel=1e-10)
-    ours = inference.elbo.bound(model, guide)(x, y)
-    torch.testing.assert_close(-ours, expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_gradients_of_the_elbo(task):
-    model, guide, x, y = pair(task=task)
-    x, y = x[:5], y[:5]
-    loss = inference.elbo.bound(model, guide)(x, y)
+    ours = inference.elbo.bound(model, guide)
+    ours.kl_weight.fill_(beta)
+    expected = brute_force(model, guide, x, y, beta)
+    torch.testing.assert_close(-ours(x, y), expected, rtol=1e-10, atol=1e-10)
+    if beta == 1.0:
+        for more in ({}, {"num_particles": 2, "vectorize_particles": True}):
+            plain = TraceEnum_ELBO(max_plate_nesting=1, **more).loss(model, guide, x, y)
+            assert -plain == pytest.approx(float(expected.detach()), rel=1e-10)
     weights = list(model.parameters())
-    found = torch.autograd.grad(-loss, [guide.logits, *weights])
-    # By hand: with f_d = N/B Σ log p + log p_d - log q_d, dELBO/dlogit_k = q_k (f_k - Σ q_d f_d).
-    q = guide.probs
-    f = model.log_likelihood(x, y).sum(1).detach() * 12 / 5 + model.log_prior - q.log()
+    found = torch.autograd.grad(-ours(x, y), [guide.logits, *weights])
+    q = guide.probs  # with f_d = N/B Σ log p + β (log p_d - log q_d)
+    f = model.log_likelihood(x, y).sum(1).detach() * 12 / rows + beta * (model.log_prior - q.log())
     by_hand = q * (f - (q * f).sum())
     torch.testing.assert_close(found[0], by_hand, rtol=1e-9, atol=1e-10)
-    assert by_hand.abs().max() > 0.1
-    expected = torch.autograd.grad(brute_force(model, guide, x, y), weights)
-    for g, e in zip(found[1:], expected, strict=True):
+    for g, e in zip(found[1:], torch.autograd.grad(expected, weights), strict=True):
         torch.testing.assert_close(g, e, rtol=1e-9, atol=1e-10)
-    for k in range(4):  # and by finite differences, which know no calculus
-        step = torch.zeros(4, dtype=torch.float64)
-        step[k] = 1e-5
+    for k, step in enumerate(1e-5 * torch.eye(4, dtype=torch.float64)):
         values = []
         for sign in (1, -1):
             with torch.no_grad():
                 guide.logits += sign * step
-                values.append(float(brute_force(model, guide, x, y)))
+                values.append(float(brute_force(model, guide, x, y, beta)))
                 guide.logits -= sign * step
         assert float(found[0][k]) == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("size", [1, 3, 4])
-def test_minibatch_losses_and_gradients_average_to_the_full_ones(size):
+def test_minibatch_losses_and_gradients_average_to_the_full_ones():
     model, guide, x, y = pair()
     bound = inference.elbo.bound(model.eval(), guide)
     everything = [guide.logits, *model.parameters()]
@@ -101,7 +92,7 @@ def test_minibatch_losses_and_gradients_average_to_the_full_ones(size):
         loss = bound(x[rows], y[rows])
         return loss.item(), torch.autograd.grad(loss, everything)
 
-    parts = [graded(rows) for rows in torch.randperm(12).split(size)]
+    parts = [graded(rows) for rows in torch.randperm(12).split(4)]
     losses, gradients = zip(*parts, strict=True)
     full, wholes = graded(slice(None))
     assert sum(losses) / len(parts) == pytest.approx(full, rel=1e-12)
@@ -114,90 +105,31 @@ def test_elbo_is_at_most_the_evidence_and_reaches_it_at_the_posterior():
     model, guide, x, y = pair()
     log_joint = model.log_likelihood(x, y).sum(1).detach() + model.log_prior
     evidence = float(torch.logsumexp(log_joint, 0))
-    assert -inference.elbo.bound(model, guide)(x, y).item() < evidence - 1e-3
     with torch.no_grad():
         guide.logits.copy_(log_joint)
     assert -inference.elbo.bound(model, guide)(x, y).item() == pytest.approx(evidence, rel=1e-12)
 
 
-@pytest.mark.parametrize("particles", [2, 4])
-def test_enumeration_and_vectorised_particles_together(particles):
-    model, guide, x, y = pair()
-    elbo = TraceEnum_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=1)
-    expected = float(brute_force(model, guide, x, y).detach())
-    assert -elbo.loss(model, guide, x, y) == pytest.approx(expected, rel=1e-10)
-
-
-# -- the pair ---------------------------------------------------------------------------------
-
-
-def test_a_fresh_guide_is_uniform():
-    model, _, _, _ = pair(D=4)
-    guide = guides.CategoricalDepth(model)
-    assert guide.probs.tolist() == pytest.approx([0.2] * 5)
-    assert not guide.probs.requires_grad
-
-
 @pytest.mark.parametrize(
     "options",
-    [
-        {"update": "newton"},
-        {"hold": 1.0},
-        {"hold": -0.1},
-        {"rate": 0.0},
-        {"rate": 1.5},
-        {"update": "gradient", "rate": 0.1},
-    ],
+    [{"update": "newton"}, {"rate": 0.0}, {"rate": 1.5}, {"update": "gradient", "rate": 0.1}],
 )
-def test_guide_options_are_checked(options):
-    model, _, _, _ = pair()
+def test_options_that_are_refused(options):
     with pytest.raises(PyroccamError):
-        guides.CategoricalDepth(model, **options)
+        guides.CategoricalDepth(pair()[0], **options)
 
 
-# -- the pair without the rest of the library -------------------------------------------------
-
-
-def blobs(N=60):
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(N) % 3
-    centres = torch.tensor([[2.0, 0.0], [-2.0, 1.0], [0.0, -2.0]])
-    return centres[y] + 0.3 * torch.randn(N, 2, generator=generator), y
-
-
-@pytest.mark.parametrize("local_when_made", [False, True])
-def test_module_local_training_leaves_the_store_empty(local_when_made):
-    x, y = blobs()
-    torch.manual_seed(1)
-    with pyro.settings.context(module_local_params=local_when_made):
-        model = models.LearntDepth.mlp(Data(60), width=5, max_depth=2)
-        guide = guides.CategoricalDepth(model)
+def test_module_local_training_leaves_the_store_empty():
+    rows = blobs()
     with pyro.settings.context(module_local_params=True):
+        model = models.LearntDepth.mlp(rows, width=5, max_depth=2)
+        guide = guides.CategoricalDepth(model)
         loss = TraceEnum_ELBO(max_plate_nesting=1)(model, guide)
-        everything = {*loss.parameters()}
-        assert {guide.logits, *model.parameters()} == everything
-        optimizer = torch.optim.Adam(loss.parameters(), lr=0.03)
-        losses = []
-        for _ in range(60):
-            optimizer.zero_grad()
-            value = loss(x, y)
-            value.backward()
-            optimizer.step()
-            losses.append(float(value.detach()))
-    assert losses[-1] < 0.3 * losses[0]
-    assert len(pyro.get_param_store()) == 0
-
-
-def test_our_bound_leaves_the_store_and_the_setting_alone():
-    model, guide, x, y = pair()
-    assert pyro.settings.get("module_local_params") is False
-    inference.elbo.bound(model, guide)(x, y).backward()
-    assert guide.logits.grad is not None
+        assert {guide.logits, *model.parameters()} == {*loss.parameters()}
+        loss(*rows.split("train")).backward()
+    inference.elbo.bound(model, guide)(*rows.split("train")).backward()
     assert len(pyro.get_param_store()) == 0
     assert pyro.settings.get("module_local_params") is False
-
-
-# -- the marginal likelihood ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -220,7 +152,7 @@ def test_marginal_loss_is_the_evidence(task):
         torch.testing.assert_close(f, e, rtol=1e-8, atol=1e-10)
 
 
-def test_marginal_refuses_minibatches_and_a_weight_of_the_kl():
+def test_a_marginal_refuses_minibatches_and_a_weight_of_the_kl():
     model, _, x, y = pair()
     bound = inference.elbo.bound(model, guides.Marginal(model))
     with pytest.raises(PyroccamError):
@@ -230,42 +162,12 @@ def test_marginal_refuses_minibatches_and_a_weight_of_the_kl():
         bound(x, y)
 
 
-# -- the weight of the KL ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("beta", "rows"), [*itertools.product([0.0, 0.25, 1.0], [12, 4])])
-def test_kl_weight_scales_the_kl_and_nothing_else(beta, rows):
-    model, guide, x, y = pair()
-    x, y = x[:rows], y[:rows]
-    q = guide.logits.softmax(0)
-    ll = model.log_likelihood(x, y).sum(1) * 12 / rows
-    kl = (q * (q.log() - model.log_prior)).sum()
-    assert kl > 0.05
-    expected = -(q * ll).sum() + beta * kl
-    bound = inference.elbo.bound(model, guide)
-    bound.kl_weight.fill_(beta)
-    found = bound(x, y)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-    everything = [guide.logits, *model.parameters()]
-    got = torch.autograd.grad(found, everything)
-    for g, e in zip(got, torch.autograd.grad(expected, everything), strict=True):
-        torch.testing.assert_close(g, e, rtol=1e-8, atol=1e-10)
-
-
 def test_terms_hold_the_unscaled_log_likelihood_by_depth():
     model, guide, x, y = pair()
     terms = inference.elbo.bound(model, guide).terms(x[:5], y[:5])
     assert list(terms.by_site) == ["y"]
     torch.testing.assert_close(terms.by_site["y"], model.log_likelihood(x[:5], y[:5]).detach())
     assert not terms.by_site["y"].requires_grad
-
-
-@pytest.mark.parametrize(("hold", "settled"), [(0.0, 0.5), (0.2, 0.6), (0.5, 0.75)])
-def test_q_settles_half_way_from_its_release_to_the_end(hold, settled):
-    model, _, _, _ = pair()
-    for options in ({"rate": 0.3}, {"rate": 1.0}, {"update": "gradient"}):
-        guide = guides.CategoricalDepth(model, hold=hold, **options)
-        assert guide.schedule.settled == pytest.approx(settled)
 
 
 def test_the_running_estimate_has_ten_time_constants_before_the_depth_is_settled():

@@ -30,11 +30,10 @@ def test_variance_ratio_is_that_of_lambert():
     assert torch.isfinite(log_variance_ratio(torch.zeros(1))).all()
 
 
-def pair(nats=3.0, blocks=None):
+def pair(nats=3.0):
     rows = blobs()
     model = network(rows, prior=NORMAL)
-    blocks = torch.arange(51) % 4 if blocks is None else blocks
-    return model, guides.MeanKL(model, nats=nats, blocks=blocks), rows
+    return model, guides.MeanKL(model, nats=nats, blocks=torch.arange(51) % 4), rows
 
 
 def kl_by_block(model, guide):
@@ -104,14 +103,8 @@ def test_a_copied_pair_has_priors_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("prior", "given"),
-    [
-        (priors.StudentT(), {}),
-        (NORMAL, {"nats": 0.0}),
-        (NORMAL, {"blocks": torch.zeros(7)}),
-    ],
+    ("prior", "given"), [(priors.StudentT(), {}), (NORMAL, {"blocks": torch.zeros(7)})]
 )
 def test_what_it_refuses(prior, given):
-    model = network(blobs(), prior=prior)
     with pytest.raises(PyroccamError):
-        guides.MeanKL(model, **given)
+        guides.MeanKL(network(blobs(), prior=prior), **given)

@@ -7,7 +7,6 @@ import math
 import pyro
 import pytest
 import torch
-from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.factors import NormalFactor
@@ -41,14 +40,9 @@ GUIDES = {
     "zero-mean-uniform": lambda model: guides.ZeroMean(model, scale=2.0, noise="uniform"),
     "zero-mean-rademacher": lambda model: guides.ZeroMean(model, scale=1.5, noise="rademacher"),
     "delta": guides.Delta,
-    "pruned": lambda model: guides.Points(
-        model, by=guides.Mask({"0": torch.ones(2, 3).tril().bool()})
-    ),
+    "pruned": lambda model: guides.Points(model, by=guides.Mask({"0": LOWER})),
     "spliced": lambda model: guides.Points(model, by=guides.Switch(c=-0.5)),
-    "codebook": lambda model: guides.Points(
-        model,
-        by=guides.Book(BOOKS),
-    ),
+    "codebook": lambda model: guides.Points(model, by=guides.Book(BOOKS)),
 }
 POINTS = ("delta", "pruned", "spliced", "codebook")
 
@@ -66,34 +60,15 @@ NO_KL_OF_BIASES = {"Integers"}
 pytestmark = pytest.mark.usefixtures("clean")
 
 
-# -- every prior with every guide -------------------------------------------------------------
-
-
-STEPS = 20
-
-
-def falls(losses):
-    assert len(losses) == STEPS
-    assert all(map(math.isfinite, losses))
-    assert sum(losses[-6:]) < sum(losses[:6])
-
-
 def bounds(pair, rows):
-    """The bound, at noise that is the same in every call: of weights without a mean one evaluation
-    says little, and the difference of two at other noise not much more."""
+    """The sum of bounds at noise that is the same in every call."""
     evaluate = bound(*pair)
     with torch.no_grad(), pyro.validation_enabled(False), torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return [float(evaluate(*rows.split("train"))) for _ in range(25)]
+        return sum(float(evaluate(*rows.split("train"))) for _ in range(25))
 
 
-DRAWN = (
-    priors.GroupNormalJeffreys(),
-    priors.ARD(),
-    priors.GaussianMixture(),
-    priors.Integers(),
-    priors.UnsquaredNorm(),
-)
+DRAWN = (priors.GroupNormalJeffreys(), priors.GaussianMixture(), priors.Integers())
 MATRIX = [
     *((prior, kind) for prior in PRIORS for kind in GUIDES if kind != "mean-field-drawn"),
     *((prior, "mean-field-drawn") for prior in DRAWN),
@@ -103,50 +78,26 @@ MATRIX = [
 
 @pytest.mark.parametrize(("prior", "kind"), MATRIX, ids=lambda it: it if it in GUIDES else repr(it))
 def test_a_pair_trains_or_says_why_not(prior, kind):
-    """Under fit, and under plain SVI with Pyro's own ELBO."""
     rows = table()
-    net = nn.Sequential(nn.Linear(3, 2))
-    model = BayesianNetwork(net, rows, prior=prior)
+    model = BayesianNetwork(nn.Sequential(nn.Linear(3, 2)), rows, prior=prior)
     if kind in POINTS and type(prior).__name__ in NO_MODE:
         with pytest.raises(PyroccamError):
             GUIDES[kind](model)
         return
     guide = GUIDES[kind](model)
-    assert guide.sites == list(model.sites)
-    plain_guide = GUIDES[kind](plain := BayesianNetwork(net, rows, prior=prior))
-    one = {"epochs": STEPS, "evaluations": STEPS, "batch_size": 60, "lr": 0.03}
-    one |= {"schedule": "constant"}
+    settings = {"epochs": 12, "evaluations": 1, "batch_size": 60, "lr": 0.03, "progress": False}
     drawn = kind in ("zero-mean-uniform", "zero-mean-rademacher")  # but for their biases
     refused = NO_KL_OF_BIASES if drawn else NO_KL
     if guide.handler is not None and type(prior).__name__ in refused:
         with pytest.raises(PyroccamError):
-            inference.fit(model, guide, rows, device="cpu", progress=False, compile=False, **one)
+            inference.fit(model, guide, rows, device="cpu", **settings)
         return
-    noisy = kind.startswith("zero-mean")
-    before = bounds((model, guide), rows) if noisy else []
+    before = bounds((model, guide), rows)
     with pyro.validation_enabled(False):
-        fit = inference.fit(model, guide, rows, device="cpu", progress=False, compile=False, **one)
-    if noisy:
-        assert sum(bounds((model, guide), rows)) < sum(before)
-    else:
-        falls([row["loss"] for row in fit.history])
-    elbo = Trace_ELBO() if kind in POINTS else TraceMeanField_ELBO()
-    svi = SVI(plain, plain_guide, pyro.optim.Adam({"lr": 0.03}), elbo)
-    losses = []
-    for step in range(STEPS):
-        # Pyro looks at shapes and values in the first steps.
-        with pyro.validation_enabled(step < 2), plain_guide.handler or contextlib.nullcontext():
-            losses.append(svi.step(*rows.split("train")))
-    if noisy:
-        assert sum(bounds((plain, plain_guide), rows)) < sum(before)
-    else:
-        falls(losses)
-    stored = dict(pyro.get_param_store().items())
-    assert len(stored) == len([*plain.parameters(), *plain_guide.parameters()])
-
-
-def test_the_matrix_has_every_prior():
-    assert {"Normal", "LogUniform", "GroupNormalJeffreys"} <= {type(p).__name__ for p in PRIORS}
+        inference.fit(
+            model, guide, rows, device="cpu", compile=False, checkpoint="last", **settings
+        )
+    assert bounds((model, guide), rows) < before
 
 
 class Interval(WeightPrior):
@@ -166,40 +117,12 @@ class _Interval(LayerPrior):
         }
 
 
-class Infinite(WeightPrior):
-    def for_layer(self, layer):
-        return _Infinite(layer)
-
-
-class _Infinite(LayerPrior):
-    def latents(self):
-        weight = self.standard(self.layer.weight)
-        return {"weight": Latent(weight.prior, unbounded=True), **self.standard_bias()}
-
-
-@pytest.mark.parametrize("kind", ["mean-field", "dropout-weight"])
-def test_a_support_that_nothing_covers(kind):
+def test_a_support_that_nothing_covers():
     model = BayesianNetwork(small_net(), Rows(3), prior=Interval())
     with pytest.raises(PyroccamError):
-        GUIDES[kind](model)
+        guides.MeanField(model)
     assert guides.Delta(model).posterior("0.scale").v == 0.5  # the logistic of 0
 
-
-def test_a_mode_that_is_no_estimate():
-    model = BayesianNetwork(small_net(), Rows(3), prior=Infinite())
-    with pytest.raises(PyroccamError):
-        guides.Delta(model)
-
-
-def test_fit_refuses_a_guide_of_other_sites():
-    rows = table()
-    model = BayesianNetwork(small_net(), rows, prior=priors.Normal())
-    other = BayesianNetwork(small_net(), rows, prior=priors.GroupNormalJeffreys())
-    with pytest.raises(PyroccamError):
-        inference.fit(model, guides.MeanField(other), rows, device="cpu", epochs=1)
-
-
-# -- against closed forms ---------------------------------------------------------------------
 
 NOISE, PRIOR_SCALE = 0.4, 1.5
 
@@ -325,9 +248,6 @@ def test_delta_finds_the_mode():
     torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-6)
 
 
-# -- families ---------------------------------------------------------------------------------
-
-
 def test_where_guides_begin():
     model = BayesianNetwork(small_net(), Rows(3), prior=priors.GroupHorseshoe())
     guide = guides.MeanField(model, scale=0.3)
@@ -364,12 +284,10 @@ def test_dropout_rates(rate, shape):
     q = guide.posterior("0.weight").base_dist
     expected = factor.log_alpha.exp() * q.loc**2
     torch.testing.assert_close(q.variance, expected, rtol=1e-4, atol=1e-12)
-    kl = torch.distributions.kl_divergence(guide.posterior("0.weight"), priors_of(model))
+    kl = torch.distributions.kl_divergence(
+        guide.posterior("0.weight"), model.layers["0"].latents()["weight"].prior
+    )
     assert all(g.isfinite().all() for g in torch.autograd.grad(kl, list(factor.parameters())))
-
-
-def priors_of(model):
-    return model.layers["0"].latents()["weight"].prior
 
 
 def test_the_rate_is_kept_within_its_limit():
@@ -407,33 +325,41 @@ def test_limits_by_layer():
             p.fill_(1.0)
     limited = {n for n in guide.sites if guide.posterior(n).base_dist.scale.max() < 0.201}
     assert limited == {"0.weight", "0.bias"}
-    both = guides.MeanField(model, max_scale=0.2)
-    assert math.isfinite(both.part("factors")["2/weight"].max_log_scale)
-    with pytest.raises(PyroccamError):
-        guides.MeanField(model, scale=0.5, max_scale=0.2)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"rate": "filter"},
-        {"log_alpha": 30.0},
-        {"log_alpha": math.nan},
-    ],
-)
-def test_arguments_of_dropout(options):
-    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
-    with pytest.raises(PyroccamError):
-        guides.VariationalDropout(model, **options)
-
-
-def test_limits_go_with_the_layers_that_have_other_names():
-    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
-    moved = BayesianNetwork(
-        nn.Sequential(nn.Identity(), *small_net()), Rows(3), prior=priors.Normal()
-    )
-    guide = guides.MeanField(model, max_scale={"2": 0.2}).rebuild(moved, {"0": "1", "2": "3"})
-    limited = {name for name, f in guide.factors.items() if math.isfinite(f.max_log_scale)}
-    assert limited == {"3/weight", "3/bias"}
-    again = guides.MeanField(model, max_scale={"2": 0.2}).rebuild(copy.deepcopy(model))
+    guide = guides.MeanField(model, max_scale={"2": 0.2})
+    again = guide.rebuild(copy.deepcopy(model))
     assert math.isfinite(again.factors["2/weight"].max_log_scale)
+    net = nn.Sequential(nn.Identity(), *small_net())
+    moved = BayesianNetwork(net, Rows(3), prior=priors.GroupNormalJeffreys())
+    guide = guide.rebuild(moved, {"0": "1", "2": "3"})  # where layers have other names
+    limited = {n for n in moved.sites if getattr(guide.factor_of(n), "max_log_scale", 9e9) < 0}
+    assert limited == {"3.weight", "3.bias"}
+
+
+def test_what_is_refused():
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
+    for ask in (
+        lambda: guides.VariationalDropout(model, rate="filter"),
+        lambda: guides.VariationalDropout(model, log_alpha=30.0),
+        lambda: guides.VariationalDropout(model, log_alpha=math.nan),
+        lambda: guides.MeanField(model, scale=0.5, max_scale=0.2),
+        lambda: guides.MeanField(model, max_scale={"1": 0.2}),
+        lambda: guides.parse("mean-field:2", model),
+        lambda: guides.parse("dropout-layer:much", model),
+        lambda: guides.parse("delta", model, scales="batch"),
+        lambda: guides.parse("delta", model, max_scale=0.3),
+        lambda: guides.parse("means", model),
+    ):
+        with pytest.raises(PyroccamError):
+            ask()
+
+
+def test_words_and_what_goes_with_them():
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
+    limited = guides.parse("mean-field", model, max_scale=0.3, scales="batch")
+    assert limited.handler.scales == "batch"
+    assert limited.factor_of("0.weight").max_log_scale == math.log(0.3)
+    dropped = guides.parse("dropout-layer:2", model, max_scale=None)
+    assert dropped.factor_of("2.weight").log_alpha.tolist() == 2.0
+    assert isinstance(guides.parse("delta", model, scales="example"), guides.Delta)
+    drawn = guides.parse("zero-mean-uniform", model, scales="batch")
+    assert (type(drawn), drawn.factor_of("0.weight").noise) == (guides.ZeroMean, "uniform")

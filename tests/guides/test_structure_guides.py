@@ -7,7 +7,7 @@ import math
 import pyro
 import pytest
 import torch
-from alternatives import EDGES, FIRST, SECOND, batch, graph, make, pair
+from alternatives import FIRST, SECOND, batch, graph, make, pair
 from pyroccam import guides, inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides import StructureFamily
@@ -94,8 +94,8 @@ def test_a_pair_trains_or_says_why_not(kind, family, temperature):
     for site in SITES:
         assert isinstance(family_of(guide, site), expected)
         if family != "point":
-            probs = model.structure[site].probs()
-            torch.testing.assert_close(guide.edge(site).probs(), probs.detach())  # at the start
+            probs = model.structure[site].probs().detach()
+            torch.testing.assert_close(guide.edge(site).probs(), probs)  # at the start
     relaxed = hasattr(family_of(guide, SITES[0]), "temperature")
     assert len(list(guide.parameters())) == 2 + (relaxed and temperature == "learnt")
     if family == "prior":
@@ -104,62 +104,58 @@ def test_a_pair_trains_or_says_why_not(kind, family, temperature):
     start = [p.detach().clone() for p in guide.parameters()]
     train(model, guide)
     assert average(model, guide) < before
-    moved = [not torch.equal(p, q) for p, q in zip(guide.parameters(), start, strict=True)]
-    assert all(moved)
+    assert not any(torch.equal(p, q) for p, q in zip(guide.parameters(), start, strict=True))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"family": "gumble-softmax"},
-        {"temperature": "fixed"},
-        {"reach": -1.0},
-    ],
-)
-def test_a_family_that_is_none(options):
-    with pytest.raises(PyroccamError):
-        StructureFamily(**options)
-
-
-def test_a_start_that_only_a_depth_has():
-    prior = priors.Categorical().for_edges({"a-b": ["one", "other"]})["a-b"]
-    with pytest.raises(PyroccamError):
-        StructureFamily(reach=2.0).factors({"a-b": prior})
+def test_families_that_are_refused():
+    prior = priors.Categorical().for_edges({"a-b": ["one", "other"]})
+    for ask in (
+        lambda: StructureFamily("gumble-softmax"),
+        lambda: StructureFamily(reach=2.0).factors(prior),  # which only a depth has
+    ):
+        with pytest.raises(PyroccamError):
+            ask()
 
 
 # -- what a factor says -----------------------------------------------------------------------
 
-LOGITS = torch.tensor([0.3, 2.0, -1.0], dtype=torch.float64)
 
-
+@pytest.mark.parametrize("least", [-1.0, -2.0])
 @pytest.mark.parametrize("kind", PRIORS)
-def test_probabilities_and_the_most_probable_vertex(kind):
-    model = make(PRIORS[kind])
-    guide = guides.MeanField(model)
-    factor = guide.edge(SITES[0])
+def test_probabilities_entropy_and_vertices_by_listing_them(kind, least):
+    """Each vertex of the simplex or of the cube, with its probability."""
+    factor = guides.MeanField(make(PRIORS[kind])).edge(SITES[0])
     (parameter,) = factor.parameters()
-    cube = PRIORS[kind].cube
-    if kind == "bernoulli":  # a probability for each subset
-        values = torch.linspace(-1, 1, 8, dtype=torch.float64)
-        values[3] = 1.5
-        probs = (values.softmax(-1)[:, None] * factor.vertices).sum(0)
-        vertex = [0.0, 1.0, 1.0]
-    else:
-        values = LOGITS
-        probs = LOGITS.sigmoid() if cube else LOGITS.softmax(-1)
-        vertex = [1.0, 1.0, 0.0] if cube else [0.0, 1.0, 0.0]
+    most = 2.0 if least == -1.0 else -0.5
+    logits = torch.linspace(most, least, len(parameter), dtype=torch.float64)
     with torch.no_grad():
-        parameter.copy_(values)
+        parameter.copy_(logits)
+    if kind == "bernoulli":  # a probability for each subset
+        listed = dict(zip(map(tuple, factor.vertices.tolist()), logits.softmax(-1), strict=True))
+    elif factor.restriction.startswith("cube"):
+        each = [(1.0 - p, p) for p in logits.sigmoid()]
+        listed = {
+            vertex: math.prod(each[k][int(v)] for k, v in enumerate(vertex))
+            for vertex in itertools.product([0.0, 1.0], repeat=len(each))
+        }
+    else:
+        corners = map(tuple, torch.eye(len(logits)).tolist())
+        listed = dict(zip(corners, logits.softmax(-1), strict=True))
+    probs = sum(p * torch.tensor(v, dtype=torch.float64) for v, p in listed.items())
     torch.testing.assert_close(factor.probs(), probs)
-    assert factor.vertex().tolist() == vertex
+    assert factor.entropy() == pytest.approx(-sum(float(p) * math.log(p) for p in listed.values()))
+    best = max(listed, key=listed.get)
+    assert tuple(factor.vertex().tolist()) == best
     assert factor.vertex().dtype == torch.float64
+    assert factor.vertex_log_prob(factor.vertex()) == pytest.approx(math.log(listed[best]))
+    best = max((v for v in listed if any(v)), key=listed.get)
+    assert tuple(factor.vertex(empty=False).tolist()) == best
 
 
-@pytest.mark.parametrize("temperature", [0.3, 0.7, 2.0])
 @pytest.mark.parametrize("kind", [priors.Dirichlet, priors.GumbelSoftmax])
-def test_a_dirichlet_begins_with_the_concentration_of_the_prior(kind, temperature):
+def test_a_dirichlet_begins_with_the_concentration_of_the_prior(kind):
     """s T: that of a Dirichlet prior itself, so that the KL begins at zero."""
-    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    temperature, weights = 0.3, torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
     edge = kind(temperature, probs=weights.tolist()).for_edges({"x-h": ("a", "b", "c")})["x-h"]
     (factor,) = StructureFamily("dirichlet").factors({"x-h.structure": edge.double()}).values()
     q = factor()
@@ -224,16 +220,6 @@ def test_a_tied_temperature(kind):
     assert_tied(other, own)
 
 
-def test_a_tied_temperature_in_a_fit():
-    """Which moves the pair to a device, and puts weights back."""
-    rows = table("regression")
-    model = make(priors.GumbelSoftmax(0.6), rows=rows).float()
-    guide = guides.MeanField(model)
-    options = {"epochs": 3, "batch_size": 60, "device": "cpu", "progress": False}
-    inference.fit(model, guide, rows, checkpoint="best", **options)
-    assert_tied(model, guide)
-
-
 def log_ratio(model, guide, *shape):
     """At draws."""
     found = torch.zeros(shape, dtype=torch.float64)
@@ -268,9 +254,6 @@ def test_a_learnt_temperature():
     train(model, guide)
     assert own().item() != before
     assert model.temperature.value.item() == pytest.approx(0.7)
-    other = mean_field(temperature="learnt")(make(priors.GumbelSoftmax(0.3)))
-    other.load_state_dict(guide.state_dict())
-    assert family_of(other, SITES[1]).temperature.item() == own().item()
 
 
 # -- beside the posterior of the weights ------------------------------------------------------
@@ -282,20 +265,16 @@ WEIGHTS = {
     "zero-mean": lambda model, **more: guides.ZeroMean(model, scale=0.3, **more),
     "delta": guides.Delta,
 }
-BOTH = ("mean-field", "delta")
 
 
 @pytest.mark.parametrize(
     ("kind", "structure"),
-    [*((kind, "gumbel-softmax") for kind in WEIGHTS), *((k, "categorical") for k in BOTH)],
+    [*((kind, "gumbel-softmax") for kind in WEIGHTS), ("mean-field", "categorical")],
 )
 def test_every_guide_of_weights(kind, structure):
     model = make(PRIORS[structure], prior=priors.Normal())
     guide = WEIGHTS[kind](model)
     assert (guide.edges, guide.sites) == (SITES, list(model.sites))
-    if structure == "gumbel-softmax":
-        other = WEIGHTS[kind](model, structure=StructureFamily("dirichlet"))
-        assert isinstance(family_of(other, SITES[0]), ExpDirichlet)
     before = average(model, guide)
     train(model, guide)
     assert average(model, guide) < before
@@ -315,8 +294,6 @@ def test_variance_networks_begin_with_the_structure(family, temperature):
     for name, p in found.items():
         assert torch.equal(p, expected[name])
         assert p is not expected[name]  # trained on its own
-    for site in SITES:
-        assert type(own.edge(site)) is type(guide.edge(site))
     if family == "prior" and temperature == "tied":
         assert family_of(own, SITES[0]).temperature is model.temperature.value
     bound(model, own)(*batch())
@@ -343,43 +320,9 @@ def test_points_begin_with_the_structure():
     own = guides.Delta(make(PRIORS["gumbel-softmax"], prior=priors.Normal()), begin=guide)
     for site in SITES:
         torch.testing.assert_close(own.edge(site).probs(), guide.edge(site).probs())
-    assert list(EDGES) == [site.removesuffix(".structure") for site in own.edges]
     assert own.edge(SITES[0]).temperature is not model.temperature
     with pytest.raises(PyroccamError):
         guides.Delta(BayesianNetwork(graph(), Rows(3), prior=priors.Normal()), begin=guide)
     hard = make(PRIORS["categorical"], prior=priors.Normal())
     with pytest.raises(PyroccamError):
         guides.Delta(hard, begin=guide)
-
-
-@pytest.mark.parametrize("kind", PRIORS)
-def test_the_entropy_of_the_vertices_by_listing_them(kind):
-    """Each vertex of the simplex or of the cube, with its probability."""
-    factor = guides.MeanField(make(PRIORS[kind])).edge(SITES[0])
-    (parameter,) = factor.parameters()
-    logits = torch.linspace(-1.0, 2.0, len(parameter), dtype=torch.float64)
-    with torch.no_grad():
-        parameter.copy_(logits)
-    listed = logits.softmax(-1).tolist()
-    if factor.restriction == "cube interior":
-        each = [(float(p), 1.0 - float(p)) for p in logits.sigmoid()]
-        listed = [math.prod(chosen) for chosen in itertools.product(*each)]
-    assert factor.entropy() == pytest.approx(-sum(p * math.log(p) for p in listed))
-    best = factor.vertex_log_prob(factor.vertex())
-    assert best == pytest.approx(math.log(max(listed)))
-
-
-@pytest.mark.parametrize("kind", PRIORS)
-def test_the_most_probable_vertex_with_a_primitive_by_listing_them(kind):
-    factor = guides.MeanField(make(PRIORS[kind])).edge(SITES[0])
-    (parameter,) = factor.parameters()
-    with torch.no_grad():
-        parameter.copy_(torch.linspace(-0.5, -2.0, len(parameter), dtype=torch.float64))
-    size = len(factor.probs())
-    every = torch.tensor([v for v in itertools.product([0.0, 1.0], repeat=size) if any(v)])
-    listed = [factor.vertex_log_prob(one) for one in every]
-    if factor.restriction.startswith("simplex"):
-        listed = [p if one.sum() == 1 else -math.inf for p, one in zip(listed, every, strict=True)]
-    else:
-        assert not factor.vertex().any()
-    assert factor.vertex(empty=False).tolist() == every[listed.index(max(listed))].tolist()

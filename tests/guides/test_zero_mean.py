@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from pyroccam import guides, inference, models
+from pyroccam import guides, inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.draws import draw_outputs
@@ -12,7 +12,7 @@ from pyroccam.inference.posterior.layers import layer_moments
 from pyroccam.inference.posterior.posteriors import posterior_of
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
-from random_weights import Rows, assert_same_means, limit, outputs, pair, small_net, table
+from random_weights import Rows, assert_same_means, outputs, pair, small_net, table
 from scipy import stats
 from torch import nn
 
@@ -38,7 +38,7 @@ def zero_mean(net, shape, **options):
     ids=["linear", "no bias", "conv", "transposed"],
 )
 def test_local_reparameterisation_has_the_distribution_of_drawn_weights(net, shape):
-    """Of each output: mean and variance. The mean is not computed, only the bias is added."""
+    """Of each output: mean and variance."""
     model, guide = zero_mean(net, shape)
     x = torch.randn(1, *shape).expand(4000, *shape)
     with guide.handler, torch.no_grad():
@@ -49,10 +49,6 @@ def test_local_reparameterisation_has_the_distribution_of_drawn_weights(net, sha
     assert_same_means(
         *(torch.cat([s.flatten(1), (s - centre).flatten(1) ** 2], 1) for s in (local, drawn))
     )
-    bias = model.layers[""].bias
-    expected = 0.0 if bias is None else bias.detach().reshape(-1, *[1] * (local.dim() - 2))
-    error = math.sqrt(float(local.var(0).max()) / len(local))
-    assert float((centre - expected).abs().max()) < limit(centre.numel()) * error
     assert float(local.var(0).min()) > 0
 
 
@@ -64,7 +60,7 @@ def test_mean_propagation_gives_nothing_and_the_bound_is_the_likelihood():
     assert model.sites.keys() == {"0.weight"}
     terms = bound(model, guide).terms(*rows.split("train"))
     assert float(terms.kl) == 0.0
-    fit = inference.fit(model, guide, rows, epochs=150, lr=0.02, **QUICK)
+    fit = inference.fit(model, guide, rows, epochs=60, lr=0.05, **QUICK)
     means = fit.outputs(rows.x_test, "deterministic")[0]
     assert float((means - means[0]).abs().max()) == 0.0  # the same for every input
     ensemble, one = fit.evaluate("test", draws=200), fit.evaluate("test", "stochastic", draws=200)
@@ -102,6 +98,7 @@ def test_noise_that_is_not_normal_is_drawn(noise):
     torch.testing.assert_close(out[0], out[1])  # one draw for the batch
     moment = layer_moments(model, guide)[""]
     assert float(moment.mean.abs().max()) == 0.0
+    assert guide.factor_of(".weight").evidence() is None  # no rate to be judged by
     share = 1.0 if noise == "rademacher" else 1.0 / 3.0
     torch.testing.assert_close(
         moment.variance, share * model.layers[""].start["weight"].square(), rtol=1e-5, atol=0
@@ -121,7 +118,7 @@ def test_a_swap_costs_what_the_means_are_worth():
     costs = inference.shrinking.mean_costs(model, guide)
     assert costs["0"] == pytest.approx(12 * 0.5 * math.exp(-4.0), rel=1e-3)
     assert costs["2"] == pytest.approx(8 * 0.5 * math.exp(3.0), rel=1e-3)
-    swapped, without = inference.shrinking.without_means(fit)
+    _, without = inference.shrinking.without_means(fit)
     assert without.traits.zero_mean == ("0",)
     before, after = guide.posterior("0.weight"), without.posterior("0.weight")
     torch.testing.assert_close(after.variance, before.variance)
@@ -134,13 +131,9 @@ def test_a_swap_costs_what_the_means_are_worth():
             a, b = (getattr(g.posterior(site).base_dist, name) for g in (guide, without))
             assert torch.equal(a, b)
             assert a is not b
-    again = inference.fit(swapped, without, rows, epochs=2, **QUICK)
-    assert again.guide.traits.zero_mean == ("0",)
     with pytest.raises(PyroccamError):
         inference.shrinking.without_means(fit, max_kl=1e-5)
-    _, just = inference.shrinking.without_means(
-        fit, max_kl=inference.shrinking.mean_costs(fit.model, fit.guide)["0"]
-    )
+    _, just = inference.shrinking.without_means(fit, max_kl=costs["0"] * 1.01)
     assert just.traits.zero_mean == ("0",)
     _, both = inference.shrinking.without_means(fit, layers=["0", "2"])
     assert both.traits.zero_mean == ("0", "2")
@@ -178,31 +171,24 @@ def test_deviations_are_taken_over(noise):
 
 
 def test_what_cannot_be():
-    model = BayesianNetwork(small_net(), Rows(3), prior=priors.LogUniform())
-    with pytest.raises(PyroccamError):
-        guides.ZeroMean(model, noise="cauchy")
-    with pytest.raises(PyroccamError):
-        guides.ZeroMean(model, scale=0.0)
-    with pytest.raises(PyroccamError):
-        guides.ZeroMean(model, layers=["first"])
-    with pytest.raises(PyroccamError):
-        guides.ZeroMean(model, layers=[])
+    rows = table()
+    model = BayesianNetwork(small_net(), rows, prior=priors.GroupNormalJeffreys())
     zero = small_net()
     nn.init.zeros_(zero[2].weight)
     dead = BayesianNetwork(zero, Rows(3), prior=priors.LogUniform())
-    with pytest.raises(PyroccamError):
-        guides.ZeroMean(dead)
-    assert guides.ZeroMean(dead, scale=0.1).traits.zero_mean == ("0", "2")
     other = BayesianNetwork(nn.Linear(3, 2), Rows(3), prior=priors.LogUniform())
-    with pytest.raises(PyroccamError):
-        guides.ZeroMean(model, begin=guides.MeanField(other))
-
-
-def test_there_is_no_mean_network_to_cut():
-    rows = table()
-    model = BayesianNetwork(small_net(), rows, prior=priors.GroupNormalJeffreys())
+    for of, options in (
+        (model, {"noise": "cauchy"}),
+        (model, {"layers": ["first"]}),
+        (model, {"layers": []}),
+        (dead, {}),
+        (model, {"begin": guides.MeanField(other)}),
+    ):
+        with pytest.raises(PyroccamError):
+            guides.ZeroMean(of, **options)
+    assert guides.ZeroMean(dead, scale=0.1).traits.zero_mean == ("0", "2")
     fit = inference.fit(model, guides.ZeroMean(model, layers="2"), rows, epochs=1, **QUICK)
-    for cut in (inference.shrink, inference.narrow):
+    for cut in (inference.shrink, inference.narrow):  # there is no mean network
         with pytest.raises(PyroccamError):
             cut(fit)
 
@@ -222,22 +208,3 @@ def test_biases_as_numbers():
     net = posterior_of(smaller, guide).mean_network()
     torch.testing.assert_close(net(x), mean, rtol=1e-4, atol=1e-5)
     assert not smaller.spec["random_biases"]
-    assert models.BayesianNetwork(small_net(), rows, prior=priors.Normal()).spec["random_biases"]
-
-
-@pytest.mark.parametrize("noise", ["normal", "uniform", "rademacher"])
-def test_by_name(noise):
-    model = BayesianNetwork(small_net(), Rows(3), prior=priors.LogUniform())
-    word = "zero-mean" if noise == "normal" else f"zero-mean-{noise}"
-    guide = guides.parse(word, model, scales="batch")
-    assert isinstance(guide, guides.ZeroMean)
-    assert guide.part("factors")["0/weight"].noise == noise
-    assert guide.handler.scales == "batch"
-
-
-def test_only_normal_noise_has_a_rate_to_be_judged_by():
-    found = {}
-    for noise in ("normal", "uniform", "rademacher"):
-        _, guide = zero_mean(nn.Linear(3, 2), (3,), noise=noise)
-        found[noise] = guide.factor_of(guide.latents()[0]).evidence()
-    assert {noise for noise, one in found.items() if one is not None} == {"normal"}

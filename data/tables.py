@@ -146,8 +146,6 @@ def load_csv(
         target = columns[-1]
     kept = [name for name in columns if name not in left]
     features = Columns.of(inputs, target, weights or "").among(str(path), kept)
-    if not features:
-        raise DataError(f"{path} has only the column {target!r}", "features beside the target")
     if wrong := sorted(({*left} - {*columns}) | ({*texts} - {*features})):
         raise DataError(f"{path} has no inputs {listed(wrong)}", f"some of {listed(features)}")
     of_weights = [] if weights is None else [weights]

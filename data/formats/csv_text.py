@@ -151,6 +151,8 @@ def encoded(
         encoder = OneHotEncoder(categories=[*values.values()], sparse_output=False)
         parts.append(encoder.fit_transform(np.column_stack([*words.values()])))
         names += encoder.get_feature_names_out([*words]).tolist()
+    if not parts:
+        raise DataError(f"{path} has no inputs", "features beside the target")
     return np.concatenate(parts, 1), names, values
 
 

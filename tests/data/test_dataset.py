@@ -1,7 +1,7 @@
-"""Dataset.from_tensors: what it computes, and what it says of data it cannot use."""
+"""Dataset.from_tensors: what it computes, and what it refuses."""
 
 import json
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import torch
 from pyroccam import data
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
-from pyroccam.data.splits import generator
-from torch import Tensor
+from several import of, pictured
+from strange_files import reloaded
 
 
 def table(rows: int = 60, seed: int = 0) -> dict[str, Any]:
@@ -49,16 +49,9 @@ def test_sequences_images_and_volumes(shape: tuple[int, ...]) -> None:
     over = (0, *range(2, x.ndim))
     np.testing.assert_allclose(d.x_mean, x[:30].mean(over), rtol=1e-5)
     np.testing.assert_allclose(d.x_train.std(over, correction=0), np.ones(shape[0]), rtol=1e-4)
-    again = d.standardised_as(d)
-    torch.testing.assert_close(again.x_test, d.x_test, rtol=1e-4, atol=1e-4)
-
-
-def test_double_precision() -> None:
-    d = Dataset.from_tensors(**table()).to(dtype=torch.float64)
-    assert (d.x_train.dtype, d.x_mean.dtype, d.y_train.dtype) == (
-        torch.float64, torch.float64, torch.int64,
-    )  # fmt: skip
-    assert d.to("cpu").x_test.dtype == torch.float64
+    flat = d.flattened()
+    assert flat.input_shape == (int(np.prod(shape)),)
+    assert torch.equal(flat.x_train.reshape(-1, *shape), d.x_train)
 
 
 def test_statistics_are_those_of_the_training_rows_that_are_left() -> None:
@@ -78,17 +71,8 @@ def test_statistics_are_those_of_the_training_rows_that_are_left() -> None:
     )
 
 
-@pytest.mark.filterwarnings("ignore::pyroccam.data.DataWarning")
-def test_other_test_rows_change_nothing_in_training() -> None:
-    given = table()
-    a = Dataset.from_tensors(**given)
-    b = Dataset.from_tensors(**{**given, "x_test": given["x_test"] * 1e3})
-    assert torch.equal(a.x_train, b.x_train)
-    assert torch.equal(a.x_mean, b.x_mean)
-
-
 def test_training_and_validation_rows_are_disjoint_and_all_there() -> None:
-    given = table()
+    given, state = table(), torch.get_rng_state()
     given["x_train"] = np.arange(120.0).reshape(60, 2)
     d = Dataset.from_tensors(**given, standardise=False)
     assert set(d.x_train[:, 0].tolist()) | set(d.x_val[:, 0].tolist()) == set(range(0, 120, 2))
@@ -96,6 +80,7 @@ def test_training_and_validation_rows_are_disjoint_and_all_there() -> None:
     for x, y in (d.split("train"), d.split("val")):  # labels stay with their rows
         assert y.tolist() == given["y_train"][(x[:, 0] / 2).long()].tolist()
     assert d.x_train[:, 0].diff().min() > 0  # order is kept
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_validation_keeps_the_share_of_each_class_and_a_rare_one_in_training() -> None:
@@ -128,43 +113,6 @@ def test_validation_takes_whole_groups() -> None:
     assert len(sizes) > 3
 
 
-def test_groups_leave_one_for_training_and_may_be_idle() -> None:
-    given = table()
-    groups = torch.tensor([0] * 55 + [1] * 5)
-    picked = [len(Dataset.from_tensors(**given, groups=groups, seed=s).x_val) for s in range(9)]
-    assert set(picked) == {5, 55}
-    assert Dataset.from_tensors(**given, groups=[7] * 60, val_fraction=0).N == 60
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [
-        [7] * 60,
-        [1, 2],
-        np.zeros((60, 1)),
-        [0] * 59 + [1],
-    ],
-)
-def test_groups_that_cannot_be_used(groups: Any) -> None:
-    # a seed with which the group of one row is the one that is left
-    seed = next(s for s in range(9) if torch.randperm(2, generator=generator(s, "val"))[1] == 1)
-    with pytest.raises(PyroccamError):
-        Dataset.from_tensors(**table(), groups=groups, seed=seed)
-
-
-def test_seed() -> None:
-    state = torch.get_rng_state()
-    a, b, c = (Dataset.from_tensors(**table(), seed=s) for s in (0, 0, 1))
-    assert torch.equal(a.x_val, b.x_val)
-    assert not torch.equal(a.x_val, c.x_val)
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def test_no_validation_rows() -> None:
-    d = Dataset.from_tensors(**table(), val_fraction=0)
-    assert (d.N, d.x_val.shape, d.y_val.shape) == (60, (0, 2), (0,))
-
-
 def test_regression_targets_are_standardised_and_come_back() -> None:
     given = table()
     y = np.random.default_rng(1).normal(300.0, 7.0, 60)
@@ -177,33 +125,12 @@ def test_regression_targets_are_standardised_and_come_back() -> None:
     np.testing.assert_allclose((d.y_train * d.y_std + d.y_mean)[:, 0], y, rtol=1e-6)
 
 
-def test_two_targets_and_whole_numbers_as_regression() -> None:
-    x = torch.arange(20.0)[:, None]
-    y = torch.arange(40).reshape(20, 2)
-    d = Dataset.from_tensors(x, y, x, torch.zeros(20, 2), task="regression")
-    assert d.outputs == 2
-    assert d.y_std.shape == (2,)
-
-
 @pytest.mark.parametrize("value", [0.0, 0.998, 0.1 + 0.2, -1e9])
 def test_constant_features_get_std_1(value: float) -> None:
     x = np.full((3001, 1), value)  # enough rows for the mean to be off by rounding
     d = Dataset.from_tensors(x, np.arange(3001.0), x, np.arange(3001.0))
     assert d.x_std.tolist() == [1.0]
     assert d.x_train.abs().max() < 1e-6
-
-
-def test_images_are_scaled_by_channel() -> None:
-    x = torch.randint(0, 255, (30, 3, 4, 5), dtype=torch.uint8)
-    x[:, 1] = 7
-    y = torch.arange(30) % 2
-    d = Dataset.from_tensors(x, y, x, y, val_fraction=0)
-    assert d.x_mean.shape == (3,)
-    np.testing.assert_allclose(d.x_mean, x.double().mean((0, 2, 3)), rtol=1e-6)
-    np.testing.assert_allclose(d.x_std[0], x[:, 0].double().std(correction=0), rtol=1e-6)
-    assert d.x_std[1] == 1
-    assert d.flattened().input_shape == (60,)
-    assert torch.equal(d.flattened().x_train.reshape(-1, 3, 4, 5), d.x_train)
 
 
 def test_all_rows_are_those_of_training_and_validation_in_their_order_and_scale() -> None:
@@ -249,9 +176,11 @@ def test_numpy_oddities() -> None:
 
 
 def test_to_moves_every_tensor() -> None:
-    d = Dataset.from_tensors(**table()).to("meta")
-    assert {t.device.type for t in vars(d).values() if isinstance(t, torch.Tensor)} == {"meta"}
-    assert d.name == "tensors"
+    d = Dataset.from_tensors(**table())
+    moved = d.to("meta")
+    assert {t.device.type for t in vars(moved).values() if isinstance(t, torch.Tensor)} == {"meta"}
+    double = d.to(dtype=torch.float64)
+    assert (double.x_train.dtype, double.y_train.dtype) == (torch.float64, torch.int64)
 
 
 def test_classes_may_be_declared() -> None:
@@ -262,40 +191,30 @@ def test_classes_may_be_declared() -> None:
     assert (d.classes, d.class_names) == (5, tuple("abcde"))
 
 
-def at(place: tuple[int, ...], value: float) -> Callable[[np.ndarray], np.ndarray]:
+def spoilt(**change: Any) -> dict[str, Any]:
+    """The table with arrays as something makes of them."""
+    given = table()
+    return given | {key: make(given[key]) for key, make in change.items()}
+
+
+def put(value: float, *place: int) -> Any:
     """A way to spoil one value."""
 
     def change(array: np.ndarray) -> np.ndarray:
-        array = array.astype(float) if value != int(value or 0) else array.copy()
+        array = array.astype(np.result_type(array, type(value)))
         array[place] = value
         return array
 
     return change
 
 
-def spoilt(**change: Callable[[np.ndarray], Any]) -> dict[str, Any]:
-    """The table with arrays as something makes of them."""
-    given = table()
-    return given | {key: make(given[key]) for key, make in change.items()}
-
-
-def two_nans(x: np.ndarray) -> np.ndarray:
-    x[7, 1] = x[9, 0] = np.nan
-    return x
-
-
-def targets(train: Tensor, test: Tensor, x: Tensor = torch.ones(8, 2)) -> dict[str, Any]:  # noqa: B008
-    return {"x_train": x, "y_train": train, "x_test": x, "y_test": test}
-
-
-IMAGES, INFINITE = torch.zeros(8, 1, 3, 3), torch.zeros(8)
-IMAGES[2, 0, 1, 2], INFINITE[5] = torch.nan, torch.inf
+NAMES = np.array(["ant", "bee", "cow"])
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        spoilt(x_train=two_nans),
+        spoilt(x_train=put(np.nan, 7, 1)),
         spoilt(x_test=lambda x: x * [1, 1e300]),
         spoilt(x_train=lambda x: x[:, 0]),
         spoilt(x_train=lambda x: x.reshape(60, 1, 2)),
@@ -303,59 +222,38 @@ IMAGES[2, 0, 1, 2], INFINITE[5] = torch.nan, torch.inf
         spoilt(y_test=lambda y: y[:5]),
         spoilt(x_train=lambda x: x[:0]),
         spoilt(x_test=lambda x: x[:0]),
-        spoilt(x_test=lambda x: x[:, :1]),
-        spoilt(y_train=at((4,), -1)),
-        spoilt(y_test=at((3,), 5)),
+        spoilt(y_train=put(-1, 4)),
+        spoilt(y_test=put(5, 3)),
         spoilt(y_train=lambda y: y + 1),
-        spoilt(y_train=at((0,), 10**12)),
+        spoilt(y_train=put(10**12, 0)),
         spoilt(y_train=lambda y: y * 0),
         spoilt(y_train=lambda y: np.eye(3, dtype=int)[y]),
         spoilt(y_train=lambda y: y[:, None]),
         spoilt(y_train=lambda y: y.astype(str)),
+        spoilt(y_test=lambda y: y / 7),
         spoilt(x_train=lambda x: x + 1j),
         spoilt(x_train=lambda x: [[1.0], [1.0, 2.0]]),
-        dict(zip(table(), ([[1.0]], [1.0]) * 2, strict=True)),
-        targets(torch.zeros(8, 1, 1), torch.zeros(8)),
-        targets(torch.zeros(8), torch.zeros(8, 2)),
-        targets(INFINITE, torch.zeros(8)),
-        targets(torch.arange(8) % 2, torch.arange(8) % 2, IMAGES),
+        spoilt(x_train=lambda x: np.ma.masked_greater(x, 5.0)),
+        spoilt(x_train=lambda x: [*np.ma.masked_greater(x, 5.0)]),
+        spoilt(y_train=lambda y: np.ma.masked_greater(NAMES[y], "b"), y_test=lambda y: NAMES[y]),
+        spoilt(y_train=lambda y: NAMES[y % 2], y_test=lambda y: NAMES[y]),
+        spoilt(y_train=lambda y: np.full(60, "ant"), y_test=lambda y: np.full(12, "ant")),
+        spoilt(y_train=lambda y: y * 1.0) | {"task": "classification"} | {"y_test": [0.5] * 12},
+        table() | {"val_fraction": 0.99},
+        table() | {"class_names": ["a", "b"]},
+        table() | {"class_names": ["a", "b"], "classes": 3},
+        table() | {"task": "regression", "classes": 3},
+        table() | {"columns": ["a"]},
+        table() | {"ids": True},
+        table() | {"groups": [7] * 60},
+        table() | {"groups": [1, 2]},
+        table() | {"groups": np.zeros((60, 1))},
+        table() | {"x_val": np.ones((3, 5)), "y_val": [0, 1, 2]},
     ],
 )
-def test_arrays_that_cannot_be_used(given: dict[str, Any]) -> None:
+def test_what_cannot_be_used(given: dict[str, Any]) -> None:
     with pytest.raises(PyroccamError):
         Dataset.from_tensors(**given)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"val_fraction": 0.99},
-        {"class_names": ["a", "b"]},
-        {"class_names": ["a", "b"], "classes": 3},
-        {"class_names": ["a"]},
-        {"task": "regression", "classes": 3},
-    ],
-)
-def test_options_that_do_not_fit_the_rows(options: dict[str, Any]) -> None:
-    with pytest.raises(PyroccamError):
-        Dataset.from_tensors(**table(), **options)
-
-
-def test_labels_that_are_no_whole_numbers() -> None:
-    given = table()
-    given["y_train"] = given["y_train"].astype(float)
-    assert Dataset.from_tensors(**given, task="classification").classes == 3
-    given["y_train"][8] = 0.5
-    with pytest.raises(PyroccamError):
-        Dataset.from_tensors(**given, task="classification")
-
-
-def test_what_is_no_split_and_tensors_that_cannot_be_loaded_again() -> None:
-    d = Dataset.from_tensors(**table())
-    with pytest.raises(PyroccamError):
-        d.split("dev")
-    with pytest.raises(PyroccamError):
-        data.load(**d.source)
 
 
 def rows_of(n: int, seed: int) -> dict[str, Any]:
@@ -364,21 +262,18 @@ def rows_of(n: int, seed: int) -> dict[str, Any]:
             "y_test": x[n // 2 :, 0]}  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", [60, 120, 2000])
+@pytest.mark.parametrize("rows", [60, 2000])
 @pytest.mark.parametrize(
-    ("part", "cells"),
-    [("x_train", [9999.0]), ("x_train", [9999.0, -1e30]), ("x_test", [1e6]), ("y_train", [1e6]),
-     ("x_train", [-99.0] * 3)],
-)  # fmt: skip
+    ("part", "cells"), [("x_train", [9999.0, -1e30]), ("x_test", [1e6]), ("y_train", [1e6])]
+)
 def test_cells_far_from_all_others_are_named(rows: int, part: str, cells: list[float]) -> None:
     given = rows_of(rows, seed=1)
     given[part] = given[part].copy()
     given[part].reshape(len(given[part]), -1)[3 : 3 + len(cells), -1] = cells
-    with pytest.warns(
-        data.DataWarning, match=rf"{cells[0]:g} in row 3, .*of {part}".replace("+", r"\+")
-    ) as said:
+    with pytest.warns(data.DataWarning) as said:
         Dataset.from_tensors(**given)
-    assert str(said[0].message).count(" in row ") == len(cells)
+    for k, cell in enumerate(cells):
+        assert f"{cell:g} in row {3 + k}" in str(said[0].message)
 
 
 def test_columns_of_few_values_and_heavy_tails_are_healthy() -> None:
@@ -398,36 +293,6 @@ def test_columns_of_few_values_and_heavy_tails_are_healthy() -> None:
     given["x_train"][7, 2] = 9999  # among mostly zeros
     with pytest.warns(data.DataWarning, match="9999 in row 7, column 2 of x_train"):
         Dataset.from_tensors(**given)
-
-
-def test_masks_are_not_lost() -> None:
-    given = rows_of(60, seed=0)
-    for part in ("x_train", "y_test"):
-        hidden = np.ma.masked_greater(given[part], 1)
-        with pytest.raises(PyroccamError):
-            Dataset.from_tensors(**{**given, part: hidden})
-    with pytest.raises(PyroccamError):
-        Dataset.from_tensors(**{**given, "x_train": [*np.ma.masked_greater(given["x_train"], 1)]})
-    assert Dataset.from_tensors(**{**given, "x_train": np.ma.array(given["x_train"])}).N == 27
-    names = np.ma.array(["a", "b"] * 15, mask=[True] + [False] * 29)
-    with pytest.raises(PyroccamError):
-        Dataset.from_tensors(**{**given, "y_train": names, "y_test": ["a"] * 30})
-
-
-def test_a_class_of_test_rows_alone_is_refused_by_number_and_by_name() -> None:
-    given = rows_of(60, seed=0)
-    train, test = np.arange(30) % 2, np.arange(30) % 3
-    for of in (np.asarray, lambda y: np.array(["u", "v", "w"])[y]):
-        with pytest.raises(PyroccamError):
-            Dataset.from_tensors(**{**given, "y_train": of(train), "y_test": of(test)})
-
-
-def test_targets_are_of_one_kind_in_all_splits() -> None:
-    given = rows_of(60, seed=0)
-    given["y_train"] = np.arange(30) % 3
-    with pytest.raises(PyroccamError):
-        Dataset.from_tensors(**given)
-    assert Dataset.from_tensors(**given, task="regression").outputs == 1
 
 
 def test_validation_rows_of_their_own() -> None:
@@ -452,8 +317,146 @@ def test_rows_of_a_prediction_have_the_channels_of_training() -> None:
             d.packed(other)
 
 
-def test_ids_of_a_type_that_numpy_has_not_are_named():
-    x = torch.ones(6, 2, dtype=torch.bfloat16)
-    x[3, 1] = -1.0
-    with pytest.raises(data.DataError, match="holds -1 in row 3"):
-        Dataset.from_tensors(x, torch.arange(6) % 2, x[:2], torch.tensor([0, 1]), ids=True)
+# -- names of classes, grey bytes, ids ------------------------------------------------------------
+
+
+def made(x: Any, y: Any, **options: Any) -> Dataset:
+    """A data set whose test rows are its training rows."""
+    return Dataset.from_tensors(x, y, x, y, val_fraction=0, **options)
+
+
+def saved(path: Path, x: np.ndarray, y: np.ndarray) -> Path:
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    return path
+
+
+def test_names_of_classes_are_numbered_in_their_order(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 3
+    for labels in (NAMES[y], NAMES[y].astype(object), list(NAMES[y])):
+        found = made(x, labels)
+        assert (found.class_names, found.classes) == (("ant", "bee", "cow"), 3)
+        assert found.y_train.tolist() == y.tolist()
+    other = made(x, NAMES[y], class_names=("cow", "bee", "ant"))
+    assert other.y_train.tolist() == (2 - y).tolist()
+    found = data.load(saved(tmp_path / "own.npz", x, NAMES[y]))
+    new = saved(tmp_path / "new.npz", x[:3], NAMES[[2, 2, 1]])
+    assert data.new_rows(new, found).y_test.tolist() == [2, 2, 1]
+    with pytest.raises(PyroccamError):
+        data.new_rows(saved(tmp_path / "dog.npz", x[:2], np.array(["ant", "dog"])), found)
+
+
+def test_bytes_of_grey_images_get_their_channel(tmp_path: Path) -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (30, 6, 6), np.uint8)
+    labels = np.arange(30) % 3
+    found = data.load(saved(tmp_path / "own.npz", grey, labels), val_fraction=0)
+    assert found.input_shape == (1, 6, 6)
+    wanted = (grey - grey.mean()) / grey.std()
+    torch.testing.assert_close(found.x_train, torch.tensor(wanted)[:, None].float())
+    new = data.new_rows(saved(tmp_path / "new.npz", grey[:3], labels[:3]), found)
+    assert torch.equal(new.x_test, found.x_train[:3])
+    assert made(grey.astype(np.float32), labels).input_shape == (6, 6)  # sequences, it seems
+
+
+def test_ids_are_left_alone(tmp_path: Path) -> None:
+    words, labels = np.random.default_rng(0).integers(0, 50, (30, 7)), np.arange(30) % 3
+    found = data.load(saved(tmp_path / "own.npz", words, labels), ids=True)
+    assert found.x_train.dtype == torch.int64
+    assert torch.equal(found.x_test, torch.tensor(words))
+    assert data.load(**found.source).x_train.equal(found.x_train)
+    assert found.to(dtype=torch.float64).x_train.dtype == torch.int64
+    new = data.new_rows(saved(tmp_path / "new.npz", words[:2].astype(float), labels[:2]), found)
+    assert torch.equal(new.x_test, torch.tensor(words[:2]))
+    assert not data.far_off(new)
+
+
+# -- several inputs -------------------------------------------------------------------------------
+
+
+def test_amounts_are_scaled_by_channel_and_the_rest_comes_back_as_it_was() -> None:
+    own, raw_x = of(pictured), pictured(80)[0]
+    assert own.shapes == {"ids": (5,), "picture": (2, 3, 3), "mask": (5,)}
+    assert own.input_shape == (5 + 18 + 5,)
+    given, (x, _) = own.fields.split(own.x_test), pictured(30, seed=1)
+    for name in ("ids", "mask"):
+        assert torch.equal(given[name], x[name])  # the type too
+    train = own.fields.split(own.x_train)
+    places = [int((x_row == raw_x["ids"]).all(1).nonzero()[0]) for x_row in train["ids"]]
+    raw = raw_x["picture"].double().numpy()[places]
+    expected = x["picture"].double().numpy() - raw.mean((0, 2, 3))[:, None, None]
+    expected /= raw.std((0, 2, 3))[:, None, None]
+    np.testing.assert_allclose(given["picture"], expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(own.packed(given), own.x_test)
+    assert "picture (2, 3, 3) float" in repr(own)
+
+
+def test_a_tuple_goes_by_place_and_a_tuple_of_rows_is_an_array() -> None:
+    x, y = pictured(80)
+    pair = (x["ids"], x["picture"][:, 0, 0, 0])
+    own = Dataset.from_tensors(pair, y, pair, y, standardise=False)
+    assert own.shapes == ((5,), ())
+    assert all(map(torch.equal, own.fields.split(own.x_test), pair))
+    rows = tuple(torch.randn(80, 3))
+    assert Dataset.from_tensors(rows, y, rows, y).input_shape == (3,)
+
+
+def arrays(key: str, x: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {f"{key}.{name}": part.numpy() for name, part in x.items()}
+
+
+def test_an_archive_holds_them_by_name_and_new_rows_are_found_by_it(tmp_path: Path) -> None:
+    given = {"train": pictured(80), "test": pictured(30, seed=1)}
+    parts = [arrays(f"x_{split}", x) | {f"y_{split}": y} for split, (x, y) in given.items()]
+    np.savez(tmp_path / "own.npz", **parts[0], **parts[1])
+    own = data.load(tmp_path / "own.npz")
+    expected = of(pictured)
+    assert own.digest == expected.digest
+    assert torch.equal(reloaded(own).x_train, expected.x_train)
+    x, y = pictured(12, seed=5)
+    turned = dict(reversed(x.items()))  # the order in a file says nothing
+    np.savez(tmp_path / "new.npz", y=y, **arrays("x", turned))
+    new = data.new_rows(tmp_path / "new.npz", own)
+    again = Dataset.from_tensors(*pictured(80), x, y)
+    assert torch.equal(new.x_test, again.x_test)
+    assert data.far_off(new) == []
+    np.savez(tmp_path / "less.npz", y=y, **arrays("x", {"ids": x["ids"]}))
+    with pytest.raises(PyroccamError):
+        data.new_rows(tmp_path / "less.npz", own)
+
+
+def test_places_of_an_archive_are_numbers(tmp_path: Path) -> None:
+    x, y = pictured(20)
+    parts = {f"{key}.{k}": x["ids"].numpy() + k for key in ("x_train", "x_test") for k in range(12)}
+    np.savez(tmp_path / "own.npz", y_train=y, y_test=y, **parts)
+    own = data.load(tmp_path / "own.npz")
+    assert [int((p - x["ids"]).max()) for p in own.fields.split(own.x_test)] == [*range(12)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ids": torch.full((80, 5), 2**24 + 1)},
+        {"ids": torch.full((80, 5), -(2**24) - 1)},
+        {"picture": torch.full((80, 2), torch.nan)},
+        {"mask": torch.ones(79, 5)},
+        {"a b": torch.ones(80)},
+        {"mask": torch.ones(80, 0)},
+    ],
+)
+def test_inputs_that_cannot_be_kept_are_refused(change: dict[str, Any]) -> None:
+    x, y = pictured(80)
+    with pytest.raises(PyroccamError):
+        Dataset.from_tensors({**x, **change}, y, x, y)
+    with pytest.raises(PyroccamError):  # of another kind
+        Dataset.from_tensors(x, y, {**x, "ids": x["ids"].float()}, y)
+
+
+def test_a_record_knows_which_input_is_which() -> None:
+    own, (x, y) = of(pictured), pictured(80)
+    record = json.loads(json.dumps(own.record()))
+    assert own.differences(record) == []
+    other = Dataset.from_tensors({"idx": x["ids"], **x}, y, {"idx": x["ids"], **x}, y)
+    assert any("inputs of a row are idx (5,) int64" in said for said in other.differences(record))
+    with pytest.raises(PyroccamError):
+        other.refuse_another_kind(own)
+    with pytest.raises(PyroccamError):
+        own.to(dtype=torch.float16)  # which cannot hold the ids

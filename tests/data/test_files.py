@@ -1,0 +1,458 @@
+"""A person's own .npz and .csv files, and those of strangers: whatever is broken says so."""
+
+import io
+import os
+import pickle
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyroccam import data
+from pyroccam.data.errors import PyroccamError, TooLarge
+from pyroccam.data.limits import VARIABLE, NoSize, allowing
+from pyroccam.data.roots import read_bytes
+from strange_files import (
+    ARRAYS,
+    X,
+    csv,
+    gz,
+    header,
+    in_little_memory,
+    mnist,
+    npz,
+    refused,
+    reloaded,
+)
+
+
+def arrays(rows: int = 20) -> dict[str, Any]:
+    x, y = np.random.default_rng(0).normal(size=(rows, 3)), np.arange(rows) % 2
+    return {"x_train": x, "y_train": y, "x_test": x[:6], "y_test": np.ones(6, int)}
+
+
+def test_an_archive_and_its_validation_rows(tmp_path: Path) -> None:
+    given = arrays()
+    np.savez(tmp_path / "mine.npz", **given)
+    d = data.load(tmp_path / "mine.npz", seed=2)
+    assert (d.name, d.task, d.classes, d.N) == ("mine", "classification", 2, 18)
+    assert torch.equal(d.x_val, reloaded(d).x_val)
+    x_val = given["x_train"][:5] + 1
+    np.savez(tmp_path / "a.npz", **given, x_val=x_val, y_val=given["y_train"][:5])
+    d = data.load(tmp_path / "a.npz")
+    assert d.counts == {"train": 20, "val": 5, "test": 6}
+    np.testing.assert_allclose(d.x_val * d.x_std + d.x_mean, x_val, rtol=1e-5, atol=1e-5)
+    np.savez(tmp_path / "b.npz", **given, weights_train=np.ones(20))
+    refused(tmp_path / "b.npz")
+
+
+def test_pickled_objects_are_never_run(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "boom",))
+
+    given: dict[str, Any] = {**arrays(), "y_train": np.array([Bomb()] * 20, dtype=object)}
+    np.savez(tmp_path / "a.npz", **given)
+    refused(tmp_path / "a.npz")
+    np.array([Bomb()], dtype=object).dump(tmp_path / "b.npz")
+    refused(tmp_path / "b.npz")
+    assert not (tmp_path / "boom").exists()
+
+
+def rows(count: int, last: Any) -> str:
+    return "\n".join(f"{i},{i * i / 7},{last(i)}" for i in range(count)) + "\n"
+
+
+def test_csv_of_text_labels(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,b,kind\n" + rows(40, lambda i: ["dog", "cat", "cat", "eel"][i % 4]))
+    d = data.load(path, seed=1)
+    assert (d.task, d.class_names, d.input_shape) == ("classification", ("cat", "dog", "eel"), (2,))
+    assert (d.N, len(d.x_val), len(d.x_test)) == (29, 3, 8)
+    assert d.y_test.bincount().tolist() == [4, 2, 2]  # each class keeps its share
+    back = d.x_test * d.x_std + d.x_mean
+    expected = [[1, 0, 0, 2][int(i) % 4] for i in back[:, 0].round()]
+    assert d.y_test.tolist() == expected
+    np.testing.assert_allclose(back[:, 1], back[:, 0].round() ** 2 / 7, rtol=1e-4, atol=1e-4)
+    again = reloaded(d)
+    assert torch.equal(d.x_test, again.x_test)
+    assert not torch.equal(d.x_test, data.load(path, seed=2).x_test)
+
+
+def test_csv_decides_the_task_by_the_target(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,b,y\n" + rows(60, lambda i: 3 + 2 * (i % 3)))
+    d = data.load(path)
+    assert (d.task, d.class_names) == ("classification", ("3", "5", "7"))
+    assert data.load(path, task="regression").task == "regression"
+    assert data.load(path, target="a").task == "regression"  # 60 distinct whole numbers
+    assert data.load(path, target="b").task == "regression"  # fractions
+    truth = csv(tmp_path, "a,b,y\n" + rows(20, lambda i: i % 2 == 0))
+    assert data.load(truth).class_names == ("False", "True")
+    large = csv(tmp_path, "a,b,y\n" + rows(20, lambda i: 10_000_000 + i % 2))
+    assert data.load(large).class_names == ("10000000", "10000001")
+
+
+def test_a_column_may_be_called_y_1(tmp_path: Path) -> None:
+    rows = b"".join(b"%d,%d,%d\n" % (k % 7, k % 5, k % 2) for k in range(40))
+    d = data.load(csv(tmp_path, b'\xef\xbb\xbf"a, b", y.1 ,y\n' + rows))
+    assert (d.columns, d.target) == (("a, b", "y.1"), "y")
+
+
+def test_numbers_of_many_digits_are_numbers(tmp_path: Path) -> None:
+    rows = b"".join(b"%d,%d.5\n" % (10**25 + k * 10**24, k) for k in range(20))
+    d = data.load(csv(tmp_path, b"a,y\n" + rows), standardise=False)
+    assert d.x_train.min() >= 1e25
+    d = data.load(tmp_path / "mine.csv", target="a")
+    assert (d.task, d.N) == ("regression", 14)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a,b,y\n1,red,2\n2,red,3\n",
+        b"a,b,y\n1,2,2\n2,?,3\n",
+        b"a,b,y\n1,2,2\n2,,3\n3,,1\n",
+        b"a,b,y\n1,2,2\n2,3,\n",
+        b"a,b,y\n1,2,2\n2,3\n",
+        b"a,b,y\n1,2,2,9\n2,3,4,5\n",
+        b"a,b,y\n1,2,2\n2,inf,3\n2,1,3\n1,1,3\n1,1,2\n",
+        b"a,b,y\n",
+        b"",
+        b"1,2,3\n4,5,6\n",
+        b"y\n1\n2\n",
+        b"a,b,y\n1,2,x\n2,3,x\n",
+        b"a,y , y\n1,2,2\n2,3,3\n",
+        b'a,"y",y\n1,2,2\n2,3,3\n',
+        b"\xef\xbb\xbfa,b,a\n1,2,2\n2,3,3\n",
+        b",a,y\n0,1,2\n1,2,3\n",
+        b"a,y\n1,2\n\0,3\n",
+        "a,y\n1,2\n".encode("utf-16"),
+        b"a,y\n\xff\xfe,1\n2,2\n",
+        b'a,y\n"1,2\n',
+        b"a" * 200_000 + b",y\n1,2\n",
+        b"x,y\n" + b"9" * 400 + b",1\n2,2\n",
+        b"a\rb\r",
+        b"a,y\n1j,2\n1,2\n",
+        b"a,y\x1b[31m\n1,x\n2,x\n",
+        b",".join(b"c%d" % k for k in range(100_001)) + b"\n1\n",
+    ],
+    ids=lambda content: repr(content[:20]),
+)
+def test_tables_that_cannot_be_used(tmp_path: Path, content: bytes) -> None:
+    refused(csv(tmp_path, content))
+
+
+def test_options_that_cannot_be(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,b,y\n" + rows(20, lambda i: i / 2))
+    for options in (
+        {"target": "z"}, {"task": "classification"}, {"inputs": "a,z"}, {"inputs": "a,y"},
+        {"test": str(tmp_path / "none.csv")},
+    ):  # fmt: skip
+        refused(path, **options)
+    refused(csv(tmp_path, "a,b,y\n" + rows(20, lambda i: "ab"[i % 2])), task="regression")
+
+
+CITIES = ["Riga", "Oslo", "Rome"]
+
+
+def cities(count: int, seed: int = 0) -> list[str]:
+    r = np.random.default_rng(seed)
+    rows = r.normal(size=(count, 2))
+    places = r.integers(0, 3, count)
+    return [f"{a},{CITIES[k]},{b},{a + b + k}" for (a, b), k in zip(rows, places, strict=True)]
+
+
+def test_texts_become_columns_in_training_in_tests_and_in_new_rows(tmp_path: Path) -> None:
+    head, lines = "a,city,b,y", cities(60)
+    path = csv(tmp_path, "\n".join([head, *lines]))
+    refused(path)
+    d = data.load(path, categorical="auto")
+    assert d.columns == ("a", "b", "city_Oslo", "city_Riga", "city_Rome")
+    assert torch.equal(d.x_train, data.load(path, categorical="city").x_train)
+    raw = d.x_train.double() * d.scaling.x_std + d.scaling.x_mean
+    np.testing.assert_allclose(raw[:, 2:].sum(1), 1.0, atol=1e-6)
+    assert d.record()["categories"] == {"city": ["Oslo", "Riga", "Rome"]}
+    assert reloaded(d).digest == d.digest
+    (tmp_path / "new.csv").write_text("city,y,b,a\nRome,1.5,0.5,1.0\n")
+    new = data.new_rows(tmp_path / "new.csv", like=d)
+    back = new.x_test.double() * d.scaling.x_std + d.scaling.x_mean
+    np.testing.assert_allclose(back, [[1.0, 0.5, 0.0, 0.0, 1.0]], atol=1e-6)
+    (tmp_path / "new.csv").write_text("a,city,b,y\n1,Rome,1,1\n1,Bonn,1,1\n")
+    with pytest.raises(PyroccamError):
+        data.new_rows(tmp_path / "new.csv", like=d)
+    many = [f"{k},t{k % 51},{k / 7}" for k in range(102)]
+    refused(csv(tmp_path, "\n".join(["a,t,y", *many])), categorical="auto")
+
+
+def test_test_rows_of_a_table_of_their_own(tmp_path: Path) -> None:
+    head = "a,city,b,y"
+    path = csv(tmp_path, "\n".join([head, *cities(40)]))
+    (tmp_path / "test.csv").write_text("\n".join([head, *cities(7, seed=1)]))
+    d = data.load(path, categorical="auto", test=tmp_path / "test.csv")
+    assert d.counts == {"train": 36, "val": 4, "test": 7}
+    expected = [float(line.split(",")[0]) for line in cities(7, seed=1)]
+    found = d.x_test[:, 0].double() * d.scaling.x_std[0] + d.scaling.x_mean[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert reloaded(d).digest == d.digest
+    (tmp_path / "test.csv").write_text("a,city,b,y\n1,Riga,2,3\n1,Bonn,2,3\n")
+    refused(path, categorical="auto", test=str(tmp_path / "test.csv"))
+
+
+def test_inputs_and_columns_to_leave_out(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,b,c,y\n" + "\n".join(f"{k},{k % 7},,{k / 3}" for k in range(30)))
+    assert data.load(path, drop="c").columns == ("a", "b")
+    assert data.load(path, inputs="b, a").columns == ("b", "a")
+    assert data.load(path, target="a", inputs=["y"]).columns == ("y",)
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "ok"),
+    [
+        ("y,city_Oslo,city_Riga", lambda k: f"{k / 3},{k % 2},{1 - k % 2}", False),
+        ("y,city_Oslo,city_Riga", lambda k: f"{k / 3},{int(k % 3 == 0)},{int(k % 3 == 1)}", False),
+        ("y,city_Oslo,home_Riga", lambda k: f"{k / 3},{int(k % 3 == 0)},{int(k % 3 == 1)}", True),
+        ("x,is_old,is_ill", lambda k: f"{k / 3},{k % 2},{int(k % 3 > 0)}", True),
+    ],
+)
+def test_the_last_of_some_dummies_is_no_target(
+    tmp_path: Path, head: str, row: Any, ok: bool
+) -> None:
+    path = csv(tmp_path, "\n".join([head, *map(row, range(30))]))
+    if ok:
+        assert data.load(path).target == head.rpartition(",")[2]
+    else:
+        refused(path)
+        assert data.load(path, target="y").columns == ("city_Oslo", "city_Riga")
+
+
+def test_rows_with_a_code_for_missing_values_are_left_out(tmp_path: Path) -> None:
+    lines = [f"{k},{k * k / 7},{k / 3}" for k in range(40)]
+    plain = data.load(csv(tmp_path, "\n".join(["a,b,y", *lines])))
+    path = csv(tmp_path, "\n".join(["a,b,y", "9999,1,2", *lines, "1,-1,2"]))
+    with pytest.warns(data.DataWarning, match="2 of 42 rows"):
+        d = data.load(path, missing="9999,-1")
+    assert d.digest == plain.digest
+    assert torch.equal(d.x_train, plain.x_train)
+    given = arrays()
+    np.savez(tmp_path / "a.npz", **given)
+    bad = {**given, "x_train": np.r_[given["x_train"], [[9999.0, 1, 1]]].astype(np.float32)}
+    np.savez(tmp_path / "b.npz", **bad | {"y_train": np.r_[given["y_train"], 0]})
+    with pytest.warns(data.DataWarning, match="1 of 21 rows"):
+        left = data.load(tmp_path / "b.npz", missing=9999)
+    np.testing.assert_allclose(left.x_train, data.load(tmp_path / "a.npz").x_train, rtol=1e-5)
+
+
+def test_a_wild_cell_of_a_table_is_named_by_its_row_and_column(tmp_path: Path) -> None:
+    lines = cities(60)
+    lines[17] = "0.5,Riga,9999,1.0"
+    path = csv(tmp_path, "\n".join(["a,city,b,y", *lines]))
+    for seed in range(4):  # in training, validation or test rows
+        with pytest.warns(data.DataWarning, match=r"9999 in row 17, column 1 \('b'\)"):
+            data.load(path, categorical="city", seed=seed)
+
+
+def test_a_long_field_is_asked_for(tmp_path: Path) -> None:
+    path = csv(tmp_path, b"a,y\n" + b"x" * 4_000_000 + b",1\n2,2\n")
+    with allowing("6MB"), in_little_memory():
+        refused(path, kind=TooLarge)
+
+
+def test_a_table_takes_no_more_than_it_asks_for(tmp_path: Path) -> None:
+    # Short rows are filled up: 4 MB ask for gigabytes.
+    lines = b",".join(b"c%d" % k for k in range(50_000)) + b"\n" + b"1\n" * 50_000
+    with in_little_memory():
+        refused(csv(tmp_path, lines), kind=TooLarge)
+    values = np.random.default_rng(0).integers(0, 9, (20_000, 40))
+    path = csv(tmp_path, ",".join(f"c{k}" for k in range(40)) + "\n")
+    with path.open("ab") as file:
+        np.savetxt(file, values, fmt="%d", delimiter=",")
+    asked = 2 * path.stat().st_size + 60 * 20_002 * 40
+    tracemalloc.start()
+    data.load(path)
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert taken < asked
+    with allowing(asked - 10**6):
+        refused(path, kind=TooLarge)
+
+
+# -- archives of strangers ------------------------------------------------------------------------
+
+
+def test_an_archive_that_unzips_to_gigabytes(tmp_path: Path) -> None:
+    """As the header says: 200,000 x 2000 in float64, from 3 MB of zeros."""
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(npz(path), "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name in ARRAYS:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                file.write(header((30_000, 2000)))
+                for _ in range(30_000 * 2000 * 8 // 2**23 if name == "x_train" else 1):
+                    file.write(bytes(2**23))
+    with in_little_memory():
+        refused(path)
+
+
+def with_size_of(content: bytes, size: int) -> bytes:
+    """An archive whose directory says that its first file has this size."""
+    place = content.index(b"PK\x01\x02")
+    return content[: place + 24] + struct.pack("<I", size) + content[place + 28 :]
+
+
+def test_headers_and_directories_that_lie(tmp_path: Path) -> None:
+    """About what they ask for, or what there is."""
+    path = tmp_path / "a.npz"
+    for shape in ((10**9, 100), (2**40, 2**40)):
+        npz(path, x_train=header(shape) + bytes(800))
+        with in_little_memory():
+            refused(path)
+    head = header((10**8, 3))  # the directory is made to fit the header; the limit then speaks
+    npz(path, zipfile.ZIP_STORED, x_train=head + bytes(800))
+    path.write_bytes(with_size_of(path.read_bytes(), len(head) + 10**8 * 24))
+    with in_little_memory():
+        refused(path, kind=TooLarge)
+    with allowing("99GB"):
+        refused(path)
+    head = header((5, 2))
+    npz(path, x_train=head + bytes(50_000_000))
+    with in_little_memory():
+        refused(path)
+    path.write_bytes(with_size_of(path.read_bytes(), len(head) + 80))
+    with in_little_memory():
+        refused(path)
+    npz(path, x_train=b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31) + b" " * 50_000_000)
+    with in_little_memory():
+        refused(path)
+
+
+def save(array: np.ndarray, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+RECORDS = np.zeros(20, dtype=[("a", "f8"), ("b", "i4")])
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"y_train": save(np.array([b"a", b"b"] * 10))},
+        {"y_train": save(np.arange(20).astype("datetime64[D]"))},
+        {"x_train": save(RECORDS)},
+        {"x_train": save(np.array([["1", "2", "3"]] * 20))},
+        {"x_train": save(np.array([None] * 20), allow_pickle=True)},
+        {"x_train": pickle.dumps(print)},
+        {"x_train": b""},
+        {"x_train": b"\x93NUMPY\x09\x09" + bytes(300)},
+        {"x_train": save(X)[:10] + b"(" * 117 + b"\n"},
+        {"x_train": header((-1, 3))},
+        {"x_train": header((2**70, 0))},
+        {"x_train": save(np.float64(3.0))},
+        {"y_train": save(np.array([np.nan, 1.0] * 10))},
+        {"y_test": save(np.arange(20) % 2 * 10**18)},
+    ],
+)
+def test_arrays_that_cannot_be_used(tmp_path: Path, members: dict[str, bytes]) -> None:
+    refused(npz(tmp_path / "a.npz", **members))
+
+
+def test_archives_that_cannot_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        refused(npz(path, kind))
+    content = npz(path, zipfile.ZIP_STORED).read_bytes()
+    # A password, an unknown method and a checksum.
+    for offset, value in ((8, b"\x01\x00"), (10, b"\x63\x00"), (16, b"\0\0\0\0")):
+        place = content.index(b"PK\x01\x02") + offset
+        path.write_bytes(content[:place] + value + content[place + len(value) :])
+        refused(path)
+    for part in (0.0, 0.3, 0.9):
+        path.write_bytes(content[: int(part * len(content))])
+        refused(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    refused(path)
+    np.savez(path, inputs=X, y_train=ARRAYS["y_train"])
+    refused(path)
+    npz(path)
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("y_test.npy", save(np.arange(20)))
+    refused(path)
+
+
+def test_order_of_memory_and_of_bytes_goes_round(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **ARRAYS)
+    odd = {k: np.asfortranarray(v).astype(v.dtype.newbyteorder(">")) for k, v in ARRAYS.items()}
+    np.savez_compressed(tmp_path / "b.npz", **odd)
+    own = data.Dataset.from_tensors(**ARRAYS)
+    assert data.load(tmp_path / "a.npz").digest == own.digest
+    assert data.load(tmp_path / "b.npz").digest == own.digest
+
+
+@pytest.mark.parametrize("claimed", [None, 100])
+def test_a_gzip_that_goes_on_is_stopped(tmp_path: Path, claimed: int | None) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gz(bytes(40_000_000), claimed))
+    with allowing("20MB"), in_little_memory(), pytest.raises(TooLarge):
+        read_bytes(path)
+
+
+@pytest.mark.parametrize("shape", [(2**32 - 1, 2**31, 2**31), (20, 1000, 1000)])
+def test_images_are_asked_for(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    mnist(tmp_path, struct.pack(">4I", 0x803, *shape) + bytes(20_000_000))
+    with allowing("100MB"), in_little_memory(), pytest.raises(PyroccamError):
+        data.load("mnist", data_root=tmp_path)
+
+
+# -- paths ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_paths_that_are_no_files(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"folder{suffix}").mkdir()
+    refused(tmp_path / f"folder{suffix}")
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    refused(tmp_path / f"pipe{suffix}")
+    (tmp_path / f"zero{suffix}").symlink_to("/dev/zero")
+    refused(tmp_path / f"zero{suffix}")
+    loop = tmp_path / f"loop{suffix}"
+    loop.symlink_to(loop)
+    odd = (f"\0{suffix}", f"{'x' * 5000}{suffix}", f"~nobody-has-this-name/a{suffix}", loop)
+    for path in (*odd, tmp_path / f"\udcff{suffix}"):
+        with pytest.raises(data.DataError) as error:
+            data.load(path)
+        str(error.value).encode()  # can be shown
+
+
+def test_what_may_not_be_read_or_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(*args: Any, **options: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("a.csv", "a.npz"):
+        (tmp_path / name).write_bytes(b"a,y\n1,2\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", forbid)
+            refused(tmp_path / name)
+    monkeypatch.setattr(Path, "is_file", forbid)
+    for name in ("mnist", "uci/energy", "cifar10"):
+        with pytest.raises(PyroccamError):
+            data.load(name, data_root=tmp_path, download=False)
+
+
+@pytest.mark.parametrize("root", ["\0", 3, "~nobody-has-this-name/x", "x" * 5000])
+def test_a_data_root_that_cannot_be(root: Any) -> None:
+    for name in ("mnist", "uci/energy"):
+        with pytest.raises(PyroccamError):
+            data.load(name, data_root=root, download=False)
+
+
+def test_a_limit_that_is_none_is_not_the_fault_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "a lot")
+    for path in (csv(tmp_path, b"a,y\n1,2\n"), npz(tmp_path / "a.npz")):
+        with pytest.raises(NoSize):
+            data.load(path)

@@ -1,8 +1,5 @@
 """One rule says what is classified and what is regressed, for arrays, archives and tables."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +12,7 @@ ROWS = 300
 X = np.random.default_rng(0).normal(size=(ROWS, 2))
 LABELS, TARGETS, ASK = "classification", "regression", None
 
-CASES: dict[str, tuple[np.ndarray, Any]] = {
+CASES = {
     "truth values": (np.arange(ROWS) % 2 == 0, LABELS),
     "three classes": (np.arange(ROWS) % 3, LABELS),
     "twenty classes": (np.arange(ROWS) % 20, LABELS),
@@ -32,16 +29,16 @@ CASES: dict[str, tuple[np.ndarray, Any]] = {
 }
 
 
-def as_tensors(y: np.ndarray, folder: Path, **options: Any) -> data.Dataset:
+def as_tensors(y, folder, **options):
     return data.Dataset.from_tensors(X[:250], y[:250], X[250:], y[250:], **options)
 
 
-def as_npz(y: np.ndarray, folder: Path, **options: Any) -> data.Dataset:
+def as_npz(y, folder, **options):
     np.savez(folder / "a.npz", x_train=X[:250], y_train=y[:250], x_test=X[250:], y_test=y[250:])
     return data.load(folder / "a.npz", **options)
 
 
-def as_csv(y: np.ndarray, folder: Path, **options: Any) -> data.Dataset:
+def as_csv(y, folder, **options):
     lines = [f"{a},{b},{v}" for (a, b), v in zip(X, y, strict=True)]
     (folder / "a.csv").write_text("\n".join(["a,b,y", *lines]))
     return data.load(folder / "a.csv", **options)
@@ -49,7 +46,7 @@ def as_csv(y: np.ndarray, folder: Path, **options: Any) -> data.Dataset:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("make", [as_tensors, as_npz, as_csv])
-def test_all_ways_in_agree(case: str, make: Any, tmp_path: Path) -> None:
+def test_all_ways_in_agree(case, make, tmp_path):
     y, expected = CASES[case]
     if expected is None:
         with pytest.raises(PyroccamError):
@@ -62,33 +59,14 @@ def test_all_ways_in_agree(case: str, make: Any, tmp_path: Path) -> None:
         assert make(y, tmp_path, task="regression").task == "regression"
 
 
-def test_named_classes_decide() -> None:
-    y = CASES["labels that became floats"][0]
-    assert data.Dataset.from_tensors(X, y, X, y, class_names=list("abc")).task == LABELS
-    assert data.Dataset.from_tensors(X, y, X, y, classes=5).outputs == 5
-
-
 @pytest.mark.parametrize("values", [[0.0, torch.nan], [0.0, torch.inf], [-(2**63), 2**63 - 1]])
-def test_odd_values_are_decided(values: list[float]) -> None:
+def test_odd_values_are_decided(values):
     y = torch.tensor(values * 30)
     assert decide_task("y", y) == (TARGETS if y.is_floating_point() else LABELS)
 
 
-def test_wide_whole_numbers_keep_their_sign_and_their_value() -> None:
-    y = np.array([2**63 + 2**40, 1] * 10, np.uint64)
-    d = data.Dataset.from_tensors(X[:20], y, X[:20], y, task="regression", standardise=False)
-    assert d.y_test[:2, 0].tolist() == [float(2**63 + 2**40), 1.0]
-
-
-@pytest.mark.parametrize("label", [1e18, 1e30])
-def test_a_float_too_large_for_a_label_is_shown_as_it_is(label: float) -> None:
-    y = np.where(np.arange(ROWS) == 4, label, np.arange(ROWS) % 2)
-    with pytest.raises(PyroccamError):
-        data.Dataset.from_tensors(X, y, X, y, task="classification")
-
-
 @pytest.mark.timeout(10)
-def test_many_classes_and_large_labels_are_drawn_in_no_time() -> None:
+def test_many_classes_and_large_labels_are_drawn_in_no_time():
     labels = torch.arange(200_000) % 60_000
     chosen, rest = pick(len(labels), 120_000, generator(0, "t"), labels)
     assert labels[rest].bincount().min() >= 1  # each class keeps a row
@@ -97,7 +75,7 @@ def test_many_classes_and_large_labels_are_drawn_in_no_time() -> None:
     assert len(chosen) == 2
 
 
-def test_classes_are_drawn_one_after_the_other() -> None:
+def test_classes_are_drawn_one_after_the_other():
     labels = torch.from_numpy(np.random.default_rng(1).integers(0, 7, 500))
     chosen, _ = pick(500, 130, generator(3, "t"), labels)
     order = torch.randperm(500, generator=generator(3, "t"))

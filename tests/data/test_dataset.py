@@ -1,8 +1,6 @@
 """Dataset.from_tensors: what it computes, and what it refuses."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from several import of, pictured
 from strange_files import reloaded
 
 
-def table(rows: int = 60, seed: int = 0) -> dict[str, Any]:
+def table(rows=60, seed=0):
     """A table with two features of very different size and three classes, 1 : 2 : 3."""
     random = np.random.default_rng(seed)
     return {
@@ -25,7 +23,7 @@ def table(rows: int = 60, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def test_shapes_types_and_counts() -> None:
+def test_shapes_types_and_counts():
     d = Dataset.from_tensors(**table())
     assert (d.task, d.classes, d.outputs, d.N, d.input_shape) == ("classification", 3, 3, 54, (2,))
     for s, rows in (("train", 54), ("val", 6), ("test", 12)):
@@ -39,7 +37,7 @@ def test_shapes_types_and_counts() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (3, 4, 5), (2, 3, 4, 5)])
-def test_sequences_images_and_volumes(shape: tuple[int, ...]) -> None:
+def test_sequences_images_and_volumes(shape):
     """Each channel, dimension 1, has statistics of its own."""
     random = np.random.default_rng(0)
     x = random.normal(size=(40, *shape)) * 5.0 + 39.0
@@ -54,7 +52,7 @@ def test_sequences_images_and_volumes(shape: tuple[int, ...]) -> None:
     assert torch.equal(flat.x_train.reshape(-1, *shape), d.x_train)
 
 
-def test_statistics_are_those_of_the_training_rows_that_are_left() -> None:
+def test_statistics_are_those_of_the_training_rows_that_are_left():
     given = table()
     d = Dataset.from_tensors(**given, val_fraction=0.25, seed=3)
     raw = d.x_train.double() * d.x_std.double() + d.x_mean.double()
@@ -71,7 +69,7 @@ def test_statistics_are_those_of_the_training_rows_that_are_left() -> None:
     )
 
 
-def test_training_and_validation_rows_are_disjoint_and_all_there() -> None:
+def test_training_and_validation_rows_are_disjoint_and_all_there():
     given, state = table(), torch.get_rng_state()
     given["x_train"] = np.arange(120.0).reshape(60, 2)
     d = Dataset.from_tensors(**given, standardise=False)
@@ -83,7 +81,7 @@ def test_training_and_validation_rows_are_disjoint_and_all_there() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_validation_keeps_the_share_of_each_class_and_a_rare_one_in_training() -> None:
+def test_validation_keeps_the_share_of_each_class_and_a_rare_one_in_training():
     d = Dataset.from_tensors(**table(rows=120), val_fraction=0.2)
     assert d.y_val.bincount().tolist() == [4, 8, 12]
     assert d.y_train.bincount().tolist() == [16, 32, 48]
@@ -94,7 +92,7 @@ def test_validation_keeps_the_share_of_each_class_and_a_rare_one_in_training() -
         assert len(d.y_val) == 30
 
 
-def test_validation_takes_whole_groups() -> None:
+def test_validation_takes_whole_groups():
     given = table() | {"x_train": np.arange(120.0).reshape(60, 2)}
     names = np.array([f"person {k}" for k in range(6)])
     groups = np.repeat(names, [4, 8, 9, 10, 11, 18])
@@ -113,7 +111,7 @@ def test_validation_takes_whole_groups() -> None:
     assert len(sizes) > 3
 
 
-def test_regression_targets_are_standardised_and_come_back() -> None:
+def test_regression_targets_are_standardised_and_come_back():
     given = table()
     y = np.random.default_rng(1).normal(300.0, 7.0, 60)
     x, x_test = given["x_train"], given["x_test"]
@@ -126,14 +124,14 @@ def test_regression_targets_are_standardised_and_come_back() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.998, 0.1 + 0.2, -1e9])
-def test_constant_features_get_std_1(value: float) -> None:
+def test_constant_features_get_std_1(value):
     x = np.full((3001, 1), value)  # enough rows for the mean to be off by rounding
     d = Dataset.from_tensors(x, np.arange(3001.0), x, np.arange(3001.0))
     assert d.x_std.tolist() == [1.0]
     assert d.x_train.abs().max() < 1e-6
 
 
-def test_all_rows_are_those_of_training_and_validation_in_their_order_and_scale() -> None:
+def test_all_rows_are_those_of_training_and_validation_in_their_order_and_scale():
     x = torch.randn(50, 3)
     d = Dataset.from_tensors(x, x[:, :1], x[:5], x[:5, :1], val_fraction=0.2)
     whole = d.all_rows()
@@ -147,14 +145,14 @@ def test_all_rows_are_those_of_training_and_validation_in_their_order_and_scale(
     torch.testing.assert_close(original.sort(0).values, x[:, :1].sort(0).values)
 
 
-def test_more_rows_than_one_block() -> None:
+def test_more_rows_than_one_block():
     x = np.random.default_rng(0).normal(1e6, 1.0, (5000, 2))  # a one-pass variance would be lost
     d = Dataset.from_tensors(x, x[:, 0], x[:5], x[:5, 0], val_fraction=0)
     np.testing.assert_allclose(d.x_std, x.std(0), rtol=1e-6)
     np.testing.assert_allclose(d.x_train, (x - x.mean(0)) / x.std(0), atol=1e-6)
 
 
-def test_nothing_given_is_changed_or_shared() -> None:
+def test_nothing_given_is_changed_or_shared():
     x, y = torch.randn(20, 2), torch.arange(20) % 2
     before = x.clone()
     for scale in (True, False):
@@ -166,7 +164,7 @@ def test_nothing_given_is_changed_or_shared() -> None:
         assert y.sum() == 10
 
 
-def test_numpy_oddities() -> None:
+def test_numpy_oddities():
     x = np.random.default_rng(0).normal(size=(20, 4)).astype(">f8")[:, ::-2]
     x.flags.writeable = False
     y = (np.arange(20) % 2).astype(np.uint16)
@@ -175,7 +173,7 @@ def test_numpy_oddities() -> None:
     np.testing.assert_allclose(d.x_test * d.x_std + d.x_mean, x, rtol=1e-5, atol=1e-6)
 
 
-def test_to_moves_every_tensor() -> None:
+def test_to_moves_every_tensor():
     d = Dataset.from_tensors(**table())
     moved = d.to("meta")
     assert {t.device.type for t in vars(moved).values() if isinstance(t, torch.Tensor)} == {"meta"}
@@ -183,7 +181,7 @@ def test_to_moves_every_tensor() -> None:
     assert (double.x_train.dtype, double.y_train.dtype) == (torch.float64, torch.int64)
 
 
-def test_classes_may_be_declared() -> None:
+def test_classes_may_be_declared():
     given = table()
     given["y_test"] = np.full(12, 4)
     assert Dataset.from_tensors(**given, classes=6).outputs == 6
@@ -191,16 +189,16 @@ def test_classes_may_be_declared() -> None:
     assert (d.classes, d.class_names) == (5, tuple("abcde"))
 
 
-def spoilt(**change: Any) -> dict[str, Any]:
+def spoilt(**change):
     """The table with arrays as something makes of them."""
     given = table()
     return given | {key: make(given[key]) for key, make in change.items()}
 
 
-def put(value: float, *place: int) -> Any:
+def put(value, *place):
     """A way to spoil one value."""
 
-    def change(array: np.ndarray) -> np.ndarray:
+    def change(array):
         array = array.astype(np.result_type(array, type(value)))
         array[place] = value
         return array
@@ -251,12 +249,12 @@ NAMES = np.array(["ant", "bee", "cow"])
         table() | {"x_val": np.ones((3, 5)), "y_val": [0, 1, 2]},
     ],
 )
-def test_what_cannot_be_used(given: dict[str, Any]) -> None:
+def test_what_cannot_be_used(given):
     with pytest.raises(PyroccamError):
         Dataset.from_tensors(**given)
 
 
-def rows_of(n: int, seed: int) -> dict[str, Any]:
+def rows_of(n, seed):
     x = np.random.default_rng(seed).normal(size=(n, 4))
     return {"x_train": x[: n // 2], "y_train": x[: n // 2, 0], "x_test": x[n // 2 :],
             "y_test": x[n // 2 :, 0]}  # fmt: skip
@@ -266,7 +264,7 @@ def rows_of(n: int, seed: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("part", "cells"), [("x_train", [9999.0, -1e30]), ("x_test", [1e6]), ("y_train", [1e6])]
 )
-def test_cells_far_from_all_others_are_named(rows: int, part: str, cells: list[float]) -> None:
+def test_cells_far_from_all_others_are_named(rows, part, cells):
     given = rows_of(rows, seed=1)
     given[part] = given[part].copy()
     given[part].reshape(len(given[part]), -1)[3 : 3 + len(cells), -1] = cells
@@ -276,7 +274,7 @@ def test_cells_far_from_all_others_are_named(rows: int, part: str, cells: list[f
         assert f"{cell:g} in row {3 + k}" in str(said[0].message)
 
 
-def test_columns_of_few_values_and_heavy_tails_are_healthy() -> None:
+def test_columns_of_few_values_and_heavy_tails_are_healthy():
     r = np.random.default_rng(0)
     n = 600
     x = np.stack([
@@ -295,7 +293,7 @@ def test_columns_of_few_values_and_heavy_tails_are_healthy() -> None:
         Dataset.from_tensors(**given)
 
 
-def test_validation_rows_of_their_own() -> None:
+def test_validation_rows_of_their_own():
     given = rows_of(60, seed=0)
     extra = rows_of(20, seed=1)
     val = {"x_val": extra["x_train"], "y_val": extra["y_train"]}
@@ -308,7 +306,7 @@ def test_validation_rows_of_their_own() -> None:
         Dataset.from_tensors(**given, **{**val, "x_val": val["x_val"][:, :2]})
 
 
-def test_rows_of_a_prediction_have_the_channels_of_training() -> None:
+def test_rows_of_a_prediction_have_the_channels_of_training():
     x = torch.rand(9, 1, 4, 4)
     d = Dataset.from_tensors(x, torch.arange(9) % 2, x, torch.arange(9) % 2)
     assert d.packed(torch.rand(2, 1, 6, 6)).shape == (2, 1, 6, 6)
@@ -320,17 +318,17 @@ def test_rows_of_a_prediction_have_the_channels_of_training() -> None:
 # -- names of classes, grey bytes, ids ------------------------------------------------------------
 
 
-def made(x: Any, y: Any, **options: Any) -> Dataset:
+def made(x, y, **options):
     """A data set whose test rows are its training rows."""
     return Dataset.from_tensors(x, y, x, y, val_fraction=0, **options)
 
 
-def saved(path: Path, x: np.ndarray, y: np.ndarray) -> Path:
+def saved(path, x, y):
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
     return path
 
 
-def test_names_of_classes_are_numbered_in_their_order(tmp_path: Path) -> None:
+def test_names_of_classes_are_numbered_in_their_order(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 3
     for labels in (NAMES[y], NAMES[y].astype(object), list(NAMES[y])):
         found = made(x, labels)
@@ -345,7 +343,7 @@ def test_names_of_classes_are_numbered_in_their_order(tmp_path: Path) -> None:
         data.new_rows(saved(tmp_path / "dog.npz", x[:2], np.array(["ant", "dog"])), found)
 
 
-def test_bytes_of_grey_images_get_their_channel(tmp_path: Path) -> None:
+def test_bytes_of_grey_images_get_their_channel(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, (30, 6, 6), np.uint8)
     labels = np.arange(30) % 3
     found = data.load(saved(tmp_path / "own.npz", grey, labels), val_fraction=0)
@@ -357,7 +355,7 @@ def test_bytes_of_grey_images_get_their_channel(tmp_path: Path) -> None:
     assert made(grey.astype(np.float32), labels).input_shape == (6, 6)  # sequences, it seems
 
 
-def test_ids_are_left_alone(tmp_path: Path) -> None:
+def test_ids_are_left_alone(tmp_path):
     words, labels = np.random.default_rng(0).integers(0, 50, (30, 7)), np.arange(30) % 3
     found = data.load(saved(tmp_path / "own.npz", words, labels), ids=True)
     assert found.x_train.dtype == torch.int64
@@ -372,7 +370,7 @@ def test_ids_are_left_alone(tmp_path: Path) -> None:
 # -- several inputs -------------------------------------------------------------------------------
 
 
-def test_amounts_are_scaled_by_channel_and_the_rest_comes_back_as_it_was() -> None:
+def test_amounts_are_scaled_by_channel_and_the_rest_comes_back_as_it_was():
     own, raw_x = of(pictured), pictured(80)[0]
     assert own.shapes == {"ids": (5,), "picture": (2, 3, 3), "mask": (5,)}
     assert own.input_shape == (5 + 18 + 5,)
@@ -389,7 +387,7 @@ def test_amounts_are_scaled_by_channel_and_the_rest_comes_back_as_it_was() -> No
     assert "picture (2, 3, 3) float" in repr(own)
 
 
-def test_a_tuple_goes_by_place_and_a_tuple_of_rows_is_an_array() -> None:
+def test_a_tuple_goes_by_place_and_a_tuple_of_rows_is_an_array():
     x, y = pictured(80)
     pair = (x["ids"], x["picture"][:, 0, 0, 0])
     own = Dataset.from_tensors(pair, y, pair, y, standardise=False)
@@ -399,11 +397,11 @@ def test_a_tuple_goes_by_place_and_a_tuple_of_rows_is_an_array() -> None:
     assert Dataset.from_tensors(rows, y, rows, y).input_shape == (3,)
 
 
-def arrays(key: str, x: dict[str, Any]) -> dict[str, np.ndarray]:
+def arrays(key, x):
     return {f"{key}.{name}": part.numpy() for name, part in x.items()}
 
 
-def test_an_archive_holds_them_by_name_and_new_rows_are_found_by_it(tmp_path: Path) -> None:
+def test_an_archive_holds_them_by_name_and_new_rows_are_found_by_it(tmp_path):
     given = {"train": pictured(80), "test": pictured(30, seed=1)}
     parts = [arrays(f"x_{split}", x) | {f"y_{split}": y} for split, (x, y) in given.items()]
     np.savez(tmp_path / "own.npz", **parts[0], **parts[1])
@@ -423,7 +421,7 @@ def test_an_archive_holds_them_by_name_and_new_rows_are_found_by_it(tmp_path: Pa
         data.new_rows(tmp_path / "less.npz", own)
 
 
-def test_places_of_an_archive_are_numbers(tmp_path: Path) -> None:
+def test_places_of_an_archive_are_numbers(tmp_path):
     x, y = pictured(20)
     parts = {f"{key}.{k}": x["ids"].numpy() + k for key in ("x_train", "x_test") for k in range(12)}
     np.savez(tmp_path / "own.npz", y_train=y, y_test=y, **parts)
@@ -442,7 +440,7 @@ def test_places_of_an_archive_are_numbers(tmp_path: Path) -> None:
         {"mask": torch.ones(80, 0)},
     ],
 )
-def test_inputs_that_cannot_be_kept_are_refused(change: dict[str, Any]) -> None:
+def test_inputs_that_cannot_be_kept_are_refused(change):
     x, y = pictured(80)
     with pytest.raises(PyroccamError):
         Dataset.from_tensors({**x, **change}, y, x, y)
@@ -450,7 +448,7 @@ def test_inputs_that_cannot_be_kept_are_refused(change: dict[str, Any]) -> None:
         Dataset.from_tensors(x, y, {**x, "ids": x["ids"].float()}, y)
 
 
-def test_a_record_knows_which_input_is_which() -> None:
+def test_a_record_knows_which_input_is_which():
     own, (x, y) = of(pictured), pictured(80)
     record = json.loads(json.dumps(own.record()))
     assert own.differences(record) == []

@@ -7,7 +7,6 @@ import struct
 import tracemalloc
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +29,12 @@ from strange_files import (
 )
 
 
-def arrays(rows: int = 20) -> dict[str, Any]:
+def arrays(rows=20):
     x, y = np.random.default_rng(0).normal(size=(rows, 3)), np.arange(rows) % 2
     return {"x_train": x, "y_train": y, "x_test": x[:6], "y_test": np.ones(6, int)}
 
 
-def test_an_archive_and_its_validation_rows(tmp_path: Path) -> None:
+def test_an_archive_and_its_validation_rows(tmp_path):
     given = arrays()
     np.savez(tmp_path / "mine.npz", **given)
     d = data.load(tmp_path / "mine.npz", seed=2)
@@ -50,12 +49,12 @@ def test_an_archive_and_its_validation_rows(tmp_path: Path) -> None:
     refused(tmp_path / "b.npz")
 
 
-def test_pickled_objects_are_never_run(tmp_path: Path) -> None:
+def test_pickled_objects_are_never_run(tmp_path):
     class Bomb:
-        def __reduce__(self) -> tuple[Any, ...]:
+        def __reduce__(self):
             return (Path.touch, (tmp_path / "boom",))
 
-    given: dict[str, Any] = {**arrays(), "y_train": np.array([Bomb()] * 20, dtype=object)}
+    given = {**arrays(), "y_train": np.array([Bomb()] * 20, dtype=object)}
     np.savez(tmp_path / "a.npz", **given)
     refused(tmp_path / "a.npz")
     np.array([Bomb()], dtype=object).dump(tmp_path / "b.npz")
@@ -63,11 +62,11 @@ def test_pickled_objects_are_never_run(tmp_path: Path) -> None:
     assert not (tmp_path / "boom").exists()
 
 
-def rows(count: int, last: Any) -> str:
+def rows(count, last):
     return "\n".join(f"{i},{i * i / 7},{last(i)}" for i in range(count)) + "\n"
 
 
-def test_csv_of_text_labels(tmp_path: Path) -> None:
+def test_csv_of_text_labels(tmp_path):
     path = csv(tmp_path, "a,b,kind\n" + rows(40, lambda i: ["dog", "cat", "cat", "eel"][i % 4]))
     d = data.load(path, seed=1)
     assert (d.task, d.class_names, d.input_shape) == ("classification", ("cat", "dog", "eel"), (2,))
@@ -82,7 +81,7 @@ def test_csv_of_text_labels(tmp_path: Path) -> None:
     assert not torch.equal(d.x_test, data.load(path, seed=2).x_test)
 
 
-def test_csv_decides_the_task_by_the_target(tmp_path: Path) -> None:
+def test_csv_decides_the_task_by_the_target(tmp_path):
     path = csv(tmp_path, "a,b,y\n" + rows(60, lambda i: 3 + 2 * (i % 3)))
     d = data.load(path)
     assert (d.task, d.class_names) == ("classification", ("3", "5", "7"))
@@ -95,13 +94,13 @@ def test_csv_decides_the_task_by_the_target(tmp_path: Path) -> None:
     assert data.load(large).class_names == ("10000000", "10000001")
 
 
-def test_a_column_may_be_called_y_1(tmp_path: Path) -> None:
+def test_a_column_may_be_called_y_1(tmp_path):
     rows = b"".join(b"%d,%d,%d\n" % (k % 7, k % 5, k % 2) for k in range(40))
     d = data.load(csv(tmp_path, b'\xef\xbb\xbf"a, b", y.1 ,y\n' + rows))
     assert (d.columns, d.target) == (("a, b", "y.1"), "y")
 
 
-def test_numbers_of_many_digits_are_numbers(tmp_path: Path) -> None:
+def test_numbers_of_many_digits_are_numbers(tmp_path):
     rows = b"".join(b"%d,%d.5\n" % (10**25 + k * 10**24, k) for k in range(20))
     d = data.load(csv(tmp_path, b"a,y\n" + rows), standardise=False)
     assert d.x_train.min() >= 1e25
@@ -141,11 +140,11 @@ def test_numbers_of_many_digits_are_numbers(tmp_path: Path) -> None:
     ],
     ids=lambda content: repr(content[:20]),
 )
-def test_tables_that_cannot_be_used(tmp_path: Path, content: bytes) -> None:
+def test_tables_that_cannot_be_used(tmp_path, content):
     refused(csv(tmp_path, content))
 
 
-def test_options_that_cannot_be(tmp_path: Path) -> None:
+def test_options_that_cannot_be(tmp_path):
     path = csv(tmp_path, "a,b,y\n" + rows(20, lambda i: i / 2))
     for options in (
         {"target": "z"}, {"task": "classification"}, {"inputs": "a,z"}, {"inputs": "a,y"},
@@ -158,14 +157,14 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
 CITIES = ["Riga", "Oslo", "Rome"]
 
 
-def cities(count: int, seed: int = 0) -> list[str]:
+def cities(count, seed=0):
     r = np.random.default_rng(seed)
     rows = r.normal(size=(count, 2))
     places = r.integers(0, 3, count)
     return [f"{a},{CITIES[k]},{b},{a + b + k}" for (a, b), k in zip(rows, places, strict=True)]
 
 
-def test_texts_become_columns_in_training_in_tests_and_in_new_rows(tmp_path: Path) -> None:
+def test_texts_become_columns_in_training_in_tests_and_in_new_rows(tmp_path):
     head, lines = "a,city,b,y", cities(60)
     path = csv(tmp_path, "\n".join([head, *lines]))
     refused(path)
@@ -187,7 +186,7 @@ def test_texts_become_columns_in_training_in_tests_and_in_new_rows(tmp_path: Pat
     refused(csv(tmp_path, "\n".join(["a,t,y", *many])), categorical="auto")
 
 
-def test_test_rows_of_a_table_of_their_own(tmp_path: Path) -> None:
+def test_test_rows_of_a_table_of_their_own(tmp_path):
     head = "a,city,b,y"
     path = csv(tmp_path, "\n".join([head, *cities(40)]))
     (tmp_path / "test.csv").write_text("\n".join([head, *cities(7, seed=1)]))
@@ -201,7 +200,7 @@ def test_test_rows_of_a_table_of_their_own(tmp_path: Path) -> None:
     refused(path, categorical="auto", test=str(tmp_path / "test.csv"))
 
 
-def test_inputs_and_columns_to_leave_out(tmp_path: Path) -> None:
+def test_inputs_and_columns_to_leave_out(tmp_path):
     path = csv(tmp_path, "a,b,c,y\n" + "\n".join(f"{k},{k % 7},,{k / 3}" for k in range(30)))
     assert data.load(path, drop="c").columns == ("a", "b")
     assert data.load(path, inputs="b, a").columns == ("b", "a")
@@ -217,9 +216,7 @@ def test_inputs_and_columns_to_leave_out(tmp_path: Path) -> None:
         ("x,is_old,is_ill", lambda k: f"{k / 3},{k % 2},{int(k % 3 > 0)}", True),
     ],
 )
-def test_the_last_of_some_dummies_is_no_target(
-    tmp_path: Path, head: str, row: Any, ok: bool
-) -> None:
+def test_the_last_of_some_dummies_is_no_target(tmp_path, head, row, ok):
     path = csv(tmp_path, "\n".join([head, *map(row, range(30))]))
     if ok:
         assert data.load(path).target == head.rpartition(",")[2]
@@ -228,7 +225,7 @@ def test_the_last_of_some_dummies_is_no_target(
         assert data.load(path, target="y").columns == ("city_Oslo", "city_Riga")
 
 
-def test_rows_with_a_code_for_missing_values_are_left_out(tmp_path: Path) -> None:
+def test_rows_with_a_code_for_missing_values_are_left_out(tmp_path):
     lines = [f"{k},{k * k / 7},{k / 3}" for k in range(40)]
     plain = data.load(csv(tmp_path, "\n".join(["a,b,y", *lines])))
     path = csv(tmp_path, "\n".join(["a,b,y", "9999,1,2", *lines, "1,-1,2"]))
@@ -245,7 +242,7 @@ def test_rows_with_a_code_for_missing_values_are_left_out(tmp_path: Path) -> Non
     np.testing.assert_allclose(left.x_train, data.load(tmp_path / "a.npz").x_train, rtol=1e-5)
 
 
-def test_a_wild_cell_of_a_table_is_named_by_its_row_and_column(tmp_path: Path) -> None:
+def test_a_wild_cell_of_a_table_is_named_by_its_row_and_column(tmp_path):
     lines = cities(60)
     lines[17] = "0.5,Riga,9999,1.0"
     path = csv(tmp_path, "\n".join(["a,city,b,y", *lines]))
@@ -254,13 +251,13 @@ def test_a_wild_cell_of_a_table_is_named_by_its_row_and_column(tmp_path: Path) -
             data.load(path, categorical="city", seed=seed)
 
 
-def test_a_long_field_is_asked_for(tmp_path: Path) -> None:
+def test_a_long_field_is_asked_for(tmp_path):
     path = csv(tmp_path, b"a,y\n" + b"x" * 4_000_000 + b",1\n2,2\n")
     with allowing("6MB"), in_little_memory():
         refused(path, kind=TooLarge)
 
 
-def test_a_table_takes_no_more_than_it_asks_for(tmp_path: Path) -> None:
+def test_a_table_takes_no_more_than_it_asks_for(tmp_path):
     # Short rows are filled up: 4 MB ask for gigabytes.
     lines = b",".join(b"c%d" % k for k in range(50_000)) + b"\n" + b"1\n" * 50_000
     with in_little_memory():
@@ -282,7 +279,7 @@ def test_a_table_takes_no_more_than_it_asks_for(tmp_path: Path) -> None:
 # -- archives of strangers ------------------------------------------------------------------------
 
 
-def test_an_archive_that_unzips_to_gigabytes(tmp_path: Path) -> None:
+def test_an_archive_that_unzips_to_gigabytes(tmp_path):
     """As the header says: 200,000 x 2000 in float64, from 3 MB of zeros."""
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(npz(path), "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -295,13 +292,13 @@ def test_an_archive_that_unzips_to_gigabytes(tmp_path: Path) -> None:
         refused(path)
 
 
-def with_size_of(content: bytes, size: int) -> bytes:
+def with_size_of(content, size):
     """An archive whose directory says that its first file has this size."""
     place = content.index(b"PK\x01\x02")
     return content[: place + 24] + struct.pack("<I", size) + content[place + 28 :]
 
 
-def test_headers_and_directories_that_lie(tmp_path: Path) -> None:
+def test_headers_and_directories_that_lie(tmp_path):
     """About what they ask for, or what there is."""
     path = tmp_path / "a.npz"
     for shape in ((10**9, 100), (2**40, 2**40)):
@@ -327,7 +324,7 @@ def test_headers_and_directories_that_lie(tmp_path: Path) -> None:
         refused(path)
 
 
-def save(array: np.ndarray, **options: Any) -> bytes:
+def save(array, **options):
     file = io.BytesIO()
     np.save(file, array, **options)
     return file.getvalue()
@@ -355,11 +352,11 @@ RECORDS = np.zeros(20, dtype=[("a", "f8"), ("b", "i4")])
         {"y_test": save(np.arange(20) % 2 * 10**18)},
     ],
 )
-def test_arrays_that_cannot_be_used(tmp_path: Path, members: dict[str, bytes]) -> None:
+def test_arrays_that_cannot_be_used(tmp_path, members):
     refused(npz(tmp_path / "a.npz", **members))
 
 
-def test_archives_that_cannot_be_used(tmp_path: Path) -> None:
+def test_archives_that_cannot_be_used(tmp_path):
     path = tmp_path / "a.npz"
     for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         refused(npz(path, kind))
@@ -383,7 +380,7 @@ def test_archives_that_cannot_be_used(tmp_path: Path) -> None:
     refused(path)
 
 
-def test_order_of_memory_and_of_bytes_goes_round(tmp_path: Path) -> None:
+def test_order_of_memory_and_of_bytes_goes_round(tmp_path):
     np.savez(tmp_path / "a.npz", **ARRAYS)
     odd = {k: np.asfortranarray(v).astype(v.dtype.newbyteorder(">")) for k, v in ARRAYS.items()}
     np.savez_compressed(tmp_path / "b.npz", **odd)
@@ -393,7 +390,7 @@ def test_order_of_memory_and_of_bytes_goes_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("claimed", [None, 100])
-def test_a_gzip_that_goes_on_is_stopped(tmp_path: Path, claimed: int | None) -> None:
+def test_a_gzip_that_goes_on_is_stopped(tmp_path, claimed):
     path = tmp_path / "bomb.gz"
     path.write_bytes(gz(bytes(40_000_000), claimed))
     with allowing("20MB"), in_little_memory(), pytest.raises(TooLarge):
@@ -401,7 +398,7 @@ def test_a_gzip_that_goes_on_is_stopped(tmp_path: Path, claimed: int | None) -> 
 
 
 @pytest.mark.parametrize("shape", [(2**32 - 1, 2**31, 2**31), (20, 1000, 1000)])
-def test_images_are_asked_for(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_images_are_asked_for(tmp_path, shape):
     mnist(tmp_path, struct.pack(">4I", 0x803, *shape) + bytes(20_000_000))
     with allowing("100MB"), in_little_memory(), pytest.raises(PyroccamError):
         data.load("mnist", data_root=tmp_path)
@@ -411,7 +408,7 @@ def test_images_are_asked_for(tmp_path: Path, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
-def test_paths_that_are_no_files(tmp_path: Path, suffix: str) -> None:
+def test_paths_that_are_no_files(tmp_path, suffix):
     (tmp_path / f"folder{suffix}").mkdir()
     refused(tmp_path / f"folder{suffix}")
     os.mkfifo(tmp_path / f"pipe{suffix}")
@@ -427,8 +424,8 @@ def test_paths_that_are_no_files(tmp_path: Path, suffix: str) -> None:
         str(error.value).encode()  # can be shown
 
 
-def test_what_may_not_be_read_or_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbid(*args: Any, **options: Any) -> None:
+def test_what_may_not_be_read_or_entered(tmp_path, monkeypatch):
+    def forbid(*args, **options):
         raise PermissionError(13, "Permission denied")
 
     for name in ("a.csv", "a.npz"):
@@ -443,15 +440,13 @@ def test_what_may_not_be_read_or_entered(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("root", ["\0", 3, "~nobody-has-this-name/x", "x" * 5000])
-def test_a_data_root_that_cannot_be(root: Any) -> None:
+def test_a_data_root_that_cannot_be(root):
     for name in ("mnist", "uci/energy"):
         with pytest.raises(PyroccamError):
             data.load(name, data_root=root, download=False)
 
 
-def test_a_limit_that_is_none_is_not_the_fault_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_that_is_none_is_not_the_fault_of_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "a lot")
     for path in (csv(tmp_path, b"a,y\n1,2\n"), npz(tmp_path / "a.npz")):
         with pytest.raises(NoSize):

@@ -10,14 +10,9 @@ from pyroccam.data.limits import DEFAULT, VARIABLE, allowed_bytes, allowing, ask
 def test_what_is_allowed_can_be_asked_and_more_is_refused(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     ask(DEFAULT, "it")
-    with pytest.raises(TooLarge):
-        ask(DEFAULT + 1, "x.npz")
-
-
-@pytest.mark.parametrize("count", [math.inf, 10**400, 2**63])
-def test_no_amount_is_too_large_to_be_refused(count):
-    with pytest.raises(TooLarge):
-        ask(count, "it")
+    for count in (DEFAULT + 1, math.inf, 10**400):
+        with pytest.raises(TooLarge):
+            ask(count, "x.npz")
 
 
 @pytest.mark.parametrize(

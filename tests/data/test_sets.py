@@ -1,6 +1,5 @@
 """Sets by name: toys, digits, images and UCI folders; and sources that give the same data again."""
 
-import doctest
 import gzip
 import json
 import math
@@ -8,7 +7,6 @@ import pickle
 import struct
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.error import URLError
 
 import numpy as np
@@ -17,7 +15,6 @@ import scipy.io
 import torch
 import torchvision.datasets
 from pyroccam import data
-from pyroccam.data import registry
 from pyroccam.data.errors import PyroccamError
 from pyroccam.data.sets.toys import wiggle
 from strange_files import in_little_memory, reloaded
@@ -34,7 +31,7 @@ IMAGES["test"] = RANDOM.integers(0, 256, (20, 4, 5), np.uint8)
 LABELS = {s: np.arange(len(x), dtype=np.uint8) % 10 for s, x in IMAGES.items()}
 
 
-def same(a: data.Dataset, b: data.Dataset) -> bool:
+def same(a, b):
     """Whether two data sets agree in every split."""
     return all(
         torch.equal(s, t)
@@ -51,7 +48,7 @@ def same(a: data.Dataset, b: data.Dataset) -> bool:
         ("digits", {"flatten": True, "test_fraction": 0.5}),
     ],
 )
-def test_same_seed_same_data_and_source_goes_round(name: str, options: dict[str, float]) -> None:
+def test_same_seed_same_data_and_source_goes_round(name, options):
     a = data.load(name, seed=5, **options)
     assert same(a, data.load(name, seed=5, **options))
     assert not same(a, data.load(name, seed=6, **options))
@@ -62,7 +59,7 @@ def test_same_seed_same_data_and_source_goes_round(name: str, options: dict[str,
     assert a.source["val_fraction"] == 0.1  # a default, written down
 
 
-def test_what_is_in_a_source() -> None:
+def test_what_is_in_a_source():
     source = data.load("Wiggle", seed=np.int64(2), n=np.int64(40), data_root="/nowhere").source
     assert json.loads(json.dumps(source))["seed"] == 2
     assert source["name"] == "wiggle"
@@ -70,7 +67,7 @@ def test_what_is_in_a_source() -> None:
     assert "download" not in data.load("spirals", download=False).source
 
 
-def test_digits() -> None:
+def test_digits():
     d = data.load("digits", seed=0)
     assert (d.input_shape, d.classes) == ((1, 8, 8), 10)
     assert (d.N, len(d.x_val), len(d.x_test)) == (1294, 144, 359)
@@ -82,7 +79,7 @@ def test_digits() -> None:
     assert (raw.min().round(), raw.max().round()) == (0, 16)
 
 
-def test_available_lists_names_that_load_knows() -> None:
+def test_available_lists_names_that_load_knows():
     rows = data.available()
     names = [name for name, *_ in rows]
     assert {"spirals", "digits", "mnist", "cifar10", "uci/energy"} <= set(names)
@@ -109,22 +106,16 @@ def test_available_lists_names_that_load_knows() -> None:
         ("tensors", {}),
     ],
 )
-def test_names_and_options_that_are_refused(name: str, options: dict[str, Any]) -> None:
+def test_names_and_options_that_are_refused(name, options):
     with in_little_memory(), pytest.raises(PyroccamError):
         data.load(name, **options)
-
-
-def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(registry) == (0, 1)
 
 
 # -- toys -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("arms", "turns", "start"), [(2, 720.0, 0.0), (3, 360.0, 90.0)])
-def test_spiral_without_noise_turned_back_is_t_cos_t_sin_t(
-    arms: int, turns: float, start: float
-) -> None:
+def test_spiral_without_noise_turned_back_is_t_cos_t_sin_t(arms, turns, start):
     x, y = data.spirals(n=600, noise=0.0, turns=turns, start=start, arms=arms)
     point = x.double().numpy()
     t = np.hypot(point[:, 0], point[:, 1])  # the radius is the angle
@@ -134,7 +125,7 @@ def test_spiral_without_noise_turned_back_is_t_cos_t_sin_t(
     np.testing.assert_allclose(np.cos(angle - t), 1, atol=1e-5)
 
 
-def test_spiral_radius_is_the_root_of_a_uniform_number() -> None:
+def test_spiral_radius_is_the_root_of_a_uniform_number():
     x, _ = data.spirals(n=4000, noise=0.0, turns=720.0)
     v = (x.double().norm(dim=1) / math.radians(720)).square().sort().values
     gap = (v - torch.arange(0.5, 4000).double() / 4000).abs().max()
@@ -142,7 +133,7 @@ def test_spiral_radius_is_the_root_of_a_uniform_number() -> None:
     assert gap < 2.23 / math.sqrt(4000)
 
 
-def test_spiral_noise_is_one_sided_uniform_and_turned_with_its_arm() -> None:
+def test_spiral_noise_is_one_sided_uniform_and_turned_with_its_arm():
     # at turns = 0 a point is its noise alone
     x, y = data.spirals(n=4000, noise=0.2, turns=0.0)
     u = torch.where(y[:, None] == 1, -x, x).double() / 0.2
@@ -154,7 +145,7 @@ def test_spiral_noise_is_one_sided_uniform_and_turned_with_its_arm() -> None:
     assert abs((u[:, 0] * u[:, 1]).mean() - 1 / 4) < 4 * math.sqrt(7 / 144 / 4000)
 
 
-def test_wiggle_follows_its_formula() -> None:
+def test_wiggle_follows_its_formula():
     x, y = wiggle(n=3000, noise=0.25, seed=4)
     clean = torch.sin(math.pi * x) + 0.2 * torch.cos(4 * math.pi * x) - 0.3 * x
     noise = (y - clean) / 0.25
@@ -168,12 +159,12 @@ def test_wiggle_follows_its_formula() -> None:
 # -- images ---------------------------------------------------------------------------------------
 
 
-def idx(array: np.ndarray) -> bytes:
+def idx(array):
     header = struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape)
     return header + array.tobytes()
 
 
-def write(folder: Path, packed: bool = True) -> None:
+def write(folder, packed=True):
     folder.mkdir(parents=True)
     for split, stem in (("train", "train"), ("test", "t10k")):
         for what, array in (("images-idx3", IMAGES[split]), ("labels-idx1", LABELS[split])):
@@ -185,20 +176,20 @@ def write(folder: Path, packed: bool = True) -> None:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     write(tmp_path / "MNIST/raw")
     return tmp_path
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **options: Any) -> None:
+def no_network(monkeypatch):
+    def refuse(*args, **options):
         raise URLError("no network in tests")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
 
 
-def state(root: Path) -> dict[str, tuple[int, int]]:
+def state(root):
     return {
         str(p): (p.stat().st_mtime_ns, p.stat().st_size if p.is_file() else 0)
         for p in root.rglob("*")
@@ -207,9 +198,7 @@ def state(root: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(("name", "kind"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
-def test_idx_files_are_read_and_left_alone(
-    tmp_path: Path, name: str, kind: str, packed: bool
-) -> None:
+def test_idx_files_are_read_and_left_alone(tmp_path, name, kind, packed):
     write(tmp_path / kind / "raw", packed)
     before = state(tmp_path)
     d = data.load(name, data_root=tmp_path, val_fraction=0)
@@ -226,8 +215,8 @@ def test_idx_files_are_read_and_left_alone(
     assert torch.equal(flat.x_train, d.x_train.flatten(1))
 
 
-def test_subsets_are_seeded_and_stratified(root: Path) -> None:
-    options: dict[str, Any] = {"data_root": root, "n_train": 20, "n_test": 10, "val_fraction": 0.5}
+def test_subsets_are_seeded_and_stratified(root):
+    options = {"data_root": root, "n_train": 20, "n_test": 10, "val_fraction": 0.5}
     a = data.load("mnist", seed=1, **options)
     assert (a.N, len(a.x_val)) == (10, 10)
     for y in (a.y_train, a.y_val, a.y_test):
@@ -258,16 +247,14 @@ TRAIN = "MNIST/raw/train-images-idx3-ubyte.gz"
     # a gzip holds the second it was made in: as ids the contents differ between test workers
     ids=["cut", "html", "garbled", "labels", "short", "long", "no header", "empty"],
 )
-def test_broken_idx_files(root: Path, content: bytes) -> None:
+def test_broken_idx_files(root, content):
     (root / TRAIN).write_bytes(content)
     with pytest.raises(PyroccamError):
         data.load("mnist", data_root=root)
 
 
 @pytest.mark.parametrize("name", ["kmnist", "svhn", "cifar10", "cifar100"])
-def test_nothing_is_fetched_that_may_not_be_or_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_nothing_is_fetched_that_may_not_be_or_cannot_be(tmp_path, monkeypatch, name):
     with pytest.raises(PyroccamError):
         data.load(name, data_root=tmp_path)
     monkeypatch.setattr("urllib.request.urlopen", lambda *a, **o: pytest.fail("went online"))
@@ -277,11 +264,11 @@ def test_nothing_is_fetched_that_may_not_be_or_cannot_be(
             call(name, data_root=tmp_path, download=False)
 
 
-def test_missing_files_are_downloaded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_are_downloaded(root, monkeypatch):
     content = (root / TRAIN).read_bytes()
     (root / TRAIN).unlink()
 
-    def fetch(where: str, train: bool, download: bool) -> SimpleNamespace:
+    def fetch(where, train, download):
         assert download
         (Path(where) / TRAIN).write_bytes(content)
         return SimpleNamespace()
@@ -290,7 +277,7 @@ def test_missing_files_are_downloaded(root: Path, monkeypatch: pytest.MonkeyPatc
     assert data.load("mnist", data_root=root).N == 54
 
 
-def test_files_in_torchvisions_own_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_in_torchvisions_own_formats(tmp_path, monkeypatch):
     # small files cannot have the right checksums
     for module in (torchvision.datasets.cifar, torchvision.datasets.svhn):
         monkeypatch.setattr(module, "check_integrity", lambda *args: True)
@@ -320,7 +307,7 @@ def test_files_in_torchvisions_own_formats(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def uci(tmp_path: Path) -> Path:
+def uci(tmp_path):
     """A set of 30 rows: features 0 and 2, target 1, column 3 unused; two splits."""
     folder = tmp_path / "uci" / "energy"
     folder.mkdir(parents=True)
@@ -335,7 +322,7 @@ def uci(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_columns_rows_and_split(uci: Path) -> None:
+def test_columns_rows_and_split(uci):
     d = data.load("uci/energy", data_root=uci, split=1, seed=0)
     assert (d.name, d.task, d.N, len(d.x_val)) == ("uci/energy", "regression", 22, 2)
     table = np.loadtxt(uci / "uci/energy/data.txt")
@@ -349,7 +336,7 @@ def test_columns_rows_and_split(uci: Path) -> None:
     assert again.source == d.source
 
 
-def test_ways_to_name_the_folder(uci: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ways_to_name_the_folder(uci, monkeypatch):
     expected = data.load("uci/energy", data_root=uci).x_train
     assert torch.equal(data.load("uci/energy", data_root=str(uci / "uci")).x_train, expected)
     monkeypatch.setenv("PYROCCAM_DATA", str(uci))
@@ -373,7 +360,7 @@ def test_ways_to_name_the_folder(uci: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("index_test_0.txt", None),
     ],
 )
-def test_broken_files(uci: Path, file: str, text: str | None) -> None:
+def test_broken_files(uci, file, text):
     path = uci / "uci/energy" / file
     path.unlink()
     if text is not None:
@@ -385,6 +372,6 @@ def test_broken_files(uci: Path, file: str, text: str | None) -> None:
 @pytest.mark.parametrize(
     ("name", "options"), [("energy", {"split": 2}), ("boston", {}), ("x" * 5000, {})]
 )
-def test_sets_and_splits_that_are_not_there(uci: Path, name: str, options: dict[str, Any]) -> None:
+def test_sets_and_splits_that_are_not_there(uci, name, options):
     with pytest.raises(PyroccamError):
         data.load(f"uci/{name}", data_root=uci, **options)

@@ -32,10 +32,6 @@ def refuse_noise(notebook):
         assert not re.search(r"\b\w*Warning\b", stream.text), stream.text
 
 
-def test_there_are_notebooks():
-    assert NOTEBOOKS
-
-
 @each
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
@@ -67,28 +63,3 @@ def test_a_page_of_its_own(path):
     assert notebook.metadata.kernelspec.name == "python3"
     assert not any("execution" in cell.metadata for cell in notebook.cells)
     assert not re.search(r"/(home|root|tmp|work|Users)/", path.read_text())
-
-
-def test_another_source_is_seen():
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("a = 1")])
-    before = source_of(notebook)
-    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="1\n")]
-    assert source_of(notebook) == before
-    notebook.cells[0].source = "a = 2"
-    assert source_of(notebook) != before
-
-
-@pytest.mark.parametrize(
-    "output",
-    [
-        nbformat.v4.new_output("stream", name="stderr", text="slow\n"),
-        nbformat.v4.new_output("stream", text="UserWarning: odd\n"),
-        nbformat.v4.new_output("error", ename="E", evalue="e", traceback=[]),
-    ],
-    ids=["stderr", "warning", "error"],
-)
-def test_noise_is_seen(output):
-    cell = nbformat.v4.new_code_cell("a")
-    cell.outputs = [output]
-    with pytest.raises(AssertionError):
-        refuse_noise(nbformat.v4.new_notebook(cells=[cell]))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .limits import allowing, ask
     from .marginal import Marginal
     from .numbering import numbered
-    from .own_code import OwnFiles, attribute
+    from .own_code import OwnFiles, attribute, is_code
     from .ranges import (
         AtLeastTwo,
         Between,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         nearest,
     )
     from .raw import keep_raw
-    from .registry import available, is_code, is_own, load, options_of
+    from .registry import available, is_own, load, options_of
     from .roots import read_bytes, reading, resolve_root
     from .rows import far_off, new_rows
     from .sets import spirals

@@ -26,7 +26,8 @@ from .labels import are_names, check_labels, count_classes, number_names
 from .marginal import Marginal
 from .ranges import AtLeastTwo, Seed, ShareOrZero, checked
 from .raw import keep_raw
-from .record import differences, record
+from .record import differences as _differences
+from .record import record as _record
 from .splits import Scaling, along, carve, moments, number_groups, rescale
 from .splits import standardise as scale
 from .tasks import Task, check_amounts, decide_task
@@ -196,13 +197,6 @@ class Dataset:
         """What the training targets are, whatever the inputs."""
         return Marginal.of(self.y_train, self.classes)
 
-    def parted(self, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Targets of training rows as a fit takes them, without their weights, and these (B,)."""
-        if not self.weighted:
-            return targets, None
-        own, weights = targets[:, :-1], targets[:, -1]
-        return own if self.classes is None else own[:, 0].long(), weights
-
     def head(self, rows: int) -> tuple[Tensor, Tensor]:
         """Some training rows, as many if there are, with their `targets`: an example of what a
         network is given."""
@@ -368,24 +362,8 @@ class Dataset:
         stats = {n: getattr(other, n) for n in ("x_mean", "x_std", "y_mean", "y_std", "scaling")}
         return replace(self, **changed, **stats)
 
-    def record(self) -> dict[str, Any]:
-        """The record that a run keeps of its data, JSON-able: see :meth:`differences`."""
-        return record(self)
-
-    def differences(self, record: Any) -> list[str]:
-        """How this data set differs from the :meth:`record` of another, in plain words.
-
-        Arguments:
-            record: What a run remembers, as read back from JSON.
-
-        Returns:
-            A phrase for each difference; none if a network trained on one fits the other, and
-            the rows are the same.
-
-        Raises:
-            DataError: if the record is damaged.
-        """
-        return differences(self, record)
+    record = _record
+    differences = _differences
 
     def seen(self, x: Tensor) -> Tensor:
         """Which rows are training or validation rows as well, bit for bit.

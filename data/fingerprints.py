@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,22 +53,8 @@ def known_rows(rows: Tensor, known: list[Tensor]) -> Tensor:
     return torch.tensor([key in there for key in _keys(rows.to(known[0].dtype))], dtype=torch.bool)
 
 
-def _keys(x: Tensor) -> list[tuple[int, int]]:
-    """A pair of 64-bit sums for each row, each with random odd factors of its bits.
-
-    Two rows that differ have one pair with a chance of 2^-64 or so.
-    """
-    keys: list[tuple[int, int]] = []
-    factors: np.ndarray | None = None
+def _keys(x: Tensor) -> Iterator[bytes]:
+    """A hash of the bytes of each row."""
     for block in x.detach().split(_BLOCK):
-        values = block.cpu().contiguous().flatten(1).numpy()
-        if values.dtype.itemsize not in (4, 8):
-            values = values.astype(np.float32)
-        bits = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
-        if factors is None:
-            random = np.random.default_rng(0)
-            factors = random.integers(0, 2**63, (2, bits.shape[1]), np.uint64) * np.uint64(2)
-            factors = factors + np.uint64(1)
-        first, second = (bits @ factor for factor in factors)
-        keys += zip(first.tolist(), second.tolist(), strict=True)
-    return keys
+        values = block.cpu().flatten(1).contiguous().view(torch.uint8).numpy()
+        yield from (hashlib.blake2b(row, digest_size=16).digest() for row in values)

@@ -15,7 +15,7 @@ __all__ = [
     "OwnFiles",
     "absolute_name",
     "attribute",
-    "is_function_name",
+    "is_code",
     "looked_for_beside",
     "split_name",
 ]
@@ -31,8 +31,9 @@ def split_name(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def is_function_name(name: str) -> bool:
-    """True for a name that :func:`split_name` takes apart."""
+def is_code(name: str) -> bool:
+    """True for the name of a function, which code of somebody's own is: to call it is to run
+    that."""
     return bool(split_name(name)[1])
 
 

@@ -21,7 +21,7 @@ _SPLIT = ("seed", "split", "split_by", "n_train", "n_test", "val", "test")
 
 
 def record(data: Dataset) -> dict[str, Any]:
-    """The record of `data`: plain lists, numbers and texts."""
+    """The record that a run keeps of its data, JSON-able: see :meth:`Dataset.differences`."""
     scaling = {name: value.tolist() for name, value in data.scaling._asdict().items()}
     chosen = {k: v for k, v in data.source.items() if k in _SPLIT or k.endswith("_fraction")}
     return {
@@ -41,7 +41,15 @@ def record(data: Dataset) -> dict[str, Any]:
 
 
 def differences(data: Dataset, remembered: Any) -> list[str]:
-    """How `data` differs from what :func:`record` said of other data, in plain words."""
+    """How this data set differs from the :meth:`Dataset.record` of another, in plain words.
+
+    Returns:
+        A phrase for each difference; none if a network trained on one fits the other, and the rows
+        are the same.
+
+    Raises:
+        DataError: if the record is damaged.
+    """
     _refuse_damage(remembered)
     now, then = record(data), remembered
     found = []

@@ -15,7 +15,7 @@ import numpy as np
 
 from .dataset import Dataset
 from .errors import DataError, listed
-from .own_code import absolute_name, attribute, is_function_name, looked_for_beside, split_name
+from .own_code import absolute_name, attribute, is_code, looked_for_beside, split_name
 from .ranges import Seed, checked
 from .roots import refuse_no_file
 from .sets import UCI_ALIASES, load_digits, load_images, load_spirals, load_uci, load_wiggle
@@ -23,7 +23,7 @@ from .streaming import FORMS, is_streamable, load_stream
 from .tables import load_csv, load_npz
 from .tasks import Task
 
-__all__ = ["Entry", "absolute", "available", "find", "is_code", "is_own", "load", "options_of"]
+__all__ = ["Entry", "absolute", "available", "find", "is_own", "load", "options_of"]
 
 Loader = Callable[..., Dataset]
 
@@ -156,10 +156,7 @@ def load(
 
 def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
     """The name to write down, and the function that loads it."""
-    if isinstance(name, os.PathLike):
-        name = os.fspath(name)
-    if not isinstance(name, str):
-        raise DataError(f"a data set called {name!r}", "a name, or the path of a file")
+    name = os.fspath(name)
     suffix = Path(name).suffix.lower()
     if suffix in _FILES:
         path = _there(name)
@@ -167,7 +164,7 @@ def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
             raise DataError(f"no file {name}")
         refuse_no_file(path)
         return str(path), functools.partial(_FILES[suffix], path)
-    if is_function_name(name):
+    if is_code(name):
         return absolute_name(name), _own(name)
     if name.lower() in _ROWS:
         return name.lower(), _ROWS[name.lower()][1]
@@ -198,17 +195,12 @@ def options_of(name: str | os.PathLike[str]) -> tuple[str, ...]:
 def is_own(name: str) -> bool:
     """True for what is a person's own: a file or a folder that is there, or a function."""
     known = name.lower() in _ROWS or (name.startswith("uci/") and len(Path(name).parts) == 2)
-    return is_function_name(name) or (not known and _there(name) is not None)
-
-
-def is_code(name: str) -> bool:
-    """True for a data set that code of somebody's own makes: to load it is to run that."""
-    return is_function_name(name)
+    return is_code(name) or (not known and _there(name) is not None)
 
 
 def absolute(name: str) -> str:
     """The same name, with a person's own file or folder where it is seen from every folder."""
-    if is_function_name(name):
+    if is_code(name):
         return absolute_name(name)
     path = _there(name) if is_own(name) else None
     return name if path is None else str(path)

@@ -19,9 +19,10 @@ from .formats import encoded, numbers, open_archive, read_table, selected
 from .labels import are_names, check_labels, number_names
 from .limits import ask
 from .numbering import numbered
+from .own_code import is_code
 from .ranges import checked
 from .raw import keeping_raw
-from .registry import find, is_code, load
+from .registry import find, load
 from .splits import standardise
 from .streaming import Columns, reader_of_path
 from .tasks import check_amounts

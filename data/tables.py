@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .checks import Missing, as_tensor, check_finite, named, refuse_rows, rows_without
 from .dataset import Dataset
-from .errors import DataError, listed, shown
+from .errors import DataError, listed
 from .fields import gathered, keys_of
 from .formats import as_numbers, encoded, numbers, open_archive, read_table, selected
 from .numbering import numbered
@@ -156,8 +156,6 @@ def load_csv(
     of_rows = torch.from_numpy(numbers(path, frame[weights]).copy()) if weights else None
     count, rows, of_target = len(frame), frame.index.to_numpy(), frame[target]
     if test is not None:
-        if not isinstance(test, str | os.PathLike):
-            raise DataError(f"test={shown(test)}", "a path")
         there = Path(test) if Path(test).exists() else path.with_name(Path(test).name)  # if moved
         frame = read_table(there, texts)
         Columns(tuple(features), target).among(str(there), frame.columns)

@@ -50,8 +50,8 @@ class Images:
             first = image if place == 0 else _decoded(Path(self.samples[0][0]))
             self._shape = tuple(first.shape)
         if self.size is None and tuple(image.shape) != self._shape:
-            found, expected = (_pixels(one) for one in (tuple(image.shape), self._shape))
-            raise DataError(f"{path} is an image of {found}", f"{expected}, as the first one")
+            found, expected = tuple(image.shape), f"{self._shape}, as the first one"
+            raise DataError(f"{path} is an image of shape {found}", expected)
         return image, label
 
 
@@ -97,7 +97,3 @@ def _decoded(path: Path) -> Tensor:
         ask(7.0 * image.width * image.height, str(path))  # the pixels, in colour, and a copy
         found: Tensor = functional.pil_to_tensor(image.convert("RGB"))
     return found
-
-
-def _pixels(shape: tuple[int, ...] | None) -> str:
-    return "no size" if shape is None else f"{shape[1]} x {shape[2]} pixels"

@@ -148,13 +148,9 @@ def _read_family(kind: str, root: Path, download: bool) -> Images:
     missing = [f"{stem}.gz" for stem in stems if find_idx(folder, stem) is None]
     if missing:
         _fetch(kind, root, f"{', '.join(missing)} in {folder}", download)
-    arrays = []
-    for stem in stems:
-        path = find_idx(folder, stem)
-        if path is None:
-            raise DataError(f"{folder} has no {stem}.gz after the download")
-        arrays.append(read_idx(path, 3 if "idx3" in stem else 1))
-    x_train, y_train, x_test, y_test = arrays
+    files = [find_idx(folder, stem) or folder / f"{stem}.gz" for stem in stems]
+    x_train, y_train, x_test, y_test = (read_idx(path, 3 if "idx3" in path.name else 1)
+                                        for path in files)  # fmt: skip
     return Images((x_train[:, None], y_train), (x_test[:, None], y_test), _FAMILY[kind])
 
 

@@ -89,11 +89,7 @@ def load_spirals(
 
     Arguments:
         seed: Which points, and which of them train.
-        n: How many points, training and testing together.
-        noise: Largest shift of a coordinate.
-        turns: How far an arm winds, in degrees.
-        start: Where it begins, in degrees.
-        arms: How many arms there are, each a class.
+        n, noise, turns, start, arms: See :func:`spirals`; training and testing together.
         train_fraction: Share of the points that are not for testing.
         val_fraction: Share of *those* kept aside for validation.
     """
@@ -143,8 +139,7 @@ def load_wiggle(
 
     Arguments:
         seed: Which points, and which of them train.
-        n: How many points, training and testing together.
-        noise: Standard deviation of the noise.
+        n, noise: See :func:`wiggle`; training and testing together.
         train_fraction: Share of the points that are not for testing.
         val_fraction: Share of *those* kept aside for validation.
     """

@@ -104,8 +104,6 @@ def _find(which: str, root: Path) -> Path:
 
 def _table(path: Path) -> np.ndarray:
     """Reads a table of numbers (rows, columns)."""
-    if not path.exists():
-        raise DataError(f"{path} is missing")
     content = read_bytes(path, _TIMES)
     with reading(path, "a table of numbers"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy warns of an empty file: an error below

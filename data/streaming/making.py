@@ -166,15 +166,13 @@ def stream(
         **{
             what: _Rows.of(what, _packed(what, pair, reader), reader.form, places)
             for what, pair, places in zip(asked, given, aside, strict=True)
+            if pair is not None
         },
     }
-    if task is None:
-        spoken = bool(called) or classes is not None
-        task = (
-            "classification"
-            if spoken
-            else decide_task("y", *(part.y for part in rows_of.values() if part.y is not None))
-        )
+    if task is None and (called or classes is not None):
+        task = "classification"
+    elif task is None:
+        task = decide_task("y", *(part.y for part in rows_of.values()))
     first = _first_rows(rows_of["train"], columns, reader)
     if summary is None:
         known = len(called) if classes is None and called else classes
@@ -186,8 +184,7 @@ def stream(
         raise DataError(other, f"that of the {reader.rows:,} that are streamed here")
     scaling = _scaling(summary, standardise and not ids, task)
     xs, ys = _held(rows_of, task, summary, scaling, ids)
-    of_test = rows_of["test"]
-    if of_test.x is not None and of_test.y is not None:
+    if (of_test := rows_of.get("test")) is not None:
         keep_raw(of_test.x if ids else with_channel(of_test.x), of_test.y)
     x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
     settings = {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
@@ -203,13 +200,13 @@ def stream(
         target=target,
         digest=fingerprint(
             train=summary.digest,
-            **{f"{part}_{what}": values for what in asked
-               for part, values in rows_of[what].tensors.items()},
+            **{f"{part}_{what}": values for what, rows in rows_of.items() if what != "train"
+               for part, values in rows.tensors.items()},
         ),
         scaling=scaling,
         fields=reader.fields,
         weights=_weights(rows_of["train"], summary),
-        val_weights=_weights(rows_of["val"], summary, xs[1]),
+        val_weights=_weights(rows_of.get("val"), summary, xs[1]),
     )  # fmt: skip
     made = Streamed(whole, reader, summary, batch_transform=batch_transform)
     if batch_transform is not None:  # that it gives what it should is seen before the training
@@ -399,7 +396,7 @@ def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:
 
 
 class _Rows(NamedTuple):
-    """Rows in memory, as they are in their source; none of a split that was not given.
+    """Rows in memory, as they are in their source.
 
     Arguments:
         x, y: Inputs and targets.
@@ -407,15 +404,13 @@ class _Rows(NamedTuple):
         places: Where they are there; None of rows that were given.
     """
 
-    x: Tensor | None = None
-    y: Tensor | None = None
-    weights: Tensor | None = None
-    places: Places | None = None
+    x: Tensor
+    y: Tensor
+    weights: Tensor | None
+    places: Places | None
 
     @classmethod
-    def of(cls, what: str, pair: Pair | None, form: Form | None, places: Places | None) -> _Rows:
-        if pair is None:
-            return cls()
+    def of(cls, what: str, pair: Pair, form: Form | None, places: Places | None) -> _Rows:
         x, y = pair
         if form is None:
             return cls(x, y, None, places)
@@ -426,15 +421,13 @@ class _Rows(NamedTuple):
     @property
     def tensors(self) -> dict[str, Tensor]:
         """What there is of them."""
-        found = {"x": self.x, "y": self.y, "weights": self.weights}
-        return {name: value for name, value in found.items() if value is not None}
+        found = {"x": self.x, "y": self.y}
+        return found if self.weights is None else {**found, "weights": self.weights}
 
 
-def _packed(what: str, pair: Pair | None, reader: Reader) -> Pair | None:
+def _packed(what: str, pair: Pair, reader: Reader) -> Pair:
     """Rows that were given, as those of training: with the columns of several inputs, and where
     those have weights with weights, of one."""
-    if pair is None:
-        return None
     x, y = pair
     if not isinstance(x, Tensor):
         if reader.fields is None:
@@ -447,17 +440,16 @@ def _packed(what: str, pair: Pair | None, reader: Reader) -> Pair | None:
 
 def _first_rows(rows: _Rows, columns: Columns, reader: Reader) -> str:
     """A fingerprint of the first training rows, their shapes, types and names."""
-    assert rows.x is not None
     few = {name: values[: _few(rows.x[0])] for name, values in rows.tensors.items()}
     names = [*columns.inputs, columns.target, columns.weights]
     return fingerprint(**few, names="\n".join(names), fields=str(reader.fields))
 
 
-def _weights(rows: _Rows, summary: Summary, like: Tensor | None = None) -> Tensor | None:
+def _weights(rows: _Rows | None, summary: Summary, like: Tensor | None = None) -> Tensor | None:
     """Weights of rows by a mean of one in training; of no rows, none for the rows of `like`."""
     if summary.weight is None:
         return None
-    if rows.weights is None:
+    if rows is None or rows.weights is None:
         return torch.ones(0 if like is None else len(like))
     return (rows.weights * (summary.rows / summary.weight)).float()
 
@@ -480,8 +472,8 @@ def _held(
     """Rows in memory, checked and scaled: none of a split that was not given."""
     xs: list[Tensor] = []
     ys: list[Tensor] = []
-    for split, rows in parts.items():
-        if rows.x is None or rows.y is None:
+    for split in ("train", "val", "test"):
+        if (rows := parts.get(split)) is None:
             xs.append(xs[0][:0])
             ys.append(ys[0][:0])
             continue

@@ -25,11 +25,11 @@ def write_rows(
     inputs: str | Sequence[object] = (),
     target: str = "",
     class_names: str | Sequence[object] = (),
-    shuffled: bool = True,
     workers: int | None = None,
 ) -> Path:
     """Write all rows of a source to `x.npy` and `y.npy`, as they are, for
-    :func:`pyroccam.data.stream`.
+    :func:`pyroccam.data.stream`, in the order of a first epoch, in which rows that lie side by side
+    are parted.
 
     They pass once, and few are in memory at a time. Items that are decoded in Python are then read
     at the speed of the disk.
@@ -37,8 +37,6 @@ def write_rows(
     Arguments:
         source, rows, inputs, target, class_names, workers: As for :func:`pyroccam.data.stream`.
         folder: Where to; made if it is not there.
-        shuffled: Write them in the order of a first epoch, in which rows that lie side by side are
-            parted; or as they lie.
 
     Raises:
         DataError: for rows that cannot be used, or a folder that holds such files already.
@@ -49,10 +47,8 @@ def write_rows(
     reader = reader_of(
         source, rows=rows, inputs=inputs, target=target, class_names=class_names, workers=workers
     )
-    chunks = reader.in_order()
-    if shuffled:
-        bounds = [(i, min(i + _CHUNK, reader.rows)) for i in range(0, reader.rows, _CHUNK)]
-        chunks = reader.batches(0, 0, bounds)
+    bounds = [(i, min(i + _CHUNK, reader.rows)) for i in range(0, reader.rows, _CHUNK)]
+    chunks = reader.batches(0, 0, bounds)
     place.mkdir(parents=True, exist_ok=True)
     parts = {name: place / f"{name}.part" for name in "xy"}
     try:

@@ -31,6 +31,7 @@ __all__ = [
     "Words",
     "key",
     "made_from_another",
+    "refuse_others",
     "remember",
     "sums_out",
 ]
@@ -367,9 +368,7 @@ class NetworkGuide(Guide):
         """Take over the posterior of structure of another guide, of a model with the same, as it
         is: a copy, of whatever family, in which a tied temperature is that of this model's
         prior."""
-        if other.edges != self.edges:
-            odd = sorted({*other.edges} ^ {*self.edges})
-            raise PyroccamError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+        refuse_others(other.edges, self.edges)
         copied: dict[int, Any] = {}  # what edges share is copied once
         for site, prior in model.structure.items():
             theirs = other.edge(site)
@@ -395,6 +394,13 @@ class NetworkGuide(Guide):
         factors = self.part("factors")
         for site in self.sites:
             yield site, factors[key(site)]()
+
+
+def refuse_others(sites: list[str], expected: list[str]) -> None:
+    """Refuse the sites of a guide of another network to begin with."""
+    if sites != expected:
+        odd = sorted({*sites} ^ {*expected})
+        raise PyroccamError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
 
 
 def sums_out(guide: object) -> bool:

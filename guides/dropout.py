@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..data import Finite, Positive, PyroccamError
+from ..data import Between
 from ..models import BayesianNetwork, LocalReparameterization, Scales
 from ..models.layers import BayesianLayer
 from ..models.priors import Latent
@@ -23,17 +23,16 @@ Rate = Literal["weight", "neuron", "layer"]
 
 # Added to a squared mean, so that a weight of exactly zero has a posterior with a density.
 TINY = 1e-16
+LIMIT = 20.0  # of |log α|
 
 
 class DropoutFactor(GaussianFactor):
     """``N(θ, α θ²)``; α for each weight, each output or the whole layer, by a shape that broadcasts
-    against θ, with ``log α`` within ± limit."""
+    against θ, with ``log α`` within ± :data:`LIMIT`."""
 
     log_alpha: Tensor
 
-    def __init__(
-        self, loc: Tensor, log_alpha: float, shape: torch.Size, limit: float, learn: bool = True
-    ) -> None:
+    def __init__(self, loc: Tensor, log_alpha: float, shape: torch.Size, learn: bool) -> None:
         super().__init__()
         self.loc = nn.Parameter(loc.detach().clone())
         start = loc.detach().new_full(shape, log_alpha)
@@ -41,10 +40,9 @@ class DropoutFactor(GaussianFactor):
             self.log_alpha = nn.Parameter(start)
         else:
             self.register_buffer("log_alpha", start)
-        self.limit = limit
 
     def forward(self) -> Any:
-        log_alpha = self.log_alpha.clamp(-self.limit, self.limit)
+        log_alpha = self.log_alpha.clamp(-LIMIT, LIMIT)
         scale = (0.5 * log_alpha).exp() * (self.loc.square() + TINY).sqrt()
         return dist.Normal(self.loc, scale, validate_args=False).to_event(self.loc.dim())
 
@@ -60,13 +58,12 @@ class VariationalDropout(NetworkGuide):
         model: a Bayesian network; weights begin where those of its network are.
         rate: α is learnt for each ``weight``, each output ``neuron`` or ``layer``.
         log_alpha: at the start.
-        limit: of ``|log α|``.
         learn: learn α; or leave it as it is, which is Gaussian dropout, whose rate p of units would
             be ``log_alpha = log(p / (1 - p))``.
         local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
-        PyroccamError: for an unknown rate, or a start beyond the limit.
+        PyroccamError: for an unknown rate, or a start beyond ±20.
 
     References:
         Kingma, Salimans, Welling 2015, arXiv:1506.02557; Molchanov et al. 2017, arXiv:1701.05369;
@@ -83,28 +80,24 @@ class VariationalDropout(NetworkGuide):
         model: BayesianNetwork,
         *,
         rate: Rate = "weight",
-        log_alpha: Finite = -5.0,
-        limit: Positive = 20.0,
+        log_alpha: Annotated[float, Between(-LIMIT, LIMIT)] = -5.0,
         learn: bool = True,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
         structure: StructureFamily | None = None,
     ) -> None:
-        if abs(log_alpha) > limit:
-            raise PyroccamError(f"log_alpha must be within ±limit = ±{limit}, got {log_alpha}.")
         super().__init__(model, local=local, scales=scales, structure=structure)
-        self._rate = (rate, log_alpha, limit, learn)
+        self._rate = (rate, log_alpha, learn)
         self.build(model)
 
     def arguments(self) -> dict[str, Any]:
-        rate, log_alpha, limit, learn = self._rate
-        options = {"rate": rate, "log_alpha": log_alpha, "limit": limit, "learn": learn}
-        return {**options, "local": False}
+        rate, log_alpha, learn = self._rate
+        return {"rate": rate, "log_alpha": log_alpha, "learn": learn, "local": False}
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if name != "weight":
             return suited(self, layer, name, latent)
-        rate, log_alpha, limit, learn = self._rate
+        rate, log_alpha, learn = self._rate
         loc = layer.start["weight"]
         shape = {
             "weight": loc.shape,
@@ -113,4 +106,4 @@ class VariationalDropout(NetworkGuide):
             ),
             "layer": torch.Size(()),
         }[rate]
-        return DropoutFactor(loc, log_alpha, shape, limit, learn)
+        return DropoutFactor(loc, log_alpha, shape, learn)

@@ -17,7 +17,7 @@ from ..models.distributions import BlurredLogistics, RoundedPoint, base
 from ..models.layers import BayesianLayer
 from ..models.layers import power as powered
 from ..models.priors import Latent
-from .base import NetworkGuide, Words
+from .base import NetworkGuide, Words, refuse_others
 from .edges import StructureFamily
 from .factors import Factor
 from .mean_field import relaxed, start
@@ -396,7 +396,7 @@ class Points(NetworkGuide):
         by: a :class:`Mask`, a :class:`Switch`, a :class:`Book` or :class:`WholeSteps`; none leaves
             the points as they are.
         begin: a guide of points, of a model with the same sites: to begin at its values instead,
-            and with its posterior of structure. For :class:`WholeSteps` it has them, too.
+            and with its posterior of structure; not for :class:`WholeSteps`.
         structure: posterior of random structure, see
             :class:`~pyroccam.guides.base.NetworkGuide`; a point only if asked for.
 
@@ -425,14 +425,12 @@ class Points(NetworkGuide):
                     ", ".join(map(repr, model.layers)),
                     nearest(layer, model.layers),
                 )
-        if begin is not None and begin.sites != list(model.sites):
-            odd = sorted({*begin.sites} ^ {*model.sites})
-            raise PyroccamError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
-        whole = isinstance(by, WholeSteps)
-        self._begin = (None if whole else begin,)  # no submodule
+        if begin is not None:
+            refuse_others(begin.sites, list(model.sites))
+            if isinstance(by, WholeSteps):
+                raise PyroccamError("begin= of WholeSteps, which begin with the network", "none")
+        self._begin = (begin,)  # no submodule
         self.build(model)
-        if begin is not None and whole:
-            self._take(begin)
         if begin is not None:
             self.take_edges(model, begin)
         self._begin = (None,)
@@ -454,18 +452,11 @@ class Points(NetworkGuide):
         if begin is not None:
             with torch.no_grad():
                 found = made.transform.inv(begin.posterior(site).v)
-                _refuse_shape(site, found.shape, made.value.shape)
+                if found.shape != made.value.shape:
+                    shape = f"begin= has {site} of shape {tuple(found.shape)}"
+                    raise PyroccamError(shape, f"{tuple(made.value.shape)}")
                 made.value.copy_(found)
         return made
-
-    def _take(self, other: NetworkGuide) -> None:
-        """Take over the state of another guide of whole steps."""
-        if not isinstance(getattr(other, "by", None), WholeSteps):
-            raise PyroccamError(f"begin= is a guides.{type(other).__name__}", "one of WholeSteps")
-        own = self.state_dict()
-        for name, value in other.state_dict().items():
-            _refuse_shape(name, value.shape, own[name].shape)
-        self.load_state_dict(other.state_dict())
 
     def arguments(self) -> dict[str, Any]:
         return {} if self.by is None else {"by": self.by.present(self)}
@@ -485,9 +476,7 @@ class Points(NetworkGuide):
     def varies(self) -> bool:  # type: ignore[override]
         return self.by is None
 
-    @property
-    def free_values(self) -> bool:  # type: ignore[override]
-        return self.by is None
+    free_values = varies
 
     @property
     def sizes(self) -> dict[str, int]:  # type: ignore[override]
@@ -525,8 +514,3 @@ class Delta(Points):
         structure: StructureFamily | None = None,
     ) -> None:
         super().__init__(model, begin=begin, structure=structure)
-
-
-def _refuse_shape(name: str, found: torch.Size, expected: torch.Size) -> None:
-    if found != expected:
-        raise PyroccamError(f"begin= has {name} of shape {tuple(found)}", f"{tuple(expected)}")

@@ -15,7 +15,7 @@ from ..models import BayesianNetwork, LocalReparameterization, Scales, unknown_n
 from ..models.distributions import CentredNormal, CentredUniform, Rademacher
 from ..models.layers import BayesianLayer
 from ..models.priors import Latent
-from .base import NetworkGuide, Traits, Words
+from .base import NetworkGuide, Traits, Words, refuse_others
 from .edges import StructureFamily
 from .factors import Evidence, Factor, GaussianFactor
 from .mean_field import suited
@@ -127,9 +127,8 @@ class ZeroMean(NetworkGuide):
             raise PyroccamError("layers=[] leaves every mean: use guides.MeanField(model).")
         self._noise: Noise = noise
         self._scale, self._begin = scale, (begin,)  # no submodule
-        if begin is not None and begin.sites != list(model.sites):
-            odd = sorted({*begin.sites} ^ {*model.sites})
-            raise PyroccamError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+        if begin is not None:
+            refuse_others(begin.sites, list(model.sites))
         self.build(model)
         if begin is not None:
             self.take_edges(model, begin)

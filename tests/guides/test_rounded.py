@@ -221,21 +221,13 @@ def test_what_does_not_go_together(result):
     other = models.BayesianNetwork(nn.Linear(2, 3), result.data, prior=priors.Normal())
     for ask in (
         lambda: guides.Points(other, by=guides.WholeSteps()),
-        lambda: guides.Points(result.model, by=guides.WholeSteps(), begin=guides.Delta(other)),
+        lambda: guides.Points(result.model, by=guides.WholeSteps(), begin=result.guide),
         lambda: inference.shrink(result, cut=inference.Search(1)),
         lambda: inference.shrink(result, cut=inference.Thresholds(1.0)),
         lambda: inference.shrink(result, code=inference.Digits("deviation")),
     ):
         with pytest.raises(PyroccamError):
             ask()
-
-
-def test_it_begins_at_another(result):
-    exact = guides.Points(result.model, by=guides.WholeSteps(noise=False), begin=result.guide)
-    for site in exact.sites:
-        one, two = exact.posterior(site), result.guide.posterior(site)
-        assert torch.equal(one.sample(), two.sample())
-    assert exact.arguments() == {"by": guides.WholeSteps(noise=False)}
 
 
 def test_a_run_that_is_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pyro
 import pytest
 import torch
 from alternatives import FIRST, SECOND, batch, graph, make, pair
-from pyroccam import guides, inference
+from pyroccam import guides
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides import StructureFamily
 from pyroccam.inference.elbo.estimator import bound
@@ -20,7 +20,7 @@ from pyroccam.models.distributions.relaxed import (
 )
 from pyroccam.models.distributions.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
 from pyroccam.models.distributions.temperature import LearntTemperature
-from random_weights import Rows, limit, table
+from random_weights import Rows, limit
 from stepping import step_of
 
 SITES = [f"{FIRST}.structure", f"{SECOND}.structure"]
@@ -297,21 +297,6 @@ def test_variance_networks_begin_with_the_structure(family, temperature):
     if family == "prior" and temperature == "tied":
         assert family_of(own, SITES[0]).temperature is model.temperature.value
     bound(model, own)(*batch())
-
-
-@pytest.mark.parametrize("family", ["prior", "dirichlet"])
-def test_a_fit_without_means_keeps_its_structure(family):
-    rows = table("regression")
-    model = make(priors.GumbelSoftmax(0.6), rows=rows, prior=priors.Normal()).float()
-    guide = mean_field(family)(model)
-    options = {"epochs": 2, "batch_size": 60, "device": "cpu", "progress": False, "lr": 0.1}
-    fit = inference.fit(model, guide, rows, **options)
-    other, own = inference.shrinking.without_means(fit, layers=["edges.h-y.straight"])
-    for site in SITES:
-        torch.testing.assert_close(own.edge(site).probs(), guide.edge(site).probs())
-    assert other.temperature is not model.temperature
-    if family == "prior":
-        assert family_of(own, SITES[0]).temperature is other.temperature.value
 
 
 def test_points_begin_with_the_structure():

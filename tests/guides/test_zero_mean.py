@@ -9,7 +9,6 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.posterior.layers import layer_moments
-from pyroccam.inference.posterior.posteriors import posterior_of
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import Rows, assert_same_means, outputs, pair, small_net, table
@@ -191,20 +190,3 @@ def test_what_cannot_be():
     for cut in (inference.shrink, inference.narrow):  # there is no mean network
         with pytest.raises(PyroccamError):
             cut(fit)
-
-
-def test_biases_as_numbers():
-    rows = table()
-    model = BayesianNetwork(
-        small_net(), rows, prior=priors.GroupNormalJeffreys(), random_biases=False
-    )
-    assert not [site for site in model.sites if site.endswith("bias")]
-    before = model.layers["0"].bias.detach().clone()
-    fit = inference.fit(model, guides.MeanField(model), rows, epochs=20, lr=0.05, **QUICK)
-    assert float((model.layers["0"].bias - before).detach().abs().max()) > 0.01
-    x = torch.randn(9, 3)
-    mean = fit.outputs(x, "deterministic")[0]
-    smaller, guide = inference.narrow(fit, cut=inference.Thresholds(50.0))
-    net = posterior_of(smaller, guide).mean_network()
-    torch.testing.assert_close(net(x), mean, rtol=1e-4, atol=1e-5)
-    assert not smaller.spec["random_biases"]

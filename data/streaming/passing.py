@@ -45,10 +45,9 @@ class Passing(OfPairs):
             rows = _rows_of(source)
         if not isinstance(source, DataLoader) and iter(source) is source:
             raise DataError(f"{self.name} can be gone through once", "a pass for each epoch")
-        counted = rows
-        if counted is None:
+        if rows is None:
             raise DataError(f"{self.name} is a stream without a length", "rows=N")
-        self.rows = counted
+        self.rows = rows
 
     def places(self, rows: Places) -> Places:
         """Those in a pass are the numbers of its rows."""

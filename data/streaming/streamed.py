@@ -116,7 +116,6 @@ class Streamed(Dataset):
 
     x_train: Any = _not_held("x_train")
     y_train: Any = _not_held("y_train")
-    targets: Any = _not_held("targets")
 
     @property
     def weights(self) -> Tensor | None:
@@ -124,14 +123,6 @@ class Streamed(Dataset):
         if self.weighted:
             raise _streamed_away(self, "weights")
         return None
-
-    def order(self, seed: int, epoch: int) -> Tensor:
-        """Not there: no order of all rows is in memory."""
-        raise _streamed_away(self, "the order")
-
-    def all_rows(self) -> Dataset:
-        """Not there: validation rows are in memory, and training rows are not."""
-        raise _streamed_away(self, "validation rows among training rows")
 
     # -- what is known ----------------------------------------------------------------------------
 

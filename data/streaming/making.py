@@ -326,9 +326,7 @@ def _aside(
 ) -> tuple[list[Places], list[Pair | None]]:
     """Places of rows that are taken out for validation and tests, and rows that were given;
     `numbers` are those in the inputs of a row."""
-    places: list[Places] = []
     given: list[Pair | None] = []
-    taken = 0
     counts = []
     for what, wanted in asked.items():
         given.append(_all_of(what, wanted, opened) if _is_rows(wanted) else None)
@@ -342,14 +340,10 @@ def _aside(
             most = min(MOST_ASIDE, 2**26 // max(1, numbers))
             count = min(most, max(1, round(wanted * source.rows))) if wanted else 0
         counts.append(count)
-        taken += count
-    if taken > source.rows:
+    if (taken := sum(counts)) > source.rows:
         raise DataError(f"val and test take {taken} of {source.rows} rows", "fewer")
     drawn = _draw(source.rows, taken, seed)
-    for count in counts:
-        places.append(np.sort(drawn[:count]))
-        drawn = drawn[count:]
-    return places, given
+    return [np.sort(part) for part in np.split(drawn, np.cumsum(counts)[:-1])], given
 
 
 def _draw(rows: int, count: int, seed: int) -> Places:

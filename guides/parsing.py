@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ __all__ = ["parse", "words"]
 
 def words() -> dict[str, tuple[type[NetworkGuide], Mapping[str, Any]]]:
     """The class of every word, and what is given to it."""
+    door = sys.modules[__package__]
+    for name in door.__all__:  # a class is known when it is imported
+        getattr(door, name)
     return {
         word: (kind, given)
         for kind in kinds(NetworkGuide)

@@ -304,6 +304,7 @@ def test_the_rate_is_kept_within_its_limit():
 def test_a_scale_stays_below_its_limit_and_comes_back():
     """The gradient at the limit is not cut off, or what went beyond would stay there."""
     factor = NormalFactor(torch.zeros(3), 0.1, max_scale=0.2)
+    torch.testing.assert_close(factor().base_dist.scale, torch.full((3,), 0.1))  # as it is below
     optimizer = torch.optim.SGD(factor.parameters(), lr=0.1)
     for sign, expected in ((-1.0, 0.2), (1.0, None)):
         for _ in range(20):

@@ -70,6 +70,7 @@ def test_a_folder_of_arrays_is_loaded_by_its_path_and_again_by_its_source(tmp_pa
             data.load(folder, **wrong)
     named = data.load(folder, class_names="a, b,c")
     assert named.class_names == ("a", "b", "c")
+    assert data.new_rows(folder, like=named).y_test.tolist() == y.tolist()
 
 
 def test_a_table_has_names_by_which_new_rows_are_read(tmp_path):

@@ -130,14 +130,8 @@ def test_the_table_of_workloads(name):
     work = find(name).make(name, find(name).title, CPU)
     names = [c.name for c in work.contenders]
     assert len(set(names)) == len(names)
-    assert work.base in names
-    assert {"pyroccam eager", "pyroccam compiled"} <= set(names)
+    assert {work.base, "pyroccam eager", "pyroccam compiled"} <= set(names)
     assert not [n for n in names if "CUDA" in n]
-
-
-def test_an_unknown_workload_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match="Did you mean 'lenet'"):
-        find("lenett")
 
 
 COMPRESSION = {"lenet": LENET, "conv": ImageProblem(batch=4, N=200)}

@@ -1,8 +1,6 @@
 """Formulas of the experiments, and what their tables count."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from torch import nn
 from torchvision.models import ResNet
 from torchvision.models.resnet import BasicBlock
 
-from experiments.published.evidence import estimators
 from experiments.published.evidence.candidates import LADDERS
 from experiments.published.small_resnet import small_resnet
 from experiments.published.structure import hyperparameters
@@ -45,29 +42,6 @@ def test_members_share_their_targets(name):
         assert float(model.likelihood.scale) == pytest.approx(ladder.noise)
 
 
-def estimate(value: float, error: float = 0.0) -> dict[str, float]:
-    return {"value": value, "error": error, "seconds": 2.0}
-
-
-def test_what_is_counted(tmp_path: Path) -> None:
-    """Of two models the second predicts better; one estimate of a bound is far above."""
-    rows = [
-        ("a", 0.5, estimate(-10.0), estimate(-12.0, 0.1), {"refused": "no"}),
-        ("b", 0.4, estimate(-9.0), estimate(-8.0, 0.1), {"refused": "no"}),
-    ]
-    names = "exact", "bound", "other"
-    runs = [
-        {"seed": 0, "member": m, "held_out": loss, "estimates": dict(zip(names, e, strict=True))}
-        for m, loss, *e in rows
-    ]
-    content = {"says": "a ladder", "estimators": {n: {} for n in names}, "runs": runs}
-    (tmp_path / "one.json").write_text(json.dumps(content))
-    title, _, _, _, exact, bound, _ = estimators.table(tmp_path)
-    assert title == "**one** (a ladder):"
-    assert exact == "| exact | +0.00 | +0.00 |  | 2 | 1 of 1 | 2 |"
-    assert bound == "| bound | -0.50 | -2.00 | 1 | 2 | 1 of 1 | 2 |"
-
-
 def test_when_the_gain_was_there():
     history = [{"Q": q} for q in (-10.0, -5.0, -0.05, 0.0, -1.0)]
     assert hyperparameters.reached(history) == 2  # 99.5 % of the gain
@@ -83,30 +57,6 @@ def test_noise_on_all_parameters():
     pairs = zip(net.parameters(), before, strict=True)
     moved = torch.cat([(p.detach() - b).flatten() for p, b in pairs])
     assert float(moved.std()) == pytest.approx(0.25, rel=0.02)
-
-
-def test_outer_steps_until_random_search_is_passed(tmp_path):
-    """Seed by seed; what failed is counted and left out."""
-    tests = {part: {"accuracy": 0.9, "nll": 1.0} for part in ("test", "noise 0.25", "noise 0.5")}
-    broken = {"seed": 3, "failed": "FloatingPointError: x"}
-    rises = [[-50.0, -45.0, -41.0], [-50.0, -44.0, -43.0], [-60.0, -55.0, -52.0]]
-    how = {"Q": -41.26, "reached": 12, **tests}
-    runs = [{"seed": k, "history": one, **how} for k, one in enumerate(rises)]
-    tries = [
-        {"seed": k, "history": [q], **how, "Q": q} for k, q in enumerate([-45.0, -50.0, -51.0])
-    ]
-    for name, found in (("random", tries), ("greedy", runs)):
-        content = {"runs": [*found, broken]}
-        (tmp_path / f"mnist-elbo-{name}.json").write_text(json.dumps(content))
-    (tmp_path / "mnist-elbo-drmad.json").write_text(json.dumps({"runs": [broken]}))
-    head, _, first, line, _ = hyperparameters.table(tmp_path)
-    assert "mnist, elbo" in head
-    assert first.startswith("| `random` (3, 1 failed) | -48.7 ± 3.2 | 12 ± 0 |  | 90.0 ± 0.0 |")
-    passed = "1.5 ± 0.7 (2 of 3)"  # steps 2 and 1; the third never gets there
-    assert line.startswith(f"| `greedy` (3, 1 failed) | -41.3 ± 0.0 | 12 ± 0 | {passed} | 90.0")
-    (tmp_path / "mnist-elbo-random.json").unlink()
-    *_, line, _ = hyperparameters.table(tmp_path)
-    assert "| 12 ± 0 |  | 90.0" in line
 
 
 def test_permuted_deviations():

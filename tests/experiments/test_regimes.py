@@ -5,12 +5,10 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.inference.figures.structure import simplex_panels
 from pyroccam.models.distributions.temperature import LearntTemperature
 
 from experiments.published.structure import regimes
 from experiments.published.structure.competing import (
-    PRIMITIVES,
     SITE,
     Protocol,
     build,
@@ -79,15 +77,3 @@ def test_a_repelled_pair_is_a_copy(learnt):
     # two steps of Adam from σ = 1, and p(Γ) away from the two
     assert abs(moved["log_scale"]) < 3 * regimes.LR
     assert moved["p"][1] > before["p"][1]
-
-
-def test_triangles():
-    points = torch.eye(3)
-    one = {"row": {"column": points}}
-    figure = simplex_panels(one, PRIMITIVES, shares={"row": {"column": [0.2, 0.5, 0.3]}})
-    (ax,) = figure.axes
-    x, y = ax.lines[0].get_data()
-    assert list(x) == [0.0, 1.0, 0.5]
-    assert y[2] == pytest.approx(math.sqrt(0.75))
-    texts = {text.get_text(): text.get_fontweight() for text in ax.texts}
-    assert texts == {"complex 0.20": "normal", "simple 0.50": "bold", "constant 0.30": "normal"}

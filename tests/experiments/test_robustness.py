@@ -6,7 +6,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork
 from torch import nn
 
-from experiments.published.variance.robustness import Pixels, adversarial, network
+from experiments.published.variance.robustness import Pixels, adversarial
 
 DIGITS = data.load("digits", seed=0)
 
@@ -82,12 +82,3 @@ def test_the_averaged_prediction_is_attacked():
     torch.testing.assert_close(made, expected[0])
     assert float((expected[0] != expected[1]).double().mean()) > 0.02  # no single draw is
     assert float((made != x).double().mean()) > 0.5
-
-
-def test_the_network_has_its_layer_where_the_contenders_differ():
-    for shape in ((1, 28, 28), (1, 8, 8), (3, 32, 32)):
-        net = network(shape, 10, hidden=12, dropout=0.5)
-        assert net(torch.zeros(2, *shape)).shape == (2, 10)
-        names = [name for name, _ in net.named_children()]
-        assert names[-5:] == ["dropout", "penultimate", "norm3", "relu3", "out"]
-        assert "dropout" not in dict(network(shape, 10).named_children())

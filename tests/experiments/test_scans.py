@@ -1,7 +1,6 @@
 """The scans: what is run, and their figure."""
 
 import numpy as np
-import pytest
 from drawn import inside, texts_overlap
 
 from experiments.published.depth import scans
@@ -26,36 +25,6 @@ def test_the_points_are_the_sources():
             assert value == (p.value if mine else usual[scan])
         assert len(p.data.x_test) == 1800
         assert data["noise"] == (0.15 if p.scan in ("rows", "degrees") else 0.2)
-
-
-def panel(**changes):
-    arguments = {
-        "title": "a",
-        "xlabel": "x (units)",
-        "values": [10, 1],
-        "error": [[2.0, 4.0], [5.0]],
-        "depth": [[3, 5], [7]],
-        "reference": {1: 6.0},
-    }
-    return ScanPanel(**{**arguments, **changes})
-
-
-def test_the_figure_shows_mean_and_spread():
-    fig = scan_panels([panel(), panel(title="b", depth=None, log=False)], "theirs")
-    by_title = {ax.get_title(): ax for ax in fig.axes if ax.get_title()}
-    assert list(by_title) == ["a", "b"]
-    mean, _, (bars,) = by_title["a"].containers[0]
-    assert list(mean.get_xdata()) == [1, 10]  # in order
-    assert list(mean.get_ydata()) == [7, 4]
-    assert [np.ptp(s[:, 1]) / 2 for s in bars.get_segments()] == pytest.approx([0, np.sqrt(2)])
-    theirs = [line.get_ydata() for line in by_title["a"].lines if line.get_label() == "theirs"]
-    assert theirs == [(6.0,)]
-    assert by_title["a"].get_xscale() == "log"
-    assert by_title["b"].get_xscale() == "linear"
-    assert by_title["b"].get_xlabel() == "x (units)"
-    (legend,) = [ax.get_legend() for ax in fig.axes if ax.get_legend()]
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["chosen depth, mean ± sd", "test error, mean ± sd", "one seed", "theirs"]
 
 
 def test_the_full_figure_has_no_texts_on_top_of_each_other():

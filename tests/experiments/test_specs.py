@@ -2,15 +2,15 @@
 its least size."""
 
 import shlex
-import subprocess
-import sys
 
+import command_line
 import numpy as np
 import pytest
+from command_line import SMALL, WHOLE
 from pyroccam.cli.runs.config import RunConfig
 from scripts import call, read
 
-from experiments.published import compression, tables
+from experiments.published import coded_draws, compression, tables
 from experiments.published.markdown import plus_minus
 from experiments.published.runner import Choice, File, Spec, seeds
 from experiments.trials.strangers import __main__ as strangers
@@ -80,26 +80,12 @@ def test_numbers_of_runs():
     assert plus_minus(runs, "c") == ""
 
 
-@pytest.mark.nightly
-def test_the_command_by_name():
-    run = subprocess.run(
-        [sys.executable, "-m", "experiments", "nobody"], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 1
-    assert "path_of_lambda, coded_draws" in run.stderr
-
-
 @pytest.mark.parametrize("method", compression.SETTINGS)
 def test_settings_of_the_published_table_are_taken(method):
     sets = compression.SETTINGS[method]
     config, _ = RunConfig.resolve(method, "digits", sets=sets)
     found = {**config.options, **config.settings}
     assert {name: found[name] for name in sets} == sets
-
-
-def test_the_name_of_a_file_has_no_colon():
-    names = ("my.nets:resnet", "lenet-300-100")
-    assert [compression.short(name) for name in names] == ["resnet", "lenet-300-100"]
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +128,23 @@ def test_each_experiment_at_its_least_size(spec, data_root, tmp_path):
     # Those of strangers are in files, and of the phase transition there is a figure alone.
     assert bool(lines) == (spec.folder not in ("strangers", "phase_transition"))
     assert not any("nan" in line for line in lines)
+
+
+@pytest.mark.nightly
+def test_draws_of_runs_by_size(tmp_path, capsys):
+    """A row for each run, from its seed; another rule or shift is a file of its own."""
+    run, out = tmp_path / "run", tmp_path / "coded_draws"
+    command_line.call("fit", "gnj", *SMALL, *WHOLE, "--seed", 3, "--out", run)
+    quick = ("--runs", run, "--epochs", 1, "--steps", 1, "--bits", 8, "--out", out)
+    call(coded_draws.SPEC, *quick, "--sizes", "150,200", "--shift", 1)
+    call(coded_draws.SPEC, *quick, "--sizes", 150, "--tolerance", 0.5, "--code", "ordered-random")
+    names = ("shift-1-150.json", "shift-1-200.json", "ordered-random-150.json")
+    found = {name: read(out / f"perceptron-{name}")["runs"][0] for name in names}
+    assert (out / "draws.png").is_file()
+    assert found["shift-1-200.json"]["seed"] == 3
+    assert 150 < found["shift-1-200.json"]["file_bytes"] <= 200
+    capsys.readouterr()
+    tables.main(tmp_path)
+    row = found["shift-1-200.json"]
+    said = f"1 px (1) | {row['architecture']} | {row['file_bytes']}"
+    assert said in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """Sets, networks, rivals and tables of strangers."""
 
-import math
-
 import pytest
 import torch
 from pyroccam import data as datasets
@@ -14,7 +12,7 @@ from torch.distributions import Normal
 
 from experiments.trials.strangers import depth, networks, ordinary, structured, table
 from experiments.trials.strangers.sets import SETS
-from experiments.trials.strangers.table import relative, signed_rank, verdict
+from experiments.trials.strangers.table import relative, signed_rank
 
 
 @pytest.mark.parametrize("name", ["digits", "digit-rows", "small-words", "waves", "diabetes"])
@@ -28,13 +26,6 @@ def test_each_network_of_a_set_takes_its_rows(name, tmp_path):
         assert net(rows.x_train[:3]).shape == (3, rows.outputs)
     before = path.stat().st_mtime_ns
     assert one.write(path, None).stat().st_mtime_ns == before  # as it is there
-
-
-def test_halves_are_apart_and_about_equal():
-    halves = [one.half for one in SETS.values()]
-    assert set(halves) == {"tuned", "kept"}
-    assert abs(halves.count("tuned") - halves.count("kept")) <= 2
-    assert len(SETS) >= 20
 
 
 def sines():
@@ -101,50 +92,12 @@ def test_half_of_the_channels_of_a_network_are_gone_and_it_still_learns(tmp_path
     assert all(torch.equal(value, before[name]) for name, value in dense.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("name", "network", "parameters"),
-    [
-        ("digit-rows", "conv1d", (16 * 8 * 5 + 16) + (16 * 16 * 3 + 16) + (64 * 10 + 10)),
-        ("small-words", "embedding", 50 * 16 + (32 * 16 + 32) + (2 * 32 + 2)),
-        # Widths of 16, and attention's of three times and once that, with two norms a layer.
-        ("digit-rows", "transformer", 144 + 2 * (17 * 48 + 17 * 16 + 17 * 32 + 33 * 16 + 64) + 170),
-    ],
-)
-def test_what_pruning_by_channels_leaves_runs(name, network, parameters, tmp_path):
-    pytest.importorskip("torch_pruning")
-    rows = rows_of(name, tmp_path)
-    small = structured.without_channels(built(network, rows), rows.x_train[:2], 0.5)
-    assert sum(p.numel() for p in small.parameters()) == parameters
-    assert small(rows.x_test[:5]).shape == (5, rows.outputs)
-
-
 def test_the_signed_rank_test_and_errors_without_unit():
     assert signed_rank([-0.1, -0.2, 0.0, -0.3, -0.4]) == 2 / 16  # of the 16 signs of four ranks
     assert signed_rank([-0.1, 0.2, 0.3, 0.4]) == 4 / 16  # the sums of ranks 0 and 1, at both ends
     assert signed_rank([0.0, 0.0]) == 1.0
     assert relative(1.0, 3.0) == -0.5 == relative(100.0, 300.0)
     assert relative(0.0, 0.0) == 0.0
-
-
-def test_what_the_library_cannot_prune_has_a_reason(tmp_path):
-    pytest.importorskip("torch_pruning")
-    rows = rows_of("digit-rows", tmp_path)
-    with pytest.raises(structured.NotPrunedError):
-        structured.without_channels(built("gru", rows), rows.x_train[:2], 0.5)
-
-
-def test_what_pruning_shows():
-    pruned = [{"val_nll": 0.31, "left": 0.5}, {"val_nll": 0.315, "left": 0.2}]
-    pruned += [{"val_nll": 0.4, "left": 0.1}, {"val_nll": None, "left": 0.05}]
-    cell = {"ordinary": {"val_nll": 0.3}, "pruned": pruned, "not_structured": "as it is"}
-    assert table._smallest(cell, "pruned") == 0.2
-    assert math.isnan(table._smallest(cell, "structured"))
-    assert table._smallest({"ordinary": {"val_nll": 0.0}, "pruned": pruned}, "pruned") == 1.0
-
-
-def test_verdicts_of_differences():
-    assert [verdict(mean, 0.2) for mean in (-1.0, 1.0, 0.1)] == ["win", "loss", "tie"]
-    assert verdict(-1.0, math.inf) == "one seed"
 
 
 def put(out, name, network, seed, nll, *, left=0.1, pruned=0.2, other=1.0):

@@ -13,6 +13,18 @@ SMALL = ["--data", "digits", "--epochs", "6", "--set", "hidden=[12]", "--set", "
 WHOLE = ["--set", "narrow=[]"]
 
 
+def sets(words):
+    """Settings, which blanks part, as arguments."""
+    return [part for one in words.split() for part in ("--set", one)]
+
+
+def without_times(found):
+    """Of numbers of a run those that a clock has no part in."""
+    if isinstance(found, dict):
+        return {k: without_times(v) for k, v in found.items() if "seconds" not in k}
+    return [without_times(v) for v in found] if isinstance(found, list) else found
+
+
 def call(*arguments, code=0, rendered=False):
     """What it says, in one line. Figures are made, but are empty files unless ``rendered``."""
     with nullcontext() if rendered else unrendered(), warnings.catch_warnings():

@@ -3,12 +3,10 @@
 import json
 import shutil
 
-import pytest
-from command_line import call
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroccam.cli.methods.table import METHODS
-from pyroccam.cli.runs.config import RunConfig, parse_settings
+from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.storage.checkpoint import seal
@@ -53,25 +51,6 @@ def test_any_settings(method, chosen):
         }
 
 
-@ANY
-@given(st.lists(st.text(max_size=12) | st.builds("{}={}".format, st.text(), st.text()), max_size=3))
-def test_any_words_behind_set(pairs):
-    try:
-        found = parse_settings(pairs)
-    except Exception as error:
-        refused(error)
-    else:
-        assert len(found) == len(pairs)  # none is passed over
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("properties")
-    call("fit", "ldn", "--data", "spirals", "--set", "steps=10", "--set", "max_depth=1", "--set",
-         "width=4", "--no-compare", "--out", folder / "run")  # fmt: skip
-    return folder / "run"
-
-
 def places(content, path=()):
     """Where something stands in JSON."""
     for key, value in content.items() if isinstance(content, dict) else enumerate(content):
@@ -82,11 +61,11 @@ def places(content, path=()):
 
 @ANY
 @given(st.data())
-def test_any_run_directory(finished, tmp_path, data):
+def test_any_run_directory(runs, tmp_path, data):
     """With checksums that fit, as a stranger would make them."""
     run = tmp_path / "run"
     shutil.rmtree(run, ignore_errors=True)
-    shutil.copytree(finished, run, ignore=shutil.ignore_patterns("figures", "*.pt"))
+    shutil.copytree(runs("ldn-gradient")[0], run, ignore=shutil.ignore_patterns("figures", "*.pt"))
     path = run / data.draw(st.sampled_from(["config.json", "data.json", "fit.json"]))
     content = part = json.loads(path.read_text())
     *way, last = data.draw(st.sampled_from(list(places(content))))

@@ -27,6 +27,7 @@ from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
 SETS = {"max_depth": 1, "width": 4, "data.n": 120, "steps": 12, "batch_size": 54, "compile": False}
 ASKED = Asked("ldn", "spirals", sets=SETS)
 LISTS = {"lr": [0.01, 0.003], "seed": [0, 1]}
+WORDS = [f"--set={name}={json.dumps(value)}" for name, value in SETS.items()]
 SPARE = ["--no-compare", "--no-figures"]
 
 
@@ -64,9 +65,8 @@ def forked(monkeypatch):
 
 def sweep(folder, lists=LISTS, asked=ASKED, workers=1):
     trials = trials_of(asked, lists)
-    return run_sweep(
-        PlainConsole(), folder, trials, options=SPARE, workers=workers, device="cpu"
-    )  # fmt: skip
+    more = {"options": SPARE, "workers": workers, "device": "cpu"}
+    return run_sweep(PlainConsole(), folder, trials, **more)
 
 
 def rows_of(folder):
@@ -120,20 +120,17 @@ def test_lists_of_the_command_line_are_json():
             parse_lists(bad)
 
 
-def test_what_cannot_be_run_is_said_before_anything_is(tmp_path):
+def test_what_cannot_be_run_and_folders_of_something_else_are_refused(tmp_path):
+    """Before anything is run, or written."""
     with pytest.raises(PyroccamError, match=r"lr=0.01,depht=3/seed-0"):
         sweep(tmp_path / "s", {"lr": [0.01], "depht": [3]})
     assert not (tmp_path / "s").exists()
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "results.csv").write_text("my own")
-    with pytest.raises(PyroccamError):
-        sweep(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "lr=0.01").symlink_to(tmp_path)
-    with pytest.raises(PyroccamError):
-        sweep(tmp_path / "other")
+    for folder in (tmp_path, tmp_path / "other"):
+        with pytest.raises(PyroccamError):
+            sweep(folder)
     assert (tmp_path / "results.csv").read_text() == "my own"
 
 
@@ -179,31 +176,21 @@ def test_every_run_is_trained_and_the_settings_are_put_together(swept):
     assert float(rows[3]["accuracy"]) == accuracy
 
 
-def test_the_report_of_a_sweep_has_its_settings_side_by_side(swept, tmp_path):
-    call("report", swept, "--out", tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "2 runs side by side" in page
-    assert "lr=0.003" in page
-
-
-def test_nothing_is_trained_twice_and_more_runs_may_come(swept, forked, monkeypatch):
-    started = []
-    monkeypatch.setattr(Pool, "_start", lambda *a: started.append(a))
+def test_nothing_is_trained_twice_and_more_runs_may_come(swept, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pool, "_start", None)
     assert sweep(swept).left == 0
-    words = [f"--set={k}={json.dumps(v)}" for k, v in SETS.items()]
     lists = ["--sweep", "lr=0.01,0.003", "--sweep", "seed=0,1"]
-    said = call("sweep", "ldn", *words, *lists, "--workers", 1, "--out", swept)
+    said = call("sweep", "ldn", *WORDS, *lists, "--workers", 1, "--out", swept)
     assert "4 runs, 4 of them finished before." in said
     assert "±" in said
-    assert not started
+    call("report", swept, "--out", tmp_path / "page.html")
+    assert "2 runs side by side" in (tmp_path / "page.html").read_text()
 
 
 def test_a_run_is_that_of_the_command_alone(swept, tmp_path):
-    words = [f"--set={k}={json.dumps(v)}" for k, v in SETS.items()]
-    call("fit", "ldn", *words, "--set", "lr=0.003", "--seed", 1, *SPARE, "--threads", 1,
-         "--out", tmp_path / "alone")  # fmt: skip
-    alone, ours = (tmp_path / "alone", swept / "lr=0.003" / "seed-1")
-    assert kills.outcome(alone) == kills.outcome(ours)
+    more = ["--set", "lr=0.003", "--seed", 1, "--threads", 1, "--out", tmp_path / "alone"]
+    call("fit", "ldn", *WORDS, *SPARE, *more)
+    assert kills.outcome(tmp_path / "alone") == kills.outcome(swept / "lr=0.003" / "seed-1")
 
 
 # -- deaths ---------------------------------------------------------------------------------------
@@ -339,3 +326,14 @@ def test_a_run_is_done_once_all_of_it_is_written(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         runs.run(config, rows, out=tmp_path / "run", options=options)
     assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+@pytest.mark.nightly
+def test_four_kills(tmp_path):
+    """By a clock and in the midst of writing; 20 of them are part of .ci/run."""
+    found = subprocess.run(
+        [sys.executable, kills.__file__, "--kills", "4", "--seed", "0"],
+        capture_output=True, text=True, check=False, timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert found.stdout.strip() == "4 kills, 0 wrong", found.stdout + found.stderr[-2000:]

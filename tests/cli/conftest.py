@@ -1,0 +1,90 @@
+"""Finished runs that many tests read, and none changes."""
+
+import shutil
+
+import pytest
+from command_line import SMALL, WHOLE, call, sets
+from PIL import Image
+from pyroccam import guides
+from pyroccam.cli.methods import METHODS
+
+# Their words are known once their files are imported.
+KNOWN = guides.ZeroMean, guides.VariationalDropout
+
+DEPTH = ["--data", "spirals", *sets("max_depth=4 width=8 data.n=400 steps=40")]
+STACK = ["--data", "digits", *sets("width=10 max_depth=3 epochs=10 number_bits=2")]
+PATH = ["--data", "digits", "--epochs", "6", *sets("lr=0.01 batch_size=64 points=3 scale=null")]
+EVERY_SIZE = [*PATH, *sets("hidden=[12] low=0.05 high=5")]
+GRAPH = ["--data", "digits", "--epochs", "2", *sets("width=8 random=2")]
+
+OF = {
+    "ldn": DEPTH,
+    "gnj": [*SMALL, *WHOLE],
+    "occam": STACK,
+    "every-size": EVERY_SIZE,
+    "structure": [*GRAPH, *sets("structure=gumbel-softmax:1:0.3")],
+    "miracle": [*SMALL, *sets("size=300 coding=1 between=0 threshold=valley")],
+    "epr": [
+        "--data", "digits", *sets("hidden=[20] steps=600 kl_weight=0.1 prior=integers:0.3 lr=0.01")
+    ],
+    "deep-compression": [
+        "--data", "digits", "--epochs", "10", *sets("hidden=[12] lr=0.02 retrain=3"),
+        *sets("retrain_lr=0.01 keep=[0.25,0.5] bits=[3,2] share=2"),
+    ],
+    "dns": [*SMALL, *sets("surgery=6 c=0.5")],
+    "sws": [
+        *SMALL, *sets("components=8 spread=0.6 scale=0.25 zero_precision=[5000,2] retrain=2"),
+        *sets("zero=0.7 share=30 share_lr=0.005 tau=0.02 batch_size=64"),
+    ],
+    "dropout": SMALL,
+}  # fmt: skip
+RENDERED = ("ldn", "gnj", "occam", "every-size", "structure")
+
+
+def command_of(name):
+    """What follows ``pyroccam fit`` for the run of a method."""
+    usual = SMALL + sets("threshold=valley")
+    if METHODS[name].over == "stack" and name not in OF:
+        usual = [*DEPTH, "--no-compare"]
+    return [name, *OF.get(name, usual)]
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """The folder of a method's run and what it said, by name. Figures of few are drawn."""
+    place, made = tmp_path_factory.mktemp("runs"), {}
+
+    def run(name):
+        if name not in made:
+            folder = place / name
+            said = call("fit", *command_of(name), "--out", folder, rendered=name in RENDERED)
+            if name not in RENDERED:
+                shutil.rmtree(folder / "figures")  # empty files
+            made[name] = folder, said
+        return made[name]
+
+    run.command = command_of
+    return run
+
+
+@pytest.fixture(scope="session")
+def repeated(tmp_path_factory):
+    """Two seeds of learnt depth on rows of their own, and what they said; figures are squares."""
+    folder = tmp_path_factory.mktemp("repeated") / "deep"
+    more = ["--repeats", 2, "--no-compare", *sets("steps=12 max_depth=2 width=5")]
+    said = call("fit", "ldn", *more, "--out", folder)
+    for path in folder.glob("**/figures/*.png"):
+        Image.new("RGB", (40, 20)).save(path)
+        path.with_suffix(".svg").unlink()
+    return folder, said
+
+
+@pytest.fixture(scope="session")
+def ensemble(tmp_path_factory):
+    """Two seeds of random weights on the same rows, and what they said."""
+    folder = tmp_path_factory.mktemp("ensemble") / "two"
+    more = sets("data.seed=5 hidden=[6] start=0 finish=0 narrow=[]")
+    said = call(
+        "fit", "gnj", "--data", "digits", "--epochs", 3, "--repeats", 2, *more, "--out", folder
+    )
+    return folder, said

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from pyroccam.data import Dataset
 from pyroccam.data.errors import DataError
 from pyroccam.data.formats.idx import read_idx
-from pyroccam.data.limits import ask
 from pyroccam.data.ranges import AtLeastTwo, Count, ShareOrZero, Whole, checked
-from pyroccam.data.roots import reading, resolve_root
+from pyroccam.data.roots import resolve_root
 from pyroccam.data.sets.images import Images, image_set
 from torch import Tensor
 
-__all__ = ["cifar10_part", "read_mosaic"]
+__all__ = ["cifar10_part"]
 
 CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
@@ -25,9 +24,6 @@ CLASSES = (
 )
 
 _SIDE = 32
-
-_TIMES = 3 * 15
-"""Bytes that a data set takes for each pixel, which has three colours: see `idx`; and Pillow's."""
 
 
 @checked
@@ -52,7 +48,7 @@ def cifar10_part(
         DataError: naming the file that is missing or broken.
     """
     folder = resolve_root(data_root) / "CIFAR10"
-    train, test = read_mosaic(folder, "train"), read_mosaic(folder, "test")
+    train, test = _read(folder, "train"), _read(folder, "test")
     return image_set(
         f"cifar10 (part: {len(train[0])}/{len(test[0])})",
         Images(train, test, CLASSES),
@@ -65,49 +61,22 @@ def cifar10_part(
     )
 
 
-def read_mosaic(folder: Path, split: str) -> tuple[Tensor, Tensor]:
-    """Reads all pictures `split_00.webp`, `split_01.webp`, ... and their labels.
-
-    The labels may be those of the whole set: the first ones are used.
-
-    Arguments:
-        folder: Where the pictures and `split-labels-idx1-ubyte.gz` are.
-        split: "train" or "test".
-
-    Returns:
-        Images (B, 3, 32, 32) and labels (B,), both uint8.
-
-    Raises:
-        DataError: naming the file that is missing or broken.
+def _read(folder: Path, split: str) -> tuple[Tensor, Tensor]:
+    """Images ``(B, 3, 32, 32)`` of all pictures `split_00.webp`, `split_01.webp`, ... and labels
+    ``(B,)``, both uint8. The labels may be those of the whole set: the first ones are used.
     """
     paths = sorted(folder.glob(f"{split}_[0-9][0-9].webp"))
-    if not paths:
-        raise DataError(f"{folder} has no {split}_00.webp", "it beside train_00.webp")
-    for number, path in enumerate(paths):
-        if path.name != f"{split}_{number:02d}.webp":  # labels would belong to other images
-            raise DataError(f"{folder} lacks {split}_{number:02d}.webp", "pictures without a gap")
-    images = np.concatenate([_read_picture(path) for path in paths])
-    labels = folder / f"{split}-labels-idx1-ubyte.gz"
-    if not labels.is_file():
-        raise DataError(f"{folder} has no {labels.name}", "the labels of its pictures")
-    y = read_idx(labels, 1)
-    if len(y) < len(images):
-        raise DataError(f"{labels} has {len(y)} labels", f"one for each of {len(images)} images")
+    if [path.stem for path in paths] != [f"{split}_{k:02d}" for k in range(len(paths) or 1)]:
+        raise DataError(f"{folder} has {len(paths)} pictures of {split}", "00, 01, ... in a row")
+    images = np.concatenate([_tiles(path) for path in paths])
+    y = read_idx(folder / f"{split}-labels-idx1-ubyte.gz", 1)
     return torch.from_numpy(images), y[: len(images)]
 
 
-def _read_picture(path: Path) -> np.ndarray:
-    """Cuts one picture into its images (B, 3, 32, 32), row by row."""
-    from PIL import Image
-
-    with reading(path, "a whole picture"), warnings.catch_warnings():
-        # Pillow warns of pictures so large that they may be an attack, and goes on
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(path) as picture:
-            ask(_TIMES * picture.width * picture.height, str(path))
-            pixels = np.asarray(picture.convert("RGB"))
+def _tiles(path: Path) -> np.ndarray:
+    """The images ``(B, 3, 32, 32)`` of a picture, row by row."""
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
     height, width, _ = pixels.shape
-    if height % _SIDE or width % _SIDE:
-        raise DataError(f"{path} is {width} x {height}", f"multiples of {_SIDE} pixels")
     tiles = pixels.reshape(height // _SIDE, _SIDE, width // _SIDE, _SIDE, 3)
     return tiles.transpose(0, 2, 4, 1, 3).reshape(-1, 3, _SIDE, _SIDE)

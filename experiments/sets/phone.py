@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from pyroccam.data.dataset import Dataset
 from pyroccam.data.errors import DataError
 from pyroccam.data.ranges import Share, ShareOrZero, Whole, checked
-from pyroccam.data.roots import resolve_root
+from pyroccam.data.roots import read_bytes, resolve_root
 from pyroccam.data.splits import carve
 
-from .arff import Arff, read_arff
 from .places import find_file
 
 __all__ = ["wisdm_windows"]
 
+_ATTRIBUTE = re.compile(r"@attribute\s+\"?([^\s\"{]+)\"?\s*(\{[^}]*\}|\w+)")
 _FILE = "WISDM_ar_v1.1_transformed.arff"
 _PLACES = (f"{_FILE}.gz", _FILE, f"WISDM_ar_v1.1/{_FILE}")
 """Where it may be; the last one is as the published archive unpacks."""
@@ -63,11 +66,12 @@ def wisdm_windows(
         J. Kwapisz, G. Weiss, S. Moore: Activity Recognition using Cell Phone Accelerometers
         (2010), which asks to be cited by whoever uses the data.
     """
-    table = read_arff(_find(data_root))
-    labels = torch.from_numpy(table.categories("class"))
-    users = table.categories("user")
-    names = [n for n, known in table.attributes.items() if not known and n != "UNIQUE_ID"]
-    x = table.numbers(names)
+    columns, frame = _read(_find(data_root))
+    classes = columns["class"]
+    labels = torch.from_numpy(pd.Categorical(frame["class"], classes).codes.astype(np.int64))
+    users = frame["user"].to_numpy(np.int64)
+    names = [name for name, known in columns.items() if not known and name != "UNIQUE_ID"]
+    x = frame[names].to_numpy(np.float64)
 
     groups = users if split_by == "subject" else None
     test, train = (
@@ -77,7 +81,7 @@ def wisdm_windows(
     groups = None if groups is None else groups[train]
     # the very rows that are left when the data set carves its validation rows out of these
     _, rest = carve(len(train), val_fraction, seed, labels=labels[train], groups=groups)
-    x = _filled(table, x, names, train[rest.numpy()])
+    x = np.where(np.isnan(x), np.nanmean(x[train[rest.numpy()]], 0), x)
     return Dataset.from_tensors(
         x[train],
         labels[train],
@@ -87,7 +91,7 @@ def wisdm_windows(
         seed=seed,
         standardise=standardise,
         name="wisdm-windows",
-        class_names=table.attributes["class"],
+        class_names=classes,
         groups=groups,
     )
 
@@ -101,14 +105,17 @@ def _find(data_root: str | os.PathLike[str] | None) -> Path:
     return path
 
 
-def _filled(table: Arff, x: np.ndarray, names: list[str], rows: np.ndarray) -> np.ndarray:
-    """`x` with the mean over `rows` wherever a value is missing."""
-    missing = np.isnan(x)
-    counts = (~missing[rows]).sum(0)
-    if not counts.all():
-        raise DataError(
-            f"{table.path}: no training row has a value of {names[int(counts.argmin())]}",
-            "one at least",
-        )
-    means = np.where(missing, 0, x)[rows].sum(0) / counts
-    return np.where(missing, means, x)
+def _read(path: Path) -> tuple[dict[str, tuple[str, ...]], pd.DataFrame]:
+    """The categories of each column of an ARFF file, none of a column of numbers, and its rows.
+
+    scipy's reader refuses two habits of the published file: no blank before the braces of a list
+    of categories, and blanks behind a quoted one.
+    """
+    head, _, body = read_bytes(path).decode("latin-1").partition("@data")
+    found = _ATTRIBUTE.findall(head)
+    columns = {
+        name: tuple(one.strip(' "') for one in kind.strip("{} ").split(",")) if "{" in kind else ()
+        for name, kind in found
+    }
+    frame = pd.read_csv(io.StringIO(body), names=[*columns], na_values="?", skipinitialspace=True)
+    return columns, frame

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from pyroccam.data.dataset import Dataset
 from pyroccam.data.errors import DataWarning
-from pyroccam.data.limits import ask
 from pyroccam.data.ranges import AtLeastTwo, Count, Finite, ShareOrZero, Whole, checked
 from pyroccam.data.sets.toys import first_train
 from torch import Tensor
@@ -16,9 +15,6 @@ from torch import Tensor
 __all__ = ["polynomial", "polynomial_features", "regimes"]
 
 _DEGREE = 9
-
-_POINT = 500
-"""Bytes that a point takes while a data set is made: twelve features in float64, four times."""
 
 _WIDTH = 11
 """Inputs of the regimes, of which the first alone matters."""
@@ -62,10 +58,6 @@ def polynomial(
         standardise: Whether to scale features and targets by training statistics, which
             turns the constant feature into zeros. The source does not scale.
 
-    Raises:
-        PyroccamError: if a number makes no sense.
-        TooLarge: if there are too many points.
-
     References:
         O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019),
         experiment on hyperparameters, for the law of x and of the noise.
@@ -106,10 +98,6 @@ def regimes(
         standardise: Whether to scale the other inputs and the targets, too. The source does
             not: its numbers are about `standardise=False`.
 
-    Raises:
-        PyroccamError: if a number makes no sense.
-        TooLarge: if there are too many points.
-
     References:
         O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019).
     """
@@ -125,5 +113,4 @@ def regimes(
 def _normal(n_train: int, n_test: int, width: int, seed: int) -> Tensor:
     """Standard normal numbers (n_train + n_test, width), float64, drawn row by row."""
     random = np.random.default_rng(seed)
-    ask(_POINT * (n_train + n_test), f"n_train={n_train} and n_test={n_test}")
     return torch.from_numpy(random.standard_normal((n_train + n_test, width)))

@@ -166,9 +166,8 @@ def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
     histories = [joined_history(fits) for fits in runs]
     if not all(histories):
         return []
-    return figures.save(
-        figures.training_curve(histories, unit=unit_of(runs[0][-1])), folder / "training", FORMATS
-    )
+    picture = figures.training_curve(histories, unit=unit_of(runs[0][-1]))
+    return figures.save(picture, folder / "training", FORMATS)
 
 
 def unit_of(fit: Fit) -> str:
@@ -209,7 +208,10 @@ def _predictions(result: Fit) -> dict[str, Figure]:
             )
             continue
         x = data.x_test.reshape(-1)
-        grid = _around(torch.cat([data.head(data.N)[0].reshape(-1), x]))
+        seen = torch.cat([data.head(data.N)[0].reshape(-1), x])
+        low, high = float(seen.min()), float(seen.max())
+        margin = 0.1 * (high - low) or 1.0
+        grid = torch.linspace(low - margin, high + margin, 300, device=x.device)
         bands = _bands(result, grid.reshape(-1, *data.input_shape))
         scale, shift = (float(t.reshape(-1)[0]) for t in (data.x_std, data.x_mean))
         found[f"predictive{name}"] = figures.predictive_bands(
@@ -228,13 +230,6 @@ def _bands(result: Fit, x: torch.Tensor) -> Bands:
     return Bands(*(part.cpu() for part in found))
 
 
-def _around(x: torch.Tensor) -> torch.Tensor:
-    """Values from a little below the least of ``x`` to a little above the largest."""
-    low, high = float(x.min()), float(x.max())
-    margin = 0.1 * (high - low) or 1.0
-    return torch.linspace(low - margin, high + margin, 300, device=x.device)
-
-
 def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reliability]:
     x, y = result.data.split("test")
     contenders = {predictor: result.predict(x)}
@@ -246,14 +241,10 @@ def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reli
         contenders["fixed depth"] = ddn.predict(x)
     if result.data.task == "multi-label":  # every label of every row is one of two classes
         y = y.reshape(-1).long()
-        contenders = {name: _of_two(probs) for name, probs in contenders.items()}
+        for name, probs in contenders.items():
+            p = probs.double().reshape(-1).clamp(1e-12, 1 - 1e-12)
+            contenders[name] = torch.stack([torch.log1p(-p), p.log()], -1)
     return {name: reliability(log_probs, y) for name, log_probs in contenders.items()}
-
-
-def _of_two(probs: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities ``(N L, 2)`` of labels with probabilities ``(N, L)``."""
-    p = probs.double().reshape(-1).clamp(1e-12, 1 - 1e-12)
-    return torch.stack([torch.log1p(-p), p.log()], -1)
 
 
 def _functions(result: Fit) -> Figure:

@@ -173,15 +173,11 @@ class _Run:
         self, cut: str | None, nats: float | None, asked: dict[str, Any], out: Path | None
     ) -> None:
         """Write a draw of the posterior of what is left, or of the whole posterior."""
-        from ..methods import (
-            DRAW,
-            cut_of,
-            draw_run,
-        )
+        from ..methods import DRAW, cut_of, draw_run
 
-        rule = None
-        if asked.get("posterior") != "own":  # sent whole, whatever the run's own rule is
-            rule = cut_of(self.result, *self._cut(cut, nats))
+        # Sent whole, whatever the run's own rule is, if it is the run's own posterior.
+        own = asked.get("posterior") == "own"
+        rule = None if own else cut_of(self.result, *self._cut(cut, nats))
         target = out or self.folder / DRAW
         seed = int(self.config.settings["seed"]) % 2**20  # it is sent, and a short one is as good
         drawn, scores = draw_run(self.result, rule, target, seed=seed, **asked)
@@ -198,14 +194,7 @@ class _Run:
     ) -> None:
         """Write rounded weights; the run's own file again where rules and place are its own."""
         from ...inference.storage import seal
-        from ..methods import (
-            FILE,
-            compress_run,
-            cut_of,
-            evaluate,
-            network_of_file,
-            said_of_file,
-        )
+        from ..methods import FILE, compress_run, cut_of, evaluate, network_of_file, said_of_file
 
         folder, result = self.folder, self.result
         cut_at, allowed = self._cut(cut, nats)

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from ...data import Dataset
+from ...data import Between, Dataset
 from ...inference import load
 from ...inference.draws import CodeWord
 from ...inference.training import Fit, Settings
 from .base import Finished
 from .bayes import Bayes
-from .options import Count, Rule, Whole
+from .options import Count, Whole
 from .weights import DRAW, cut_of, draw_run, sent
 
 __all__ = ["Coded"]
 
-Bits = Annotated[int, Rule("bits of an index, from 2 to 20", lambda n: 2 <= n <= 20)]
+Bits = Annotated[int, Between(2, 20)]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 from ...inference.posterior import DepthStructure, EdgeStructure
@@ -115,26 +114,21 @@ def pictures(run: RunFiles) -> dict[str, Drawn]:
     for name in reading_order(files):
         known = (said for pattern, said in _CATALOGUE.items() if re.fullmatch(pattern, name))
         title, text = next(known, (name.replace("-", " ").replace("_", " "), ""))
-        found[name] = _picture(run, name, files[name], title, text)
+        alt = f"Figure “{title}” of {run.name}. {_said(run, name) or text}".strip()
+        of_one = len(run.seeds) > 1 and files[name].parent != run.folder / "figures"
+        seed = f"Seed {run.first['seed']}." if of_one else ""
+        found[name] = Drawn(Picture(files[name], alt, title, text), seed)
     return found
 
 
 def reading_order(names: Iterable[str]) -> list[str]:
     """Names of figures as the catalogue has them, those that it does not know last."""
-    return sorted({*names}, key=lambda name: (_place(name), name))
 
+    def place(name: str) -> int:
+        matches = (k for k, pattern in enumerate(_CATALOGUE) if re.fullmatch(pattern, name))
+        return next(matches, len(_CATALOGUE))
 
-def _place(name: str) -> int:
-    matches = (k for k, pattern in enumerate(_CATALOGUE) if re.fullmatch(pattern, name))
-    return next(matches, len(_CATALOGUE))
-
-
-def _picture(run: RunFiles, name: str, path: Path, title: str, text: str) -> Drawn:
-    said = _said(run, name)
-    alt = f"Figure “{title}” of {run.name}. {said or text}".strip()
-    several = len(run.seeds) > 1 and path.parent != run.folder / "figures"
-    seed = f"Seed {run.first['seed']}." if several else ""
-    return Drawn(Picture(path, alt, title, text), seed)
+    return sorted({*names}, key=lambda name: (place(name), name))
 
 
 def _said(run: RunFiles, name: str) -> str:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from ...data import PyroccamError
 from ...inference.diagnostics import Verdict
 from ..methods import METHODS
-from ..runs import RunConfig, RunError, check_files, read_json
+from ..runs import RunConfig, check_files, read_json, reading
 
 __all__ = ["RunFiles", "read_run"]
 
@@ -18,10 +19,8 @@ class RunFiles:
     """A run of one seed, or of several.
 
     Attributes:
-        name: of its folder.
-        folder: of the run.
-        config: how it was run; of the first seed.
-        seeds: ``metrics.json`` of each seed.
+        config: of the first seed.
+        seeds: ``metrics.json`` of each.
         together: metrics of the averaged predictions of all seeds, where they were taken.
         findings: of ``diagnostics.json``; empty where there is none.
     """
@@ -75,46 +74,24 @@ def read_run(folder: Path) -> RunFiles:
         raise FileNotFoundError(f"{folder} {why}; expected the folder of a finished run")
     check_files(folder)
     content = read_json(path)
-    repeats = content.get("repeats", [content])
-    seeds = [_checked(one, path) for one in repeats] if isinstance(repeats, list) else []
-    if not seeds:
-        raise RunError(f"{path} cannot be read: it holds no runs.")
-    config = RunConfig.read(_of_seed(folder, seeds[0]) if "repeats" in content else folder)
-    spread = content.get("spread")
-    return RunFiles(
-        name=folder.resolve().name,
-        folder=folder,
-        config=config,
-        seeds=seeds,
-        together=spread.get("together") if isinstance(spread, dict) else None,
-        findings=_findings(folder),
-    )
+    with reading(path):
+        seeds = content.get("repeats", [content])
+        config = RunConfig.read(_of_seed(folder, seeds[0]) if "repeats" in content else folder)
+        together = content.get("spread", {}).get("together")
+        return RunFiles(folder.resolve().name, folder, config, seeds, together, _findings(folder))
 
 
 def _of_seed(folder: Path, metrics: dict[str, Any]) -> Path:
-    return folder / f"seed-{metrics['seed']}"
-
-
-def _checked(metrics: Any, path: Path) -> dict[str, Any]:
-    needed = ("method", "data", "seed", "rows", "parameters", "seconds", "test", "versions")
-    missing = [n for n in needed if n not in metrics] if isinstance(metrics, dict) else ["method"]
-    if not missing and not isinstance(metrics["seed"], int):  # it names a folder
-        missing = ["seed"]
-    if missing:
-        raise RunError(f"{path} cannot be read: {missing[0]!r} is missing. Run it again.")
-    found: dict[str, Any] = metrics
-    return found
+    return folder / f"seed-{int(metrics['seed'])}"
 
 
 def _findings(folder: Path) -> list[dict[str, Any]]:
     path = folder / "diagnostics.json"
     if not path.is_file():
         return []
-    found = read_json(path).get("findings")
-    if not isinstance(found, list):
-        raise RunError(f"{path} cannot be read: it has no list of findings.")
-    for one in found:
-        whole = isinstance(one, dict) and {"name", "verdict", "text"} <= {*one}
-        if not whole or one["verdict"] not in get_args(Verdict):
-            raise RunError(f"{path} cannot be read: a finding is {one!r}.")
+    with reading(path):
+        found: list[dict[str, Any]] = read_json(path)["findings"]
+        for one in found:
+            if {"name", "text"} - {*one} or one["verdict"] not in get_args(Verdict):
+                raise PyroccamError(f"a finding is {one!r}")
     return found

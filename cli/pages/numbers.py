@@ -34,7 +34,6 @@ def best_of(columns: Sequence[Sequence[float]], higher: bool) -> int | None:
 
     Arguments:
         columns: of each run a value for each seed.
-        higher: whether more is better.
 
     Returns:
         The place of the run; ``None`` where there is no telling, as with a single seed.

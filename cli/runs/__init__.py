@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .config import RunConfig, parse_settings
     from .execution import RunOptions, begun, known_of, run, run_repeats
     from .loading import load_fit, names_own_data
-    from .opening import RunError, check_files, read_json, reading
+    from .opening import check_files, read_json, reading
     from .repeats import put_together, spread_of
     from .scoring import read_new_rows, score
     from .summary import print_run, refuse_unmet

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,18 +34,7 @@ from ..methods import Pair
 from .building import build_network, untrained
 from .config import RunConfig
 
-__all__ = [
-    "USED",
-    "Budget",
-    "Paces",
-    "Part",
-    "choose",
-    "measure",
-    "parts_of",
-    "same_length",
-    "steps_of",
-    "within",
-]
+__all__ = ["Budget", "Paces", "choose", "measure", "parts_of", "same_length", "within"]
 
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -75,11 +64,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """From ``90s``, ``5min``, ``1h`` or ``6000steps``.
-
-        Raises:
-            PyroccamError: for another text, or nothing at all.
-        """
+        """From ``90s``, ``5min``, ``1h`` or ``6000steps``."""
         found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?) ?(s|min|h|steps)", text)
         number = 0.0 if found is None else float(found[1])
         steps = found is not None and found[2] == "steps"
@@ -90,15 +75,8 @@ class Budget:
         return cls(text, number * _UNITS[found[2]], None)
 
 
-@dataclass(frozen=True)
-class Part:
-    """Trainings of a run that are alike.
-
-    Attributes:
-        name: what is trained.
-        number: how many, at most.
-        epochs: of each.
-    """
+class Part(NamedTuple):
+    """Trainings of a run that are alike: what is trained, how many at most, the epochs of each."""
 
     name: str
     number: int
@@ -107,13 +85,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Paces:
-    """How long parts of a run take.
-
-    Attributes:
-        fit: of a pair.
-        plain: of a training as numbers.
-        end: seconds of tests, figures and files.
-    """
+    """How long an epoch of a pair and of a training as numbers takes, and seconds of tests, figures
+    and files in the end."""
 
     fit: Pace
     plain: Pace
@@ -155,18 +128,9 @@ def with_epochs(config: RunConfig, data: Dataset, epochs: int) -> RunConfig:
     return replace(config, options=options, settings={**settings, "epochs": epochs})
 
 
-def steps_of(config: RunConfig, data: Dataset, compare: bool) -> int:
-    """Optimiser steps of a whole run, at most."""
-    each = Settings.of(config.settings).steps_per_epoch(data.N)
-    return sum(part.number * part.epochs for part in parts_of(config, data, compare)) * each
-
-
 def same_length(config: RunConfig, other: RunConfig, sets: Mapping[str, Any]) -> RunConfig:
-    """A run with what a budget chose for another one of the same method.
-
-    Arguments:
-        sets: settings that were asked for, which stay.
-    """
+    """A run with what a budget chose for another one of the same method; settings that were asked
+    for stay."""
     settings = {name: v for name, v in config.settings.items() if name not in LENGTHS}
     settings |= {
         n: other.settings[n] for n in ("epochs", "compile") if n in other.settings and n not in sets
@@ -191,9 +155,7 @@ def within(
     with is as long as it was to be when it began, on whatever machine.
 
     Arguments:
-        config, data: the run, with the proportions of its parts.
-        compare: it trains other networks for comparison.
-        device: as of ``pyroccam fit``.
+        config: the run, with the proportions of its parts.
         kept: the same run as it was begun, if it was.
         sets: settings that were asked for.
         began: when the command began, by the ``clock`` in seconds.
@@ -223,12 +185,8 @@ def within(
 def measure(
     config: RunConfig, data: Dataset, clock: Callable[[], float] = time.perf_counter
 ) -> Paces:
-    """The paces of a run, by its own steps, evaluations and tests. Random numbers stay as they are.
-
-    Arguments:
-        data: on the device.
-        clock: the time in seconds.
-    """
+    """The paces of a run, by its own steps, evaluations and tests on the device of the data. Random
+    numbers stay as they are."""
     device, chosen = data.device, config.chosen
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
@@ -269,28 +227,32 @@ def choose(
     """The longest run that a budget allows, with what was chosen in its ``budget``.
 
     Arguments:
-        config, data: the run, with the proportions of its parts.
+        config: the run, with the proportions of its parts.
         asked: the budget, in words.
         most: seconds that are left, or steps.
         paces: of the run; without them it is steps that count.
-        compare: it trains other networks for comparison.
     """
 
+    each = Settings.of(config.settings).steps_per_epoch(data.N)
+
+    def steps(epochs: int) -> list[tuple[str, int]]:
+        parts = parts_of(with_epochs(config, data, epochs), data, compare)
+        return [(name, number * length * each) for name, number, length in parts]
+
     def cost(epochs: int) -> float:
-        one = with_epochs(config, data, epochs)
-        return steps_of(one, data, compare) if paces is None else paces.seconds(one, data, compare)
+        if paces is None:
+            return sum(count for _, count in steps(epochs))
+        return paces.seconds(with_epochs(config, data, epochs), data, compare)
 
     def said(epochs: int) -> str:
-        one, unit = with_epochs(config, data, epochs), " steps" if paces is None else " s"
-        each = Settings.of(one.settings).steps_per_epoch(data.N)
-        parts = [(p.name, p.number * p.epochs * each) for p in parts_of(one, data, compare)]
-        told = ", ".join(f"{'up to ' * (n == 'search')}{steps:,} {n}" for n, steps in parts)
+        unit = " steps" if paces is None else " s"
+        told = ", ".join(f"{'up to ' * (n == 'search')}{k:,} {n}" for n, k in steps(epochs))
         return f"{epochs:,} epochs, as steps: {told}; {cost(epochs):,.0f}{unit} in all"
 
     least = _least(config, data, compare)
     if cost(least) > most:
         raise PyroccamError(f"--budget {asked} is too short", f"what the least asks: {said(least)}")
-    low, high = least, 1 + MOST_STEPS // Settings.of(config.settings).steps_per_epoch(data.N)
+    low, high = least, 1 + MOST_STEPS // each
     while high - low > 1:  # the first is allowed, the second is not
         middle = min((low + high) // 2, 2 * low)
         low, high = (middle, high) if cost(middle) <= most else (low, middle)

@@ -75,12 +75,9 @@ class RunConfig:
         """Fill in what was left out, and load the data (which some defaults depend on).
 
         Arguments:
-            method: a name in the table of methods.
-            data: a name in ``data.available()``, or a person's own: see
-                :func:`~pyroccam.data.load`.
+            data: as of :func:`~pyroccam.data.load`.
             network: one that the method takes, or ``module:function``; by the shape of the data if
                 left out.
-            data_root: folder of the data files.
             seed: of data, weights and training.
             sets: network, method and fit settings; ``data.<name>`` goes to the data set, and
                 ``data.seed`` makes its rows another's, or the same for several seeds.
@@ -156,22 +153,16 @@ class RunConfig:
 
     def settings_of(self, number: int) -> dict[str, Any]:
         """Settings of a fit of the run; the first has the number 0."""
-        own = (
-            self.stages[number - 1].settings
-            if number
-            else self.chosen.first(Settings.of(self.settings))
-        )
+        method, whole = self.chosen, Settings.of(self.settings)
+        own = method.stages(whole)[number - 1].settings if number else method.first(whole)
         other = {"epochs": "steps", "steps": "epochs"}  # one of them says how long
         dropped = {other[name] for name in own if name in other}
         return {k: v for k, v in self.settings.items() if k not in dropped} | own
 
     def with_seed(self, seed: int) -> RunConfig:
         """The same run with another seed for data, weights and training."""
-        return replace(
-            self,
-            data={**self.data, "seed": seed},
-            settings={**self.settings, "seed": seed},
-        )
+        data, settings = ({**part, "seed": seed} for part in (self.data, self.settings))
+        return replace(self, data=data, settings=settings)
 
     def without_seed(self) -> dict[str, Any]:
         """As plain data, without the seed and the place of the data: what several runs share."""

@@ -18,11 +18,8 @@ __all__ = ["network_of", "words_of"]
 def words_of(
     net: nn.Module, example: torch.Tensor, fields: Fields | None = None
 ) -> dict[str, Any] | None:
-    """The description of a network, if there are words for all of it.
-
-    Returns:
-        What :func:`network_of` takes, or ``None``: for a network with modules or control flow that
-        a description does not know, or with parts that the pass through it does not use.
+    """What :func:`network_of` takes, or ``None``: for a network with modules or control flow that a
+    description does not know, or with parts that the pass through it does not use.
     """
     mark(net, fields)
     try:

@@ -41,6 +41,7 @@ __all__ = [
     "begun",
     "fixed_depth",
     "known_of",
+    "narrowed",
     "pair_of",
     "run",
     "run_repeats",
@@ -122,15 +123,8 @@ class _Job:
             refuse_other_data(self.data, out)
             return  # what a run was begun with stays
         write_json(out / "data.json", record)
-        write_json(
-            out / "config.json",
-            {
-                "run": config.to_json(),
-                "versions": versions(),
-                "threads": torch.get_num_threads(),
-                "processes": joined().size,
-            },
-        )
+        where = {"threads": torch.get_num_threads(), "processes": joined().size}
+        write_json(out / "config.json", {"run": config.to_json(), "versions": versions(), **where})
 
     def train_numbers(self, device: str, progress: bool | None) -> None:
         """Train the network as numbers, where its method asks for that."""
@@ -256,9 +250,9 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     """A further fit of one run, in a folder of its own."""
     stage = job.config.stages[number - 1]
     folder = None if job.out is None else job.out / stage.name
-    done = joined().from_first(lambda: _narrowed(folder))
+    done = joined().from_first(lambda: narrowed(folder))
     try:
-        model, guide = _next_pair(job.config, number, before, done)
+        model, guide = pair_of(job.config, number, before, done)
     except (ValueError, RuntimeError) as error:
         kept = "" if job.out is None else f" What was trained before it is in {job.out}."
         raise PyroccamError(f"Stage {stage.name} of the run: {error}{kept}") from error
@@ -269,14 +263,9 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     return fit(model, guide, stage.rows(before.data), out=folder, **arguments, **settings)
 
 
-def pair_of(config: RunConfig, number: int, before: Fit, folder: Path | None) -> Pair:
-    """The pair of a further fit, by the thresholds of a narrowing that are in its folder, if any:
+def pair_of(config: RunConfig, number: int, before: Fit, done: dict[str, Any]) -> Pair:
+    """The pair of a further fit, by the thresholds that are known (:func:`narrowed`), as options:
     another search could end elsewhere, on another device, say."""
-    return _next_pair(config, number, before, _narrowed(folder))
-
-
-def _next_pair(config: RunConfig, number: int, before: Fit, done: dict[str, Any]) -> Pair:
-    """The pair of a further fit, by the thresholds that are known, as options."""
     method = replace(config.chosen, **done)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         if done:  # what its cut cost was said when it was chosen
@@ -285,7 +274,7 @@ def _next_pair(config: RunConfig, number: int, before: Fit, done: dict[str, Any]
         return method.stages(Settings.of(config.settings))[number - 1].build(before)
 
 
-def _narrowed(folder: Path | None) -> dict[str, Any]:
+def narrowed(folder: Path | None) -> dict[str, Any]:
     """The thresholds of a narrowing that was done, as an option."""
     if folder is None or not (folder / NARROWED).is_file():
         return {}
@@ -328,20 +317,13 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         own = config.settings_of(0)
         return fit(model, guide, data, out=folder, label=name, **options.of_fits, **own)
 
-    found = config.chosen.report(
-        Finished(
-            fits=[*fits[:-1], result],
-            said=said,
-            numbers=numbers,
-            fixed=ddn,
-            begin=partial(build_network, config, data),
-            train=train,
-            settings=Settings.of(config.settings),
-            out=out,
-            figures=options.figures,
-            compare=options.compare,
-        )
-    )
+    finished = Finished(
+        fits=[*fits[:-1], result], said=said, numbers=numbers, fixed=ddn,
+        begin=partial(build_network, config, data), train=train,
+        settings=Settings.of(config.settings), out=out,
+        figures=options.figures, compare=options.compare,
+    )  # fmt: skip
+    found = config.chosen.report(finished)
     metrics |= {**found, "warnings": [*metrics["warnings"], *found.get("warnings", [])]}
     if out is not None:
         if options.figures:

@@ -21,10 +21,10 @@ from ..methods import Pair, find
 from .building import build_network
 from .config import RunConfig
 from .described import network_of
-from .execution import known_of, pair_of
+from .execution import known_of, narrowed, pair_of
 from .opening import RunError, check_files, read_json, reading, refuse_other_data
 
-__all__ = ["load_fit", "names_own_data", "was_compressed"]
+__all__ = ["load_fit", "names_own_data"]
 
 
 def load_fit(
@@ -40,8 +40,6 @@ def load_fit(
     """Rebuild the fit of a finished run from its folder; runs no code that the folder names.
 
     Arguments:
-        folder: that ``pyroccam fit ... --out`` wrote.
-        device: as for ``fit``.
         network: ``module:function``, which makes a network of one's own; it is imported.
         trust: import the network that the run names, if it has no description, and the function
             that makes its data.
@@ -69,7 +67,7 @@ def load_fit(
     for number, stage in enumerate(stages, start=1):
         check_files(folder / stage.name)
         with reading(folder / "config.json"):
-            pair = pair_of(config, number, result, folder / stage.name)
+            pair = pair_of(config, number, result, narrowed(folder / stage.name))
         pair = _loaded(pair, folder / stage.name, where)
         result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name, number)
     known = {} if options else known_of(folder)
@@ -98,12 +96,6 @@ def _own_data(config: RunConfig, folder: Path, root: str | None, file: str | Non
             failed.append(error)
     given = f"the data of {folder} cannot be loaded: {failed[0]}"
     raise RunError(given, hint="--data-root FOLDER, if it was moved") from failed[0]
-
-
-def was_compressed(folder: Path) -> bool:
-    """True if a run ended with a compressed network, by what it reports."""
-    path = folder / "metrics.json"
-    return path.is_file() and "compressed" in read_json(path)
 
 
 def names_own_data(folder: Path, file: str) -> bool:

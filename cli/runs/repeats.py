@@ -44,12 +44,9 @@ def spread_of(found: list[dict[str, Any]]) -> dict[str, Any]:
         if part in found[0]:
             out[part] = mean_spread([one[part]["test"] for one in found])
     if "compressed" in found[0]:
+        parts = [{**one["structure"], **one["structure"]["rates"]} for one in found]
         out["structure"] = mean_spread(
-            [
-                {k: float(v) for k, v in one["structure"].items() if isinstance(v, int | float)}
-                | {k: float(v) for k, v in one["structure"]["rates"].items() if v is not None}
-                for one in found
-            ]
+            [{k: float(v) for k, v in part.items() if isinstance(v, int | float)} for part in parts]
         )
     elif "discretised" in found[0]:
         each = [one["structure"]["entropy"] for one in found]

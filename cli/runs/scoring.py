@@ -13,7 +13,7 @@ from ...inference.training import Fit
 from .. import PlainConsole
 from ..methods import FILE, evaluate, network_of_file
 from .config import RunConfig
-from .loading import was_compressed
+from .execution import known_of
 from .opening import reading
 
 __all__ = ["read_new_rows", "score"]
@@ -50,7 +50,7 @@ def score(
     if path.exists():
         rule = (config.options.get(name) for name in ("threshold", "tolerance"))
         small = network_of_file(result, path, *rule)
-    elif was_compressed(folder):
+    elif "compressed" in known_of(folder):
         console.say(("Beware: ", "yellow"), f"{FILE} of the run is gone, and not scored.")
     found: dict[str, Any] = {}
     own = result.data

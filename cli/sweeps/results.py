@@ -7,13 +7,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from filelock import FileLock
 from rich.table import Column, Table
 
 from ...data import PyroccamError
-from ...inference.posterior import mean_spread
 from ...inference.storage import seal, write_json, write_whole
 from ..runs import METRICS, read_json, spread_of
 from .plan import Trial, cells_of
@@ -104,13 +104,10 @@ def table(trials: Sequence[Trial], numbers: Mapping[str, Sequence[Mapping[str, f
 
 def _spread(found: Sequence[Mapping[str, float]], name: str) -> str:
     values = [one[name] for one in found if name in one]
-    if not values:
-        return ""
     if not all(map(math.isfinite, values)):
         return "not finite"
-    spread = mean_spread([{name: value} for value in values])[name]
-    sd = spread["sd"]
-    return f"{spread['mean']:.4g}" + ("" if sd is None else f" ± {sd:.2g}")
+    sd = f" ± {stdev(values):.2g}" if len(values) > 1 else ""
+    return f"{fmean(values):.4g}{sd}" if values else ""
 
 
 def finished_cells(folder: Path) -> list[Path]:

@@ -69,6 +69,8 @@ def wisdm_windows(
     columns, frame = _read(_find(data_root))
     classes = columns["class"]
     labels = torch.from_numpy(pd.Categorical(frame["class"], classes).codes.astype(np.int64))
+    if (labels < 0).any():
+        raise DataError(f"{_FILE} has a class that its header does not name", ", ".join(classes))
     users = frame["user"].to_numpy(np.int64)
     names = [name for name, known in columns.items() if not known and name != "UNIQUE_ID"]
     x = frame[names].to_numpy(np.float64)

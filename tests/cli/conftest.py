@@ -5,11 +5,7 @@ import shutil
 import pytest
 from command_line import SMALL, WHOLE, call, sets
 from PIL import Image
-from pyroccam import guides
 from pyroccam.cli.methods import METHODS
-
-# Their words are known once their files are imported.
-KNOWN = guides.ZeroMean, guides.VariationalDropout
 
 DEPTH = ["--data", "spirals", *sets("max_depth=4 width=8 data.n=400 steps=40")]
 STACK = ["--data", "digits", *sets("width=10 max_depth=3 epochs=10 number_bits=2")]

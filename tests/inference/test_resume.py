@@ -1,20 +1,33 @@
+"""Fits that are stopped, killed or broken, and gone on with; what is told of them meanwhile."""
+
 import copy
 import dataclasses
+import functools
+import json
 import os
 import shutil
 import signal
-import sys
 import threading
 
 import pytest
 import torch
-from fitting import QUICK, Wobble, assert_same, blobs, pair, run, spy
+from bayesian import QUICK as FEW
+from bayesian import bayesian, noisy_net
+from fitting import QUICK, Wobble, assert_same, blobs, pair, run, spy, stopped
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.training import fitting
+from pyroccam.inference.training.terminal import SIGNALS, StopSignal
 from pyroccam.inference.training.trainer import Trainer
+from pyroccam.models import priors
+from random_weights import table
 from torch import nn
 
-fit_module = sys.modules["pyroccam.inference.training.fitting"]
+INT, TERM = signal.SIGINT, signal.SIGTERM
+
+
+def tell(number=INT):
+    os.kill(os.getpid(), number)
 
 
 # -- going on ---------------------------------------------------------------------------------
@@ -23,35 +36,40 @@ fit_module = sys.modules["pyroccam.inference.training.fitting"]
 @pytest.mark.parametrize(
     ("update", "kind", "number", "step"),
     [
-        ("closed", "own", signal.SIGINT, 6),  # in the middle of an epoch, q held
-        ("closed", "own", signal.SIGTERM, 26),  # when a checkpoint has been chosen
-        ("closed", "own", signal.SIGINT, 4),  # at the end of an epoch
-        ("gradient", "own", signal.SIGTERM, 13),
-        ("closed", "conv", signal.SIGINT, 9),
+        ("closed", "own", INT, 6),  # in the middle of an epoch, q held
+        ("closed", "own", TERM, 26),  # when a checkpoint has been chosen
+        ("closed", "own", INT, 4),  # at the end of an epoch
+        ("gradient", "own", TERM, 13),
+        ("closed", "conv", INT, 9),
     ],
 )
 def test_a_run_stopped_by_a_signal_goes_on_bit_for_bit(
     update, kind, number, step, tmp_path, monkeypatch
 ):
-    whole = run(update=update, kind=kind)
-    steps = []
+    def attempt(**more):
+        return run(update=update, kind=kind, **more)
 
-    def count(trainer):
-        steps.append(trainer.step_number)
-        if len(steps) == step:
-            os.kill(os.getpid(), number)
-
-    with monkeypatch.context() as patch:
-        spy(patch, "_step", after=count)
-        with pytest.raises(inference.Interrupted, match=rf"after step {step} of 32 \(saved in"):
-            run(update=update, kind=kind, out=tmp_path)
-    assert len(steps) == step
+    whole, said = attempt(), rf"after step {step} of 32 \(saved in"
+    begin = functools.partial(attempt, out=tmp_path)
+    stopped(monkeypatch, begin, step=step, how=number, said=said)
     torch.rand(5)
     resumed_at = []
-    with monkeypatch.context() as patch:
-        spy(patch, "_step", before=lambda t: resumed_at.append(t.step_number))
-        assert_same(whole, run(update=update, kind=kind, out=tmp_path, resume=True))
+    spy(monkeypatch, "_step", before=lambda t: resumed_at.append(t.step_number))
+    assert_same(whole, attempt(out=tmp_path, resume=True))
     assert resumed_at == list(range(step, 32))
+
+
+@pytest.mark.parametrize("prior", [priors.GroupNormalJeffreys(), priors.SharedNormal()], ids=str)
+def test_random_weights_go_on_bit_for_bit(prior, tmp_path, monkeypatch):
+    rows = table()
+
+    def attempt(**more):
+        return inference.fit(*bayesian(rows, prior, net=noisy_net()), rows, **{**FEW, **more})
+
+    whole = attempt()
+    begin = functools.partial(attempt, out=tmp_path)
+    stopped(monkeypatch, begin, step=8, how=TERM, said="after step 8 of 18")
+    assert_same(whole, attempt(out=tmp_path, resume=True))
 
 
 def test_the_choice_made_before_a_stop_is_kept(tmp_path, monkeypatch):
@@ -70,16 +88,10 @@ def test_the_choice_made_before_a_stop_is_kept(tmp_path, monkeypatch):
         settings = {**QUICK, "patience": 4, **more}
         return inference.fit(fixed, guides.Deterministic(fixed), rows, **settings)
 
-    def kill(trainer):
-        if trainer.step_number == 17:  # in epoch 5, after two evaluations that were no better
-            os.kill(os.getpid(), signal.SIGTERM)
-
     whole = attempt()
     assert (whole.best_epoch, len(whole.history)) == (2, 6)
-    with monkeypatch.context() as patch:
-        spy(patch, "_step", before=kill)
-        with pytest.raises(inference.Interrupted, match="after step 18 of 32"):
-            attempt(out=tmp_path)
+    begin = functools.partial(attempt, out=tmp_path)
+    stopped(monkeypatch, begin, step=18)  # in epoch 5, after two evaluations that were no better
     assert_same(whole, attempt(out=tmp_path, resume=True))
 
 
@@ -88,67 +100,43 @@ def test_a_signal_from_outside_at_whatever_moment(tmp_path, monkeypatch):
     slow = {**QUICK, "epochs": 40}
     whole = run(settings=slow)
     under_way = threading.Event()
-
-    def send():
-        under_way.wait(60)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    def start(trainer):
-        if trainer.step_number == 30:
-            under_way.set()
-
-    sender = threading.Thread(target=send)
+    sender = threading.Thread(target=lambda: under_way.wait(60) and tell())
     sender.start()
     with monkeypatch.context() as patch:
-        spy(patch, "_step", before=start)
+        spy(patch, "_step", before=lambda t: t.step_number == 30 and under_way.set())
         with pytest.raises(inference.Interrupted, match="saved in"):
             run(settings=slow, out=tmp_path)
     sender.join()
     assert_same(whole, run(settings=slow, out=tmp_path, resume=True))
 
 
-def test_an_exception_in_a_step_loses_only_what_was_not_saved(tmp_path, monkeypatch):
-    def fail(trainer):
-        if trainer.step_number == 21:
-            raise RuntimeError("the plug was pulled")
-
-    whole = run()
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "Trainer", lambda *a, **k: Trainer(*a, **k, checkpoint_seconds=0))
-        spy(patch, "_step", before=fail)
-        with pytest.raises(RuntimeError, match="the plug"):
-            run(out=tmp_path)
-    assert_same(whole, run(out=tmp_path, resume=True))
+def often(seconds=0.0):
+    return functools.partial(Trainer, checkpoint_seconds=seconds)
 
 
-def test_what_a_kill_leaves_is_taken_up_bit_for_bit(tmp_path, monkeypatch):
+def test_what_a_kill_or_an_error_leaves_is_taken_up_bit_for_bit(tmp_path, monkeypatch):
     """A copy of the folder in the middle of step 19: a process that is killed has no time to tidy
     up, and leaves just this."""
 
     def copy_folder(trainer):
         if trainer.step_number == 18:
             shutil.copytree(tmp_path / "run", tmp_path / "killed")
+        if trainer.step_number == 21:
+            raise RuntimeError("the plug was pulled")
 
     whole = run()
     with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "Trainer", lambda *a, **k: Trainer(*a, **k, checkpoint_seconds=0))
+        patch.setattr(fitting, "Trainer", often())
         spy(patch, "_step", before=copy_folder)
-        run(out=tmp_path / "run")
-    killed = tmp_path / "killed"
-    assert (killed / "checkpoint.pt").exists()
-    assert not (killed / "model.safetensors").exists()
+        with pytest.raises(RuntimeError, match="the plug"):
+            run(out=tmp_path / "run")
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
     steps = []
     spy(monkeypatch, "_step", before=lambda t: steps.append(t.step_number))
-    assert_same(whole, run(out=killed, resume=True))
-    assert 0 < steps[0] <= 18
-
-
-def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
-    whole = run(out=tmp_path)
-    steps = []
-    spy(monkeypatch, "_step", before=lambda t: steps.append(1))
-    assert_same(whole, run(out=tmp_path, resume=True))
-    assert not steps
+    for name, last in (("killed", 18), ("run", 21)):
+        assert_same(whole, run(out=tmp_path / name, resume=True))
+        assert 0 < steps[0] <= last
+        steps.clear()
 
 
 def test_resume_starts_anew_where_there_is_nothing(tmp_path):
@@ -157,49 +145,136 @@ def test_resume_starts_anew_where_there_is_nothing(tmp_path):
         run(resume=True)
 
 
-def other_data():
-    return blobs(seed=1)
-
-
-def other_validation_targets():
+def other_targets():
     rows = blobs()
     return dataclasses.replace(rows, y_val=(rows.y_val + 1) % 3)
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"lr": 0.05}, "lr"),
-        ({"seed": 5}, "seed"),
-        ({"rows": other_data}, "data"),
-        ({"rows": other_validation_targets}, "data"),
-        ({"width": 5}, "shapes"),
-        ({"prior": models.priors.Uniform()}, "prior"),
-        ({"rate": 0.1}, "guide"),
-        ({"update": "gradient"}, "guide"),
-    ],
-    ids=["lr", "seed", "rows", "targets", "width", "prior", "rate", "update"],
-)
-def test_a_checkpoint_of_another_run_is_refused(change, name, tmp_path):
-    change = dict(change)
+def test_a_checkpoint_of_another_run_or_cut_short_is_refused(tmp_path):
+    begin = {**QUICK, "epochs": 1, "out": tmp_path}
     rows = blobs()
-    inference.fit(*pair(rows), rows, **QUICK, out=tmp_path)
-    make = {k: change.pop(k) for k in ("width", "prior", "rate", "update") if k in change}
-    rows = change.pop("rows", blobs)()
-    model, guide = pair(rows, **make)
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(inference.CheckpointError, match=f"another {name}"):
-        inference.fit(model, guide, rows, **{**QUICK, **change}, out=tmp_path, resume=True)
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, before[key])  # a refusal changes nothing
-
-
-def test_a_checkpoint_cut_short_is_refused(tmp_path):
-    run(out=tmp_path, epochs=1)
+    inference.fit(*pair(rows), rows, **begin)
+    for name, more, make, own in (
+        ("lr", {"lr": 0.05}, {}, rows),
+        ("seed", {"seed": 5}, {}, rows),
+        ("data", {}, {}, blobs(seed=1)),
+        ("data", {}, {}, other_targets()),
+        ("shapes", {}, {"width": 5}, rows),
+        ("prior", {}, {"prior": priors.Uniform()}, rows),
+        ("guide", {}, {"rate": 0.1}, rows),
+        ("guide", {}, {"update": "gradient"}, rows),
+    ):
+        model, guide = pair(own, **make)
+        before = copy.deepcopy(model.state_dict())
+        with pytest.raises(inference.CheckpointError, match=f"another {name}"):
+            inference.fit(model, guide, own, **{**begin, **more}, resume=True)
+        for key, value in model.state_dict().items():
+            assert torch.equal(value, before[key])  # a refusal changes nothing
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(inference.CheckpointError, match="cut short or damaged"):
-        run(out=tmp_path, epochs=1, resume=True)
+        inference.fit(*pair(rows), rows, **begin, resume=True)
+
+
+def test_another_prior_or_guide_of_random_weights_does_not_go_on(tmp_path):
+    rows, again = table(), {**FEW, "epochs": 1, "out": tmp_path}
+    inference.fit(*bayesian(rows, priors.ARD()), rows, **again)
+    for word, prior, options in (
+        ("prior", priors.SharedNormal(), {}),  # neither holds a number of its own
+        ("prior", priors.Normal(0.5), {}),
+        ("guide", priors.ARD(), {"local": False}),
+    ):
+        with pytest.raises(inference.CheckpointError, match=f"another {word}"):
+            inference.fit(*bayesian(rows, prior, **options), rows, **again, resume=True)
+
+
+# -- signals ----------------------------------------------------------------------------------
+
+
+def test_the_first_signal_is_a_flag_and_handlers_are_put_back():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    for number in (INT, TERM, signal.SIGHUP):
+        with StopSignal() as stop:
+            assert not stop
+            tell(number)
+            assert stop
+    with StopSignal() as stop:
+        tell(TERM)
+        tell(TERM)  # twice told is told once
+        with pytest.raises(KeyboardInterrupt):
+            tell()
+    with StopSignal(patient=True) as stop:  # where a launcher passes it on
+        tell()
+        tell()
+        assert stop
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_what_is_ignored_stays_ignored():
+    """A program that was started by nohup goes on when its terminal is closed."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            tell(signal.SIGHUP)
+            assert not stop
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def told(f, at=1):
+    """A function that gets a signal in its n-th call."""
+    calls = []
+
+    def call(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == at:
+            tell(TERM)
+        return f(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.parametrize("when", ["Replicate", "_prepare"])
+def test_a_signal_during_set_up_leaves_before_the_first_step(when, monkeypatch, tmp_path):
+    whole = run()
+    with monkeypatch.context() as patch:
+        if when == "_prepare":
+            spy(patch, when, before=lambda t: tell())
+        else:
+            patch.setattr(fitting, when, told(fitting.Replicate))
+        with pytest.raises(inference.Interrupted, match=r"after step 0 of 32 \(saved in"):
+            run(out=tmp_path)
+    assert_same(whole, run(out=tmp_path, resume=True))
+
+
+def test_a_signal_while_the_result_is_written_comes_after_it(monkeypatch, tmp_path):
+    whole = run()
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "_finish", told(fitting._finish))
+        with pytest.raises(inference.Interrupted, match="fit is complete.*resume=True") as error:
+            run(out=tmp_path)
+    assert_same(whole, error.value.fits[0])
+    assert json.loads((tmp_path / "fit.json").read_text())["best_epoch"] == whole.best_epoch
+    assert_same(whole, run(out=tmp_path, resume=True))
+
+
+def test_a_signal_in_the_last_step_is_not_swallowed(monkeypatch):
+    spy(monkeypatch, "_step", after=lambda t: t.step_number == 31 and tell())
+    with pytest.raises(inference.Interrupted, match="fit is complete.*fits of this error") as error:
+        run()
+    assert len(error.value.fits[0].history) == 8
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_repeats_that_were_complete_are_kept(together, monkeypatch):
+    few = {k: v for k, v in QUICK.items() if k != "seed"} | {"epochs": 2}
+    monkeypatch.setattr(fitting, "_finish", told(fitting._finish, at=2))
+    with pytest.raises(inference.Interrupted) as error:
+        inference.fit_repeats(
+            lambda seed: (*pair(blobs()), blobs()), [5, 6, 7], together=together, **few
+        )
+    assert [one.settings.seed for one in error.value.fits] == ([5, 6, 7] if together else [5, 6])
 
 
 def test_an_interrupted_pair_can_be_trained_on(monkeypatch):
@@ -207,11 +282,10 @@ def test_an_interrupted_pair_can_be_trained_on(monkeypatch):
     rows = blobs()
     model, guide = pair(rows)
     with monkeypatch.context() as patch:
-        spy(patch, "_step", after=lambda t: os.kill(os.getpid(), signal.SIGTERM))
+        spy(patch, "_step", after=lambda t: tell(TERM))
         with pytest.raises(inference.Interrupted, match=r"not saved: no out="):
             inference.fit(model, guide, rows, **QUICK)
     assert guide.logits.requires_grad
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 # -- when it breaks ---------------------------------------------------------------------------
@@ -230,39 +304,33 @@ class Poison(nn.Module):
         return a * float("nan") if self.seen > self.passes else a + 0.0
 
 
-@pytest.mark.parametrize("update", ["closed", "gradient"])
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_a_nan_names_step_and_site_and_leaves_the_last_good_state(update, seed, monkeypatch):
+@pytest.mark.parametrize(
+    ("passes", "make", "settings", "said", "evaluations"),
+    [
+        (10, guides.CategoricalDepth, {"seed": 0}, "step 10 of 32 (epoch 3 of 8); site 'y'", 2),
+        (10, guides.CategoricalDepth, {"seed": 1}, "step 10 of 32 (epoch 3 of 8); site 'y'", 2),
+        (10, functools.partial(guides.CategoricalDepth, update="gradient"), {}, "step 10", 2),
+        (3, guides.Marginal, {"batch_size": 54}, "step 3 of 8 (epoch 4 of 8); site 'y'", 3),
+    ],
+)
+def test_a_nan_names_step_and_site_and_leaves_the_last_good_state(
+    passes, make, settings, said, evaluations, monkeypatch
+):
     rows = blobs()
     torch.manual_seed(0)
-    blocks = [Wobble(), Wobble(), Wobble(), Poison(10)]  # only the deepest exit is ill
+    blocks = [Wobble(), Wobble(), Wobble(), Poison(passes)]  # only the deepest exit is ill
     model = models.LearntDepth(nn.Linear(2, 6), blocks, nn.Linear(6, 3), data=rows)
-    guide = guides.CategoricalDepth(model, update=update)
-    good = []
-    spy(
-        monkeypatch,
-        "_evaluate",
-        after=lambda t: good.append(copy.deepcopy(t.replicates[0].weights())),
-    )
-    with pytest.raises(
-        inference.NonFiniteLoss, match=r"nan at step 10 of 32 \(epoch 3 of 8\); site 'y'"
-    ):
-        inference.fit(model, guide, rows, **{**QUICK, "seed": seed})
-    assert len(good) == 2  # after the first two epochs
+    guide, good = make(model), []
+    keep = lambda t: good.append(copy.deepcopy(t.replicates[0].weights()))  # noqa: E731
+    spy(monkeypatch, "_evaluate", after=keep)
+    with pytest.raises(inference.NonFiniteLoss) as error:
+        inference.fit(model, guide, rows, **{**QUICK, **settings})
+    assert f"The loss is nan at {said}" in str(error.value)
+    assert len(good) == evaluations
     for name, module in (("model", model), ("guide", guide)):
         for key, value in module.state_dict().items():
             assert torch.equal(value, good[-1][name][key]), key
             assert torch.isfinite(value).all()
-    assert guide.logits.requires_grad
-
-
-def test_a_nan_in_a_marginal_likelihood_names_the_site():
-    rows = blobs()
-    torch.manual_seed(0)
-    blocks = [Wobble(), Wobble(), Wobble(), Poison(3)]
-    model = models.LearntDepth(nn.Linear(2, 6), blocks, nn.Linear(6, 3), data=rows)
-    with pytest.raises(inference.NonFiniteLoss, match=r"step 3 of 8 .*; site 'y'"):
-        inference.fit(model, guides.Marginal(model), rows, **{**QUICK, "batch_size": 54})
 
 
 class Root(nn.Module):
@@ -293,13 +361,75 @@ def test_a_learning_rate_that_blows_up(block, lr, message):
         assert torch.equal(value, start[key])  # it broke before the first evaluation
 
 
-def test_data_that_are_not_finite_are_named():
-    rows = blobs()
-    x = rows.x_train.clone()
-    x[30, 1] = float("inf")
-    rows = dataclasses.replace(rows, x_train=x)
-    fixed = pair(rows)[0].at_depth(0)
-    with pytest.raises(
-        (inference.NonFiniteLoss, ValueError), match="data itself|Expected parameter"
-    ):
-        inference.fit(fixed, guides.Deterministic(fixed), rows, **QUICK)
+# -- what is told while it runs ---------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """As a kill, which nothing is saved at."""
+
+
+def test_every_row_is_told_and_the_training_does_not_notice():
+    rows = []
+
+    def draws_numbers(row):
+        rows.append(row)
+        torch.rand(3)
+
+    found = run(watch=draws_numbers)
+    assert rows == found.history
+    assert_same(found, run())
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_the_file_grows_with_the_fit_and_a_kill_repeats_no_row(tmp_path, monkeypatch, seconds):
+    """Killed after five evaluations, with checkpoints at every step and with none at all."""
+    whole = run(out=tmp_path / "whole")
+    rows, out, seen = [], tmp_path / "killed", []
+
+    def lines(folder):
+        return (folder / "history.csv").read_text().splitlines()
+
+    def look(trainer, *_):
+        seen.append(len(lines(out)) - 1)
+        if len(seen) == 5:
+            raise Killed
+
+    monkeypatch.setattr(fitting, "Trainer", often(seconds))
+    with monkeypatch.context() as patch:
+        spy(patch, "_evaluate", after=look)
+        with pytest.raises(Killed):
+            run(out=out, watch=rows.append)
+    assert seen == [1, 2, 3, 4, 5]
+    assert lines(out) == lines(tmp_path / "whole")[:6]
+    with open(out / "history.csv", "a") as file:
+        file.write("" if seconds else "6.0,0.1")  # a row that was cut off
+    assert_same(whole, run(out=out, watch=rows.append, resume=True))
+    assert lines(out) == lines(tmp_path / "whole")
+    # Without any checkpoint the fit begins anew, and so do the rows.
+    again = list(range(1, 9)) if seconds else [6, 7, 8]
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4, 5, *again]
+
+
+def test_what_watches_and_fails_costs_no_training():
+    calls = []
+
+    def fails(row):
+        calls.append(row)
+        raise ConnectionError("no such host")
+
+    with pytest.warns(UserWarning, match="no such host") as said:
+        found = run(watch=fails)
+    assert len(said) == len(calls) == 1
+    assert_same(found, run())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_repeats_are_told_apart(together):
+    rows = []
+    settings = {"epochs": 2, "batch_size": 16, "progress": False, "device": "cpu"}
+    inference.fit_repeats(
+        lambda seed: (*pair(blobs()), blobs()), [4, 7], together=together, watch=rows.append,
+        **settings,
+    )  # fmt: skip
+    told_of = sorted((row["seed"], row["epoch"]) for row in rows)
+    assert told_of == [(4, 1), (4, 2), (7, 1), (7, 2)]

@@ -1,26 +1,35 @@
-"""Fits of several replicates in common steps, against the same fits one after the other."""
+"""Fits of several replicates, in common steps and one after the other, and their mixture."""
 
 import copy
 import dataclasses
+import functools
+import itertools
 import math
-import os
 import pickle
-import signal
-import sys
 
+import pyro.distributions as dist
 import pytest
 import torch
-from fitting import QUICK, Wobble, assert_same, blobs, pair, spy
+from bayesian import QUICK as FEW
+from bayesian import bayesian
+from fitting import QUICK, Wobble, assert_same, blobs, pair, spy, stopped
 from pyroccam import guides, inference, models
+from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components
+from pyroccam.inference.posterior.same_rows import same_targets
+from pyroccam.inference.training import trainer
+from pyroccam.inference.training.result import Fit, Repeats
+from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import TrainingStep
+from pyroccam.models import priors
+from random_weights import table
 from stepping import WIDTH, Residual, build, linear, norm
 from torch import nn
 from uncompiled import leave_uncompiled
 
 # 3 batches of one size in each of 8 epochs: a second size is another graph, and takes its time.
 COMMON = {k: v for k, v in QUICK.items() if k != "seed"} | {"batch_size": 18, "weight_decay": 0.01}
-TERM = signal.SIGTERM
 
 
 def double(rows):
@@ -62,22 +71,17 @@ def noisy(seed):
     return model, guides.CategoricalDepth(model, hold=0.25), rows
 
 
-def both(make, seeds=(0, 1), **settings):
-    settings = {**COMMON, "epochs": 6, **settings}
-    together = inference.fit_repeats(make, seeds, together=True, **settings)
-    apart = inference.fit_repeats(make, seeds, together=False, **settings)
-    assert [fit.engine["replicates"] for fit in together.fits] == [len(seeds)] * len(seeds)
-    assert [fit.engine["replicates"] for fit in apart.fits] == [1] * len(seeds)
-    return together.fits, apart.fits
+def points(seed):
+    rows = table(seed=seed)
+    return *bayesian(rows, priors.Normal(), guides.Delta, seed=seed), rows
 
 
-def assert_alike(mine, theirs, rtol=1e-6):
+def assert_alike(mine, theirs):
     """Whole fits, equal but for rounding."""
     assert len(mine.history) == len(theirs.history)
     for ours, others in zip(mine.history, theirs.history, strict=True):
-        assert ours == pytest.approx(others, rel=rtol, abs=1e-9)
+        assert ours == pytest.approx(others, rel=1e-6, abs=1e-9)
     assert mine.best_epoch == theirs.best_epoch
-    assert mine.val_nll == pytest.approx(theirs.val_nll, rel=rtol)
     assert mine.settings == theirs.settings
     for one, other in ((mine.model, theirs.model), (mine.guide, theirs.guide)):
         for name, t in one.state_dict().items():
@@ -89,45 +93,59 @@ def assert_alike(mine, theirs, rtol=1e-6):
 # -- together as alone ------------------------------------------------------------------------
 
 
+def against(make):
+    """Of the second the validation targets are those that training contradicts."""
+
+    def turned(seed):
+        model, guide, rows = make(seed)
+        y = (rows.y_val + 1) % 3
+        return model, guide, dataclasses.replace(rows, y_val=y) if seed == 1 else rows
+
+    return turned
+
+
 @pytest.mark.parametrize(
-    ("update", "own_data", "settings"),
+    ("make", "settings"),
     [
-        ("closed", True, {"optimizer": "sgd", "batch_size": 16}),
-        ("gradient", False, {"clip_norm": 0.5, "schedule": "onecycle"}),
-        ("closed", False, {"batch_size": 54}),
-        ("gradient", True, {"batch_size": 54, "kl_warmup": 0.5}),
+        (maker("closed", own_data=True), {"optimizer": "sgd", "batch_size": 16}),
+        (maker(), {"clip_norm": 0.5, "schedule": "onecycle"}),
+        (maker("closed"), {"batch_size": 54}),
+        (maker(own_data=True), {"batch_size": 54, "kl_warmup": 0.5}),
+        (against(fixed(maker())), {"epochs": 8, "patience": 2}),
     ],
-    ids=["closed", "gradient", "closed-whole", "gradient-whole"],
+    ids=["closed", "gradient", "closed-whole", "gradient-whole", "stopped"],
 )
-def test_fits_together_are_the_fits_alone(update, own_data, settings):
-    """Weights, data, priors, orders of rows, a last smaller batch, q(d), the choice."""
-    together, apart = both(maker(update, own_data), **settings)
+def test_fits_together_are_the_fits_alone(make, settings):
+    """Weights, data, priors, orders of rows, a last smaller batch, q(d), the choice, the end."""
+    settings = {**COMMON, "epochs": 6, **settings}
+    together, apart = (
+        inference.fit_repeats(make, [0, 1], together=how, **settings).fits for how in (True, False)
+    )
+    assert [fit.engine["replicates"] for fit in (*together, *apart)] == [2, 2, 1, 1]
     for mine, theirs in zip(together, apart, strict=True):
         assert_alike(mine, theirs)
-    assert torch.equal(*(fit.data.x_train for fit in together)) == (not own_data)
     assert together[0].val_nll != pytest.approx(together[1].val_nll, rel=1e-3)
+    if "patience" in settings:
+        assert [len(fit.history) for fit in together] == [8, 3]
 
 
-def test_one_data_set_is_kept_once():
-    one = {**COMMON, "epochs": 1}
-    fits = inference.fit_repeats(fixed(maker()), [0, 1], together=True, **one).fits
-    assert fits[0].data.x_train is fits[1].data.x_train
-
-
-def against(rows):
-    """Validation targets that training contradicts: the longer, the worse."""
-    return dataclasses.replace(rows, y_val=(rows.y_val + 1) % 3)
-
-
-def test_each_replicate_stops_by_itself():
-    def make(seed):
-        model, guide, rows = fixed(maker())(seed)
-        return model, guide, against(rows) if seed == 1 else rows
-
-    together, apart = both(make, (0, 1), epochs=8, patience=2)
-    assert [len(fit.history) for fit in together] == [8, 3]
-    for mine, theirs in zip(together, apart, strict=True):
-        assert_alike(mine, theirs)
+def test_random_weights_together_learn_what_they_learn_apart():
+    common = {k: v for k, v in FEW.items() if k != "seed"}
+    nll = {}
+    for together in (True, False):
+        fits = inference.fit_repeats(
+            lambda seed: (*bayesian(table(), priors.Normal(), seed=seed), table()),
+            [0, 1], together=together, **{**common, "epochs": 20},
+        ).fits  # fmt: skip
+        nll[together] = torch.tensor([fit.evaluate()["nll"] for fit in fits])
+    assert abs(nll[True].mean() - nll[False].mean()) < 0.1
+    found, alone = (
+        inference.fit_repeats(points, [0, 1], together=together, **common).fits
+        for together in (True, False)
+    )
+    for mine, theirs in zip(found, alone, strict=True):  # without noise they are the same fits
+        for name, t in mine.guide.state_dict().items():
+            torch.testing.assert_close(t, theirs.guide.state_dict()[name], rtol=1e-3, atol=1e-4)
 
 
 def test_noise_differs_between_replicates_and_steps(monkeypatch):
@@ -142,8 +160,11 @@ def test_noise_differs_between_replicates_and_steps(monkeypatch):
     first = noisy(0)
     still = {**COMMON, "batch_size": 54, "lr": 1e-30, "weight_decay": 0.0, "epochs": 3}
     # Pairs that are equal, and all rows in one batch: noise alone tells them apart.
-    inference.fit_repeats(lambda seed: copy.deepcopy(first), [0, 1], together=True, **still)
+    fits = inference.fit_repeats(
+        lambda seed: copy.deepcopy(first[:2]) + first[2:], [0, 1], together=True, **still
+    ).fits
     assert len({value for pair in losses for value in pair}) == 6
+    assert fits[0].data.x_train is fits[1].data.x_train  # one data set is kept once
 
 
 # -- when one of them breaks ------------------------------------------------------------------
@@ -197,15 +218,9 @@ def test_a_broken_replicate_does_not_disturb_the_others(monkeypatch):
 
 
 def test_a_replicate_that_has_stopped_cannot_break():
-    """What it does beside the others, when it is done, is of no account."""
-
-    def make(seed):
-        model, guide, rows = fixed(ill({1: 15}), 2)(seed)
-        return model, guide, against(rows) if seed == 1 else rows
-
+    make = against(fixed(ill({1: 15}), 2))
     fits = inference.fit_repeats(make, [0, 1], together=True, patience=2, **COMMON).fits
-    assert len(fits[1].history) < 5  # of the 8 epochs of the other: 15 steps are 5
-    assert len(fits[0].history) > 5
+    assert len(fits[1].history) < 5 < len(fits[0].history)  # 15 steps are 5 epochs
     assert math.isfinite(fits[1].evaluate("test")["nll"])
 
 
@@ -218,45 +233,24 @@ def test_when_all_are_broken_there_are_no_fits():
 # -- going on ---------------------------------------------------------------------------------
 
 
-def stopped(monkeypatch, step, *arguments, **options):
-    """A fit of repeats in common steps whose process gets a signal after so many."""
-
-    def count(trainer):
-        if trainer.step_number == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        spy(patch, "_step", after=count)
-        with pytest.raises(inference.Interrupted, match=f"after step {step + 1} of 24"):
-            inference.fit_repeats(*arguments, together=True, **options, **COMMON)
-
-
 def test_replicates_go_on_bit_for_bit(tmp_path, monkeypatch):
+    """One that is broken stays so; seeds are those of the checkpoint."""
     both = {"together": True, **COMMON}
     whole = inference.fit_repeats(noisy, [0, 1], **both).fits
-    stopped(monkeypatch, 16, noisy, [0, 1], out=tmp_path)
-    torch.rand(5)
-    again = inference.fit_repeats(noisy, [0, 1], out=tmp_path, resume=True, **both).fits
-    for mine, theirs in zip(again, whole, strict=True):
+    begin = functools.partial(inference.fit_repeats, noisy, [0, 1], out=tmp_path, **both)
+    stopped(monkeypatch, begin, step=17, said="after step 17 of 24")
+    with pytest.raises(inference.CheckpointError, match="another seed"):
+        inference.fit_repeats(noisy, [0, 2], out=tmp_path, resume=True, **both)
+    for mine, theirs in zip(begin(resume=True).fits, whole, strict=True):
         assert_same(mine, theirs)
-
-
-def test_a_broken_replicate_stays_broken_when_resumed(tmp_path, monkeypatch):
-    make, common = fixed(ill({1: 10}), 2), {"together": True, **COMMON}
+    sick = functools.partial(inference.fit_repeats, fixed(ill({1: 10}), 2), [0, 1], **both)
     with pytest.raises(inference.NonFiniteLoss) as whole:
-        inference.fit_repeats(make, [0, 1], **common)
-    stopped(monkeypatch, 16, make, [0, 1], out=tmp_path)
+        sick()
+    stopped(monkeypatch, functools.partial(sick, out=tmp_path / "ill"), step=17)
     with pytest.raises(inference.NonFiniteLoss) as again:
-        inference.fit_repeats(make, [0, 1], out=tmp_path, resume=True, **common)
+        sick(out=tmp_path / "ill", resume=True)
     assert str(again.value) == str(whole.value)
     assert_same(again.value.fits[0], whole.value.fits[0])
-
-
-def test_a_checkpoint_of_other_seeds_is_refused(tmp_path, monkeypatch):
-    stopped(monkeypatch, 3, fixed(noisy), [0, 1], out=tmp_path)
-    resumed = {"together": True, "out": tmp_path, "resume": True, **COMMON}
-    with pytest.raises(inference.CheckpointError, match="another seed"):
-        inference.fit_repeats(fixed(noisy), [0, 2], **resumed)
 
 
 @pytest.mark.parametrize("engine", [True, "graph"])
@@ -264,18 +258,18 @@ def test_a_traced_fit_goes_on_bit_for_bit(engine, tmp_path, monkeypatch):
     """All that surrounds the compiler, which is the identity here; a last batch runs eagerly."""
     leave_uncompiled(monkeypatch)
     if engine == "graph":
-        monkeypatch.setattr(sys.modules["pyroccam.inference.training.trainer"], "TRACE_FROM", 20)
+        monkeypatch.setattr(trainer, "TRACE_FROM", 20)
     settings = {**COMMON, "seed": 3, "compile": True if engine is True else None}
     first = fixed(noisy)(0)
-    whole = inference.fit(*copy.deepcopy(first), **settings)
+
+    def attempt(**more):
+        return inference.fit(*copy.deepcopy(first), **settings, **more)
+
+    whole = attempt()
     assert whole.engine["kind"] == ("compiled" if engine is True else "graph")
     assert whole.engine["fallback"] is None
-    with monkeypatch.context() as patch:
-        spy(patch, "_step", after=lambda t: t.step_number == 13 and os.kill(os.getpid(), TERM))
-        with pytest.raises(inference.Interrupted):
-            inference.fit(*copy.deepcopy(first), out=tmp_path, **settings)
-    again = inference.fit(*copy.deepcopy(first), out=tmp_path, resume=True, **settings)
-    assert_same(again, whole)
+    stopped(monkeypatch, functools.partial(attempt, out=tmp_path), step=14)
+    assert_same(attempt(out=tmp_path, resume=True), whole)
 
 
 # -- afterwards -------------------------------------------------------------------------------
@@ -283,8 +277,7 @@ def test_a_traced_fit_goes_on_bit_for_bit(engine, tmp_path, monkeypatch):
 
 def test_a_pair_can_be_fitted_again_copied_and_pickled():
     """A second fit is that of a copy, which the first fit never touched."""
-    rows = double(blobs())
-    model, guide, _ = maker("closed")(0)
+    model, guide, rows = maker("closed")(0)
     first = inference.fit(model, guide, rows, **COMMON, seed=1)
     twin = pickle.loads(pickle.dumps(first.model)), pickle.loads(pickle.dumps(first.guide))
     frozen = copy.deepcopy(model.state_dict())
@@ -292,6 +285,9 @@ def test_a_pair_can_be_fitted_again_copied_and_pickled():
     assert again.model is model
     assert_same(again, inference.fit(*twin, rows, **COMMON, seed=2))
     assert not torch.equal(model.stack.stem.weight, frozen["stack.stem.weight"])
+    guide.logits.requires_grad_(False)
+    inference.fit(model, guide, rows, **{**COMMON, "epochs": 1})
+    assert not guide.logits.requires_grad  # what was frozen stays so
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -301,14 +297,9 @@ def test_pairs_are_given_back_when_a_step_fails(together, monkeypatch):
             raise RuntimeError("the plug was pulled")
 
     spy(monkeypatch, "_step", before=fail)
-    made = []
-
-    def make(seed):
-        made.append(maker("closed")(seed))
-        return made[-1]
-
+    made = [maker("closed")(seed) for seed in (0, 1)]
     with pytest.raises(RuntimeError, match="the plug"):
-        inference.fit_repeats(make, [1, 2], together=together, **COMMON)
+        inference.fit_repeats(made.__getitem__, [0, 1], together=together, **COMMON)
     for model, guide, _ in made:
         for p in [*model.parameters(), *guide.parameters(), *model.buffers()]:
             assert p.untyped_storage().nbytes() == p.numel() * p.element_size()
@@ -316,19 +307,11 @@ def test_pairs_are_given_back_when_a_step_fails(together, monkeypatch):
         assert guide.logits.requires_grad
 
 
-def test_logits_that_were_frozen_stay_frozen():
-    model, guide, rows = maker("closed")(0)
-    guide.logits.requires_grad_(False)
-    inference.fit(model, guide, rows, **{**COMMON, "epochs": 1})
-    assert not guide.logits.requires_grad
-
-
 # -- what cannot go together ------------------------------------------------------------------
 
 
-def wider(seed):
-    rows = blobs()
-    model = models.LearntDepth.mlp(rows, width=4 + seed, max_depth=1)
+def shallow(rows, width=4):
+    model = models.LearntDepth.mlp(rows, width=width, max_depth=1)
     return model, guides.CategoricalDepth(model), rows
 
 
@@ -343,12 +326,6 @@ def other_hold(seed):
     return model, guides.CategoricalDepth(model, hold=0.1 * seed), blobs()
 
 
-def other_rows(seed):
-    rows = blobs(n=60 + 10 * seed)
-    model = models.LearntDepth.mlp(rows, width=4, max_depth=1)
-    return model, guides.CategoricalDepth(model), rows
-
-
 STEM = nn.Linear(2, WIDTH).requires_grad_(False)  # trained, it would be refused before
 
 
@@ -359,7 +336,16 @@ def shared_stem(seed):
     return model, guides.CategoricalDepth(model), rows
 
 
-@pytest.mark.parametrize("make", [wider, other_dropout, other_hold, other_rows, shared_stem])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: shallow(blobs(), 4 + seed),
+        lambda seed: shallow(blobs(n=60 + 10 * seed)),
+        other_dropout,
+        other_hold,
+        shared_stem,
+    ],
+)
 def test_replicates_that_differ_in_more_than_values(make):
     few = {**COMMON, "epochs": 1}
     with pytest.raises(PyroccamError) as error:
@@ -369,21 +355,167 @@ def test_replicates_that_differ_in_more_than_values(make):
     assert [fit.engine["replicates"] for fit in fits] == [1, 1]
 
 
-@pytest.mark.parametrize("seeds", [[0, -1], [2**70], ["a"], [[0]], [], [1, 2, 1]])
-def test_seeds_are_checked_before_anything_is_built(seeds):
+def test_seeds_are_checked_before_anything_is_built():
     built = []
-    with pytest.raises(PyroccamError):
-        inference.fit_repeats(built.append, seeds, epochs=1)
+    for seeds in ([0, -1], [2**70], ["a"], [[0]], [], [1, 2, 1]):
+        with pytest.raises(PyroccamError):
+            inference.fit_repeats(built.append, seeds, epochs=1)
     assert not built
+    few = {**COMMON, "epochs": 2}
+    found = inference.fit_repeats(lambda seed: shallow(blobs()), [2**62, 2**60], **few)
+    assert [len(one.history) for one in found.fits] == [2, 2]  # large ones make orders, too
 
 
-def test_large_seeds():
-    """Of which orders of rows are made, too."""
+# -- several fits as one, against a mixture written out row by row, in original units ---------
 
-    def build(seed):
-        rows = blobs()
-        return *pair(rows), rows
 
-    few = {k: v for k, v in QUICK.items() if k != "seed"}
-    found = inference.fit_repeats(build, [2**62, 2**60], **{**few, "epochs": 2})
-    assert [len(one.history) for one in found.fits] == [2, 2]
+def rows(seed=0, task="regression", n=40):
+    """The same test rows for every seed, other validation rows, and so another scale."""
+    generator = torch.Generator().manual_seed(0)
+    x = 5.0 + 3.0 * torch.randn(n + 12, 2, generator=generator)
+    slopes = torch.tensor([[1.0, -0.1]])
+    y = 200.0 + 40.0 * x[:, :1] * slopes + 10.0 * torch.randn(n + 12, 2, generator=generator)
+    if task == "classification":
+        y = (x[:, 0] > 5).long() + (x[:, 1] > 5).long()
+    return Dataset.from_tensors(x[:n], y[:n], x[n:], y[n:], val_fraction=0.3, seed=seed)
+
+
+def untrained(data, depth, weights, scale=None, seed=0, likelihood=None):
+    """What a fit would give, with weights, q(d) and noise as asked."""
+    torch.manual_seed(seed)
+    stack = models.networks.residual_mlp(data.input_shape, data.outputs, width=4, max_depth=depth)
+    model = models.LearntDepth(stack, data=data, likelihood=likelihood)
+    guide = guides.CategoricalDepth(model)
+    with torch.no_grad():
+        for p in model.stack.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+        guide.logits.copy_(torch.tensor(weights).log())
+        if scale is not None:
+            model.likelihood.log_scale.copy_(torch.tensor(scale).log())
+    model.eval()
+    rest = {"history": [], "best_epoch": 1, "val_nll": 0.0, "seconds": 0.0, "structure": None}
+    return Fit(model, guide, data, Settings(seed=seed), weights=guide.probs, **rest)
+
+
+def three():
+    """Other depths, other q(d), other noise, other scales."""
+    noise = [[0.2, 0.9], [0.7, 0.4], [1.5, 0.05]]
+    q = [[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.1, 0.1, 0.1, 0.1], [0.7, 0.1, 0.1, 0.1]]
+    return [untrained(rows(k), depth, q[k], noise[k], k) for k, depth in enumerate((3, 5, 3))]
+
+
+@torch.no_grad()
+def by_hand(fits):
+    """Density of each row, a term for each repeat and depth, and the mean of the mixture."""
+    nll = squared = 0.0
+    x_raw = fits[0].data.x_test.double() * fits[0].data.x_std + fits[0].data.x_mean
+    y_raw = fits[0].data.y_test.double() * fits[0].data.y_std + fits[0].data.y_mean
+    for x_row, y_row in zip(x_raw, y_raw, strict=True):
+        density, mean = 0.0, torch.zeros(2, dtype=torch.float64)
+        for one in fits:
+            data, model = one.data, one.model
+            x = ((x_row - data.x_mean) / data.x_std).float()[None]
+            sd = (model.likelihood.floor + model.likelihood.log_scale.exp()).double() * data.y_std
+            for w, out in zip(one.weights, model.stack.outputs(x), strict=True):
+                mu = out[0].double() * data.y_std + data.y_mean
+                z = (y_row - mu) / sd
+                each = torch.exp(-0.5 * z**2) / (sd * math.sqrt(2 * math.pi))
+                density += float(w * each.prod()) / len(fits)
+                mean += (w * mu).detach() / len(fits)
+        nll -= math.log(density) / len(x_raw)
+        squared += float(((mean - y_row) ** 2).mean()) / len(x_raw)
+    return {"rmse": math.sqrt(squared), "nll": nll}
+
+
+def test_each_repeat_has_its_own_likelihood_weights_and_scale():
+    fits = three()
+    expected = by_hand(fits)
+    for order in itertools.permutations(fits):
+        assert Repeats(list(order), 0.0).evaluate() == pytest.approx(expected, rel=1e-5)
+    assert Repeats(fits[:1], 0.0).evaluate() == pytest.approx(fits[0].evaluate(), rel=1e-5)
+    alike = [one for one in fits if len(one.weights) == 4]  # q(d) of the first is not the second's
+    assert Repeats(alike, 0.0).evaluate() == pytest.approx(by_hand(alike), rel=1e-5)
+    odd = dataclasses.replace(fits[1].data, y_test=fits[1].data.y_test + 0.1)
+    with pytest.raises(PyroccamError):
+        Repeats([fits[0], dataclasses.replace(fits[1], data=odd)], 0.0).evaluate()
+    with pytest.raises(PyroccamError):
+        Repeats(fits[:2], 0.0).evaluate("val")
+
+
+class Laplace(models.Likelihood):
+    task, outputs = "regression", 2
+
+    def __init__(self, own):
+        super().__init__()
+        self.own = own
+
+    def forward(self, outputs):
+        return dist.Laplace(outputs, self.own).to_event(1)
+
+
+class Tempered(models.Classification):
+    def __init__(self, own):
+        super().__init__(3)
+        self.own = own
+
+    def forward(self, outputs):
+        return dist.Categorical(logits=outputs / self.own)
+
+
+@pytest.mark.parametrize("kind", [Laplace, Tempered])
+def test_likelihoods_of_ones_own_are_each_repeats_own(kind):
+    task = "regression" if kind is Laplace else "classification"
+    q = [0.2, 0.3, 0.5]
+    fits = [untrained(rows(k, task), 2, q, None, k, kind(b)) for k, b in enumerate((0.5, 3.0))]
+    total = 0.0
+    for one in fits:
+        outputs, y, own = one.outputs(one.data.x_test), one.data.y_test, one.model.likelihood.own
+        if kind is Laplace:
+            density = torch.exp(-(y - outputs).abs() / own) / (2 * own * one.data.y_std)
+            density = density.prod(-1)
+        else:
+            density = (outputs / own).softmax(-1)[:, torch.arange(12), y]
+        total = total + torch.einsum("s,sn->n", one.weights, density) / 2
+    found = Repeats(fits, 0.0).evaluate()["nll"]
+    assert found == pytest.approx(-float(total.log().mean()), rel=1e-5)
+
+
+def test_repeats_are_a_deep_ensemble_at_the_scale_of_each(tmp_path):
+    def make(seed):
+        data = rows(seed, "classification")
+        net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+        model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
+        return model, guides.Delta(model), data
+
+    few = {"epochs": 1, "progress": False, "device": "cpu"}
+    found = inference.fit_repeats(make, [0, 1], out=tmp_path, **few)
+    assert [f.settings.seed for f in found.fits] == [0, 1]
+    assert (tmp_path / "checkpoint.pt").exists()  # of both
+    assert (tmp_path / "seed-1" / "fit.json").exists()
+    fits = found.fits
+    expected = sum(one.predict(one.data.x_test).exp() for one in fits) / 2
+    x, y = fits[0].data.split("test")
+    nll = -float(expected[torch.arange(len(y)), y].log().mean())
+    assert found.evaluate()["nll"] == pytest.approx(nll, rel=1e-5)
+    alone, spread = [one.evaluate()["nll"] for one in fits], found.spread()["nll"]
+    assert (spread["mean"], spread["n"]) == (pytest.approx(sum(alone) / 2), 2)
+    ensemble = EnsembleNetwork(fits)
+    torch.testing.assert_close(ensemble(x).exp().float(), expected, atol=1e-5, rtol=1e-4)
+    step = torch.zeros_like(x)
+    step[:, 0] = 1e-3
+    ahead, behind = (ensemble(x + s).exp()[:, 0].sum() for s in (step, -step))
+    x = x.clone().requires_grad_()
+    ensemble(x).exp()[:, 0].sum().backward()  # through the scale of the second
+    slope = float((ahead - behind) / 2e-3)
+    assert float(x.grad[:, 0].sum()) == pytest.approx(slope, rel=1e-2)
+    outputs, shares = components(fits, x.detach())
+    mixed = torch.einsum("s,snc->nc", shares, outputs.softmax(-1))
+    torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_targets_in_large_units_are_the_same_rows():
+    x = torch.randn(30, 2)
+    y = 1e6 * torch.randn(30)
+    one, other = (Dataset.from_tensors(x, y, x, y, val_fraction=0.3, seed=s) for s in (0, 1))
+    assert same_targets(one, other, "test")
+    assert not same_targets(one, other, "train")

@@ -1,0 +1,291 @@
+"""Fits of Bayesian networks: how they step, what they keep, how they predict, what they bound."""
+
+import copy
+import math
+from functools import partial
+
+import pytest
+import torch
+from bayesian import QUICK, bayesian, noisy_net
+from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.posterior.draws import draw_outputs
+from pyroccam.inference.training.optimizer import parameter_groups
+from pyroccam.models import priors
+from pyroccam.models.bayesian import BayesianNetwork
+from random_weights import FourScales, assert_same_means, limit, normal_kl, small_net, table
+from stepping import assert_close, stacked, step_of, walk
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+# -- predictions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_fit_predicts(task):
+    rows = table(task)
+    fit = inference.fit(*bayesian(rows), rows, **{**QUICK, "epochs": 25})
+    found = fit.evaluate()
+    x, y = rows.split("test")
+    out = draw_outputs(fit.model, fit.guide, x, 20, seed=3)
+    torch.testing.assert_close(fit.outputs(x), out)
+    torch.testing.assert_close(fit.weights, torch.full((20,), 0.05))
+    if task == "classification":
+        log_p = out.log_softmax(-1).exp().mean(0).log()
+        torch.testing.assert_close(fit.predict(x), log_p)
+        nll = -log_p[torch.arange(len(y)), y].mean()
+        assert found["accuracy"] > 0.8
+    else:
+        scale = fit.model.likelihood.scale.detach()
+        torch.testing.assert_close(fit.predict(x), out.mean(0))
+        log_p = torch.distributions.Normal(out, scale).log_prob(y)[..., 0]
+        nll = -(log_p.logsumexp(0) - math.log(20)).mean() + rows.y_std.log()
+        assert found["rmse"] < 0.8 * float(rows.y_std)
+    assert found["nll"] == pytest.approx(float(nll), rel=1e-4)
+    assert fit.structure is None
+    fit.weights = torch.tensor([0.9, 0.05, 0.05])  # of a person who weighs them
+    outputs, shares = fit.components(x, draws=3)
+    torch.testing.assert_close(shares, torch.full((3,), 1 / 3))  # draws are equally likely
+
+
+def test_ways_to_predict():
+    rows = table()
+    fit = inference.fit(*bayesian(rows, priors.LogUniform(), net=noisy_net()), rows, **QUICK)
+    x, y = rows.split("test")
+    one = fit.evaluate("test", "stochastic", draws=30)
+    out = fit.outputs(x, draws=30)
+    log_p = out.log_softmax(-1)[:, torch.arange(len(y)), y]
+    assert one["nll"] == pytest.approx(-float(log_p.mean()), rel=1e-5)
+    assert one["accuracy"] == pytest.approx(float((out.argmax(-1) == y).double().mean()))
+    assert fit.predict(x, "stochastic").shape == (len(x), 2)
+    mean = fit.posterior.mean_network()(x).log_softmax(-1)
+    torch.testing.assert_close(fit.predict(x, "deterministic"), mean, check_layout=False)
+    ways = fit.evaluate_ways(draws=30)
+    assert list(ways) == ["stochastic", "deterministic", "ensemble"]
+    for how, found in ways.items():
+        assert found == pytest.approx(fit.evaluate("test", how, draws=30))
+    with pytest.raises(PyroccamError):
+        fit.outputs(x, "mean")
+    x, y = rows.split("val")  # by the mean network a checkpoint is judged
+    log_p = fit.posterior.mean_network()(x).log_softmax(-1).detach()
+    assert fit.val_nll == pytest.approx(-float(log_p[torch.arange(len(y)), y].mean()), rel=1e-5)
+    assert fit.val_nll != pytest.approx(fit.evaluate("val")["nll"], rel=1e-5)
+
+
+def test_dropout_is_noise_of_draws_and_not_of_means():
+    """Networks with dropout and a point estimate: Monte Carlo dropout."""
+    rows = table()
+    model, guide = bayesian(rows, priors.Normal(), guides.Delta, noisy_net())
+    fit = inference.fit(model, guide, rows, **QUICK)
+    x, _ = rows.split("test")
+    drawn = fit.outputs(x, draws=300)
+    net = inference.posterior.layers.mean_network(model, guide)
+    with torch.no_grad():
+        torch.testing.assert_close(fit.outputs(x, "deterministic")[0], net(x))
+        dropout = net[3].train()
+        by_hand = torch.stack([net[4](dropout(net[:3](x))) for _ in range(300)])
+    assert_same_means(drawn, by_hand)
+    assert not any(part.training for part in model.modules())
+
+
+# -- what is kept, and what is trained --------------------------------------------------------
+
+
+@pytest.mark.parametrize("guide", [guides.MeanField, guides.Delta])
+def test_the_last_checkpoint_of_random_weights_and_the_best_on_request(guide):
+    """Where the best is an early one: at this learning rate the loss goes up and down."""
+    rows = table()
+    prior = priors.Normal()
+
+    def fit(**more):
+        settings = {**QUICK, "epochs": 12, "lr": 0.3, "schedule": "constant", **more}
+        return inference.fit(*bayesian(rows, prior, guide), rows, **settings)
+
+    last, best = fit(), fit(checkpoint="best")
+    values = [row["val_nll"] for row in last.history]
+    assert last.best_epoch == len(values) == 12
+    assert last.val_nll == pytest.approx(values[-1])
+    assert best.best_epoch == 1 + values.index(min(values)) < 12
+    assert best.val_nll == pytest.approx(min(values))
+    impatient = fit(patience=2)  # counted from the lowest value, though the last is kept
+    lows = [min(values[: i + 1]) for i in range(len(values))]
+    stop = next(i + 1 for i in range(2, 12) if lows[i] == lows[i - 2])
+    assert len(impatient.history) == impatient.best_epoch == stop
+
+
+def test_what_is_decayed():
+    """Weights that are numbers; not the posterior, nor what a prior learns."""
+    rows = table("regression")
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    model = BayesianNetwork(net, rows, prior=priors.Normal(learn="layer"), layers=["1"])
+    groups = parameter_groups(inference.Settings(), model, guides.MeanField(model))
+    sizes = {g["name"]: len(g["params"]) for g in groups}
+    assert sizes == {"weights": 2, "noise": 1, "prior": 2, "posterior": 4}
+    assert [g["name"] for g in groups if g["weight_decay"]] == ["weights"]
+    assert all(g["scheduled"] for g in groups)
+
+
+def test_what_is_tracked_stands_in_the_history(tmp_path):
+    rows = table()
+    seen = []
+
+    def track(model, guide, data):
+        assert not model.training
+        seen.append(float(torch.rand(())))
+        return {"noise": seen[-1]}
+
+    options = {**QUICK, "epochs": 3, "evaluations": 3}
+    plain = inference.fit(*bayesian(rows), rows, **options)
+    fit = inference.fit(*bayesian(rows), rows, track=track, out=tmp_path, **options)
+    assert [row["noise"] for row in fit.history] == seen
+    assert [row["loss"] for row in fit.history] == [row["loss"] for row in plain.history]
+    assert (tmp_path / "history.csv").read_text().startswith("epoch,loss,val_nll,noise")
+
+
+# -- one step ---------------------------------------------------------------------------------
+
+
+def double_pair(prior, guide=guides.MeanField, **options):
+    """Of one layer, which is traced faster: priors and guides are of each layer by itself."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        net = nn.Linear(3, 2)
+    model, guide = bayesian(table(), prior, guide, net, **options)
+    return model.double(), guide.double()
+
+
+def double_batches(seed, count=3, size=18):
+    x, y = table().split("train")
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    return [(x[i].double(), y[i]) for i in order[: count * size].split(size)]
+
+
+@pytest.mark.filterwarnings("error::pyroccam.inference.training.step.CompileFallback")
+@pytest.mark.parametrize(
+    ("prior", "options"),
+    [
+        (priors.GroupNormalJeffreys(), {"scales": "batch"}),
+        (priors.GroupHorseshoe(), {}),
+        (priors.SpikeSlab(), {}),
+        (priors.SharedNormal(), {}),
+        (priors.Normal(learn="layer"), {"guide": guides.VariationalDropout}),
+        (priors.Integers(0.1), {"guide": partial(guides.Points, by=guides.WholeSteps())}),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",
+)
+def test_a_traced_step_is_the_eager_step(prior, options):
+    """Under one seed, the same noise: losses, likelihoods, parameters."""
+    found = []
+    for compile in (False, "graph"):
+        torch.manual_seed(5)
+        (one,) = walk([double_pair(prior, **options)], double_batches(0), compile)
+        found.append(one)
+    assert_close(*found)
+    assert found[0]["losses"].std() > 1e-3
+
+
+def test_a_step_together_has_the_gradients_of_steps_apart():
+    """In distribution: common steps draw from one stream, each replicate its own noise."""
+    draws = 40
+    pairs = [double_pair(FourScales()) for _ in range(2)]
+    with torch.no_grad():
+        for p in pairs[1][1].parameters():
+            p.add_(0.2)
+    apart = [copy.deepcopy(one) for one in pairs]
+    batches = [double_batches(seed, 1)[0] for seed in (0, 0)]
+    x, y = stacked(*[[batch] for batch in batches])[0]
+    step = step_of(*pairs)
+    step.prepare(x[0], y[0])
+    found = []
+    for _ in range(draws):
+        step.evaluate(x, y)
+        found.append(torch.cat([flat.grad for flat in step.flats.values()], 1).clone())
+    found = torch.stack(found)
+    assert step.fallback is None
+    trained = [name.removeprefix("guide.") for name in step.trained]
+    for k, (model, guide) in enumerate(apart):
+        b = bound(model, guide, max_plate_nesting=1)
+        parameters = [dict(guide.named_parameters())[name] for name in trained]
+        rows = []
+        for _ in range(draws):
+            grads = torch.autograd.grad(b(*batches[k]) / step.rows, parameters)
+            rows.append(torch.cat([g.flatten() for g in grads]))
+        expected = torch.stack(rows)
+        assert_same_means(found[:, k], expected)
+        assert_same_means(found[:, k] ** 2, expected**2)
+    noise = found - found.mean(0)
+    one, other = noise[:, 0].flatten(), noise[:, 1].flatten()
+    assert abs((one @ other) / (one.norm() * other.norm())) < 0.3  # not the same noise
+
+
+# -- the bound over a whole data set ----------------------------------------------------------
+
+
+def test_the_bound_of_a_linear_regression():
+    """Its expected log-likelihood and its KL are known."""
+    rows = table("regression")
+    likelihood = models.Regression(1, scale=0.4, floor=0.0)
+    model = BayesianNetwork(nn.Linear(3, 1), rows, prior=priors.Normal(), likelihood=likelihood)
+    guide = guides.MeanField(model, scale=0.3)
+    found = inference.elbo.evidence(model, guide, rows, passes=100, batch_size=40)
+    x, y = rows.split("train")
+    with torch.no_grad():
+        q = {n: guide.posterior(f".{n}").base_dist for n in ("weight", "bias")}
+        mean = x @ q["weight"].loc.T + q["bias"].loc
+        variance = x.square() @ q["weight"].variance.T + q["bias"].variance
+        noise = float(likelihood.scale)
+        each = -0.5 * ((y - mean) ** 2 + variance) / noise**2 - math.log(noise)
+        expected = float((each - 0.5 * math.log(2 * math.pi)).sum())
+        kl = float(sum(normal_kl(one.loc, one.scale) for one in q.values()))
+    assert found.kl == pytest.approx(kl, rel=1e-5)
+    assert abs(found.elbo - (expected - kl)) < limit(1) * found.error
+    assert found.error < 0.02 * abs(found.elbo)
+    assert found.elbo == pytest.approx(found.log_likelihood - found.kl)
+    assert found.rows == len(x)
+
+
+def test_the_bound_of_some_rows_without_a_trace():
+    """Rows are those of the split; training mode and generator are left as they were."""
+    rows = table()
+    model = BayesianNetwork(small_net(), rows, prior=priors.LogUniform()).train()
+    guide = guides.MeanField(model)
+    state = torch.get_rng_state()
+    found = inference.elbo.evidence(model, guide, rows, split="val", rows=4)
+    assert found.rows == 4
+    assert model.training
+    assert torch.equal(state, torch.get_rng_state())
+    assert found == inference.elbo.evidence(model, guide, rows, split="val", rows=4, batch_size=4)
+    with pytest.raises(PyroccamError):
+        inference.elbo.evidence(model, guide, rows, passes=1)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_bound_of_a_depth_that_is_summed_out(task):
+    """Any number of rows, and any part of them, against the sum over depths by brute force."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1500, 2, generator=generator)
+    y = (x[:, 0] > 0).long() if task == "classification" else x.sum(1, keepdim=True) + 1
+    rows = data.Dataset.from_tensors(x, y, x[:9], y[:9])
+    model = models.LearntDepth.mlp(rows, width=4, max_depth=3, prior=priors.Geometric(0.7))
+    for _ in range(20):
+        model.stack.outputs(x)  # statistics
+    model.eval()
+    with torch.no_grad():  # depths that are not far apart, so that several count
+        model.stack.head.weight.mul_(0.02)
+    for split, count in (("train", None), ("train", 1100), ("train", 7), ("test", None)):
+        inputs, targets = (part[:count] for part in rows.split(split))
+        with torch.no_grad():
+            terms = model.likelihood(model.stack.outputs(inputs)).log_prob(targets).double()
+        expected = float((model.log_prior + terms.sum(1)).logsumexp(0))
+        guide = guides.Marginal(model)
+        found = inference.elbo.evidence(model, guide, rows, split=split, rows=count)
+        assert found.elbo == pytest.approx(expected, rel=1e-6)
+        assert (found.error, found.kl, found.rows) == (0.0, 0.0, len(inputs))
+        bound = inference.elbo.evidence(model, guides.CategoricalDepth(model), rows, split=split)
+        assert bound.elbo <= found.elbo or count is not None

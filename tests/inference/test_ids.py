@@ -66,30 +66,3 @@ def test_a_network_that_fails_says_what_it_was_given(net: nn.Module, x: Tensor, 
         models.BayesianNetwork(net, own, prior=models.priors.Normal(), layers=linear)
     (note,) = raised.value.__notes__
     assert re.search(said, note)
-
-
-@pytest.mark.filterwarnings("ignore:.* would cut", "ignore:The cut by")
-def test_ids_are_cut_by_every_rule_timed_and_diagnosed() -> None:
-    torch.manual_seed(0)
-    own = words(ids=True)
-    prior = models.priors.GroupNormalJeffreys()
-    model = models.BayesianNetwork(Words(), own, prior=prior, layers=["hidden", "out"])
-    fit = inference.fit(model, guides.MeanField(model), own, epochs=3, batch_size=50, lr=0.01)
-    for cut in (
-        inference.Noise(),
-        inference.Valley(),
-        inference.ByValidation(),
-        inference.Thresholds(-100.0),
-    ):
-        small = inference.shrink(fit, cut=cut, code=inference.Digits(epochs=1))
-        outputs = small.net(own.x_train)
-        assert (outputs - outputs[:1]).abs().max() > 0
-        narrowed, _ = inference.narrow(fit, cut=cut)
-        assert inference.cutting.count_parameters(narrowed.start_network()) <= 160 + 144 + 34
-    nets = {"whole": fit.posterior.mean_network(), "small": small.net}
-    times = inference.cutting.seconds_per_batch(nets, own.x_test[:20], rounds=2)
-    assert all(seconds > 0 for seconds in times.values())
-    found = {one.name: one for one in diagnostics.diagnose(fit, draws=100)}
-    assert found["held-out rows"].verdict != "refused"
-    assert found["LOO"].verdict != "refused"
-    assert fit.to_arviz(10)["posterior_predictive"] is not None

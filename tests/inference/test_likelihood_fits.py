@@ -140,20 +140,6 @@ def test_plain_svi_trains_it(word):
 
 
 @pytest.mark.parametrize("word", OTHERS)
-def test_several_seeds_in_common_steps(word):
-    data = made(word)
-    repeats = inference.fit_repeats(
-        lambda seed: (*depth(data, word, seed), data),
-        seeds=range(2), epochs=4, batch_size=64, together=True, **QUICK,
-    )  # fmt: skip
-    assert repeats.fits[0].engine["replicates"] == 2
-    assert repeats.fits[0].engine["fallback"] is None
-    together, alone = repeats.evaluate(), repeats.fits[0].evaluate()
-    assert {*together} == {*alone}
-    assert together["nll"] <= max(one.evaluate()["nll"] for one in repeats.fits)
-
-
-@pytest.mark.parametrize("word", OTHERS)
 def test_depth_in_closed_form_and_everything_after_it(word, tmp_path):
     data = made(word)
     fit = inference.fit(
@@ -172,11 +158,8 @@ def test_depth_in_closed_form_and_everything_after_it(word, tmp_path):
     assert scores["nll"] == pytest.approx(fit.evaluate()["nll"], abs=0.3)
     groups = fit.to_arviz(10)
     drawn = torch.as_tensor(groups.posterior_predictive["y"].values[0])
-    observed = torch.as_tensor(groups.observed_data["y"].values)
-    assert drawn.shape[1:] == observed.shape
-    if data.task in ("counts", "multi-label"):
-        assert bool((drawn == drawn.round()).all())
-        assert float(observed.max()) == float(data.y_train.max())
+    assert drawn.shape[1:] == groups.observed_data["y"].shape
+    assert data.task not in ("counts", "multi-label") or bool((drawn == drawn.round()).all())
 
 
 @pytest.mark.parametrize("word", OTHERS)

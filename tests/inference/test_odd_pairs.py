@@ -84,9 +84,6 @@ REFUSED = {
     "no row of outputs": lambda: bayesian(own(lambda f, x: f(x).sum(), nn.Linear(2, 3))),
     "complex": lambda: bayesian(own(lambda f, x: f(x) * 1j, nn.Linear(2, 3))),
     "whole numbers": lambda: bayesian(own(lambda f, x: f(x).long(), nn.Linear(2, 3))),
-    "whole numbers, depth": lambda: depth(
-        head=own(lambda f, x: f(x).round().int(), nn.Linear(6, 3))
-    ),
     "NaN outputs": lambda: bayesian(own(lambda f, x: f(x) * float("nan"), nn.Linear(2, 3))),
     "NaN weights": lambda: depth(filled(nn.Linear(2, 6), float("nan"))),
     "model twice": lambda: fit_with(guide=pair(blobs())[0]),
@@ -113,7 +110,6 @@ def test_what_cannot_be_fitted_is_refused_in_words(which):
 
 
 RUN = {
-    "no validation rows": lambda: depth(rows=blobs().all_rows()),
     "no validation rows, weights": lambda: bayesian(nn.Linear(2, 3), rows=blobs().all_rows()),
     "one row": lambda: depth(rows=of_rows(1)),
     "scripted": lambda: depth(torch.jit.script(nn.Sequential(nn.Linear(2, 6)))),

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from fitting import blobs
-from guide_case import depth, network
+from guide_case import network
 from pyro.nn import PyroModule
 from pyroccam import guides, inference, models
 from pyroccam.inference.training.optimizer import parameter_groups
@@ -59,18 +59,6 @@ def test_a_plain_pair_is_stepped_and_its_evidence_taken():
     assert torch.isfinite(torch.tensor(inference.elbo.evidence(model, guide, ROWS).elbo))
 
 
-def test_a_guide_with_arguments_of_its_own_is_swapped():
-    class OwnDepth(guides.CategoricalDepth):
-        def __init__(self, model):
-            super().__init__(model, update="gradient", hold=0.1)
-
-    model = depth(ROWS)
-    fit = inference.fit(model, OwnDepth(model), ROWS, **QUICK)
-    other = inference.swap(fit, prior=models.priors.Uniform(), device="cpu", progress=False)
-    assert type(other.guide) is OwnDepth
-    assert (other.guide.update, other.guide.schedule.held) == ("gradient", 0.1)
-
-
 def test_a_factor_that_is_none_is_refused():
     class OwnGuide(guides.NetworkGuide):
         def factor(self, layer, name, latent):
@@ -89,11 +77,3 @@ def test_several_fits_are_anything_that_holds_them():
     expected = ensemble([fit])(x)
     for fits in (fit, iter([fit]), {"a": fit}.values()):
         assert torch.equal(ensemble(fits)(x), expected)
-
-
-def test_misspelt_options_of_a_guide_in_words():
-    model = network(ROWS)
-    assert isinstance(guides.parse("delta", model, scales="example"), guides.Delta)
-    for name, value in (("nonsense", None), ("locl", "example")):
-        with pytest.raises(ValueError, match=name):
-            guides.parse("delta", model, **{name: value})

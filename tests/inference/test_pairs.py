@@ -32,18 +32,6 @@ def test_a_guide_of_another_network_of_equal_shapes_is_refused(case):
         assert torch.equal(value, before[name])
 
 
-def test_among_several_trained_together():
-    rows = table()
-    built = {seed: network(rows, seed) for seed in (0, 1)}
-
-    def build(seed):
-        return built[seed], guides.MeanField(built[0]), rows
-
-    few = {k: v for k, v in ONE.items() if k != "seed"}
-    with pytest.raises(ValueError, match="made from another"):
-        inference.fit_repeats(build, [0, 1], together=True, **few)
-
-
 @pytest.mark.parametrize("case", OF_MODELS.values(), ids=OF_MODELS)
 def test_copies_of_both_go_together(case):
     model, guide, rows = case.pair()

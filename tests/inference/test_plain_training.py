@@ -1,18 +1,71 @@
-"""The training of numbers beside the same training written out in torch."""
+"""Trainings of networks as numbers: beside torch, at several rates, from a teacher."""
 
 import copy
 import dataclasses
+import functools
 import math
 
 import pytest
 import torch
 from fitting import blobs, fit_weights
+from pyroccam import guides, models
+from pyroccam.cli.runs.building import untrained
 from pyroccam.data import Dataset
-from pyroccam.inference.training.ordinary import retrain, row_losses, trained, trainer_of
-from pyroccam.inference.training.teacher import Teacher
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.posterior.draws import draw_weights
+from pyroccam.inference.posterior.predict import validated
+from pyroccam.inference.storage.checkpoint import CheckpointError
+from pyroccam.inference.training import numbers
+from pyroccam.inference.training.numbers import NUMBERS, as_numbers
+from pyroccam.inference.training.ordinary import (
+    RATES,
+    retrain,
+    row_changes,
+    row_losses,
+    temperature_of_rows,
+    tempered,
+    trained,
+    trainer_of,
+)
+from pyroccam.inference.training.settings import Settings
+from pyroccam.inference.training.teacher import FEW, Teacher, may_teach, teacher_of
 from pyroccam.inference.training.terminal import FitProgress, StopSignal
 from pyroccam.models import priors
+from pyroccam.models.likelihoods.noise import LEAST_ROWS
+from scipy import optimize
 from torch import nn
+from torch.func import functional_call
+
+cross_entropy, one_hot = nn.functional.cross_entropy, nn.functional.one_hot
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit_weights(priors.GroupNormalJeffreys(), rows=blobs(n=400), epochs=20)
+
+
+def with_data(fit, **parts):
+    return dataclasses.replace(fit, data=dataclasses.replace(fit.data, **parts))
+
+
+def with_few(fit, rows):
+    return with_data(fit, x_val=fit.data.x_val[:rows], y_val=fit.data.y_val[:rows])
+
+
+def small_net(data, zeros=0.0):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(data.x_train.shape[1], 8), nn.ReLU(), nn.Linear(8, data.outputs))
+    with torch.no_grad():
+        net[0].weight.masked_fill_(torch.rand_like(net[0].weight) < zeros, 0.0)
+    return net
+
+
+@pytest.fixture(scope="module")
+def good(fitted):
+    return retrain(small_net(fitted.data), fitted, 30).net
+
+
+# -- beside the same training written out in torch --------------------------------------------
 
 
 def table():
@@ -35,30 +88,29 @@ def network(inputs, outputs):
     return net
 
 
-def written_out(net, like, fit, teacher, epochs, lr):
-    """Losses by the formulas of densities, clipping by torch, zeros by hand."""
-    data, size, rows = fit.data, fit.settings.batch_size, []
+def written_out(net, like, fit, teacher, lr):
+    """An epoch, by the formulas of densities, clipping by torch, zeros by hand."""
+    data = fit.data
     net, like = copy.deepcopy(net).train(), copy.deepcopy(like).requires_grad_(True)
     free, noise = [*net.parameters()], [*like.parameters()]
     zeros = [(p, p == 0) for p in free if p.dim() > 1]
     groups = [{"params": free, "weight_decay": 0.01}]
     groups += [{"params": noise, "weight_decay": 0.0}] * bool(noise)
     optimizer = torch.optim.AdamW(groups)
-    for epoch in range(epochs):
-        rows += data.order(fit.settings.seed, epoch).split(size)
+    rows = data.order(fit.settings.seed, 0).split(fit.settings.batch_size)
     for done, own in enumerate(rows):
         out, y = net(data.x_train[own]), data.y_train[own]
-        said = None if teacher is None else teacher.train[own]
+        said = [] if teacher is None else [teacher.train[own]]
         if data.task == "classification":
-            losses = nn.functional.cross_entropy(out, y, reduction="none")
-            theirs = None if said is None else -(said * out.log_softmax(-1)).sum(-1)
+            losses = [cross_entropy(out, y, reduction="none")]
+            losses += [-(t * out.log_softmax(-1)).sum(-1) for t in said]
         else:
-            sd, each = like.scale, [y] if said is None else [y, said]
-            losses, theirs = [
+            sd = like.scale
+            losses = [
                 (((out - t) / sd).square() / 2 + sd.log() + math.log(2 * math.pi) / 2).sum(-1)
-                for t in each
-            ] + [None] * (2 - len(each))
-        losses = losses if theirs is None else (losses + theirs) / 2
+                for t in (y, *said)
+            ]
+        losses = torch.stack(losses).mean(0)
         if data.weights is not None:
             losses = losses * data.weights[own]
         optimizer.zero_grad()
@@ -77,8 +129,7 @@ def written_out(net, like, fit, teacher, epochs, lr):
 def test_a_training_is_an_ordinary_one_and_each_begins_anew(make, taught):
     rows = make()
     begin = network(rows.x_train.shape[1], rows.outputs)
-    fit = fit_weights(priors.Normal(1.0), net=begin, rows=rows, epochs=1)
-    fit = dataclasses.replace(fit, settings=dataclasses.replace(fit.settings, batch_size=25))
+    fit = fit_weights(priors.Normal(1.0), net=begin, rows=rows, epochs=1, batch_size=25)
     data = fit.data
     net, teacher = network(data.x_train.shape[1], data.outputs), None
     if taught:
@@ -87,7 +138,7 @@ def test_a_training_is_an_ordinary_one_and_each_begins_anew(make, taught):
         teacher = Teacher(*(t.softmax(-1) if classes else t for t in said))
     for lr in (0.02, 0.01):
         found, losses = trained(net, fit, 1, lr, teacher)
-        expected = written_out(net, fit.model.likelihood, fit, teacher, 1, lr)
+        expected = written_out(net, fit.model.likelihood, fit, teacher, lr)
         for name, ours in found.state_dict().items():
             theirs = expected.state_dict()[name]
             torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-5, msg=name)
@@ -102,30 +153,335 @@ def test_of_a_frozen_network_nothing_but_the_noise_is_learnt():
     trainer = trainer_of(net, fit, 3, 0.1)
     trainer.run(FitProgress("", 1, False), StopSignal())
     model = trainer.replicates[0].model
-    for p, q in zip(model.net.parameters(), net.parameters(), strict=True):
-        assert torch.equal(p, q)
+    assert all(map(torch.equal, model.net.parameters(), net.parameters()))
     assert not torch.equal(model.likelihood.own.log_scale, fit.model.likelihood.log_scale)
-
-
-def test_where_nothing_can_be_learnt_the_network_stays():
-    fit = fit_weights(priors.Normal(1.0), net=network(2, 3), epochs=1)
+    fit = fit_weights(priors.Normal(1.0), net=network(2, 3), epochs=1)  # nor can anything here
     net = network(2, 3).requires_grad_(False)
     found, losses = trained(net, fit, 3, 0.1)
-    for p, q in zip(found.parameters(), net.parameters(), strict=True):
-        assert torch.equal(p, q)
+    assert all(map(torch.equal, found.parameters(), net.parameters()))
     torch.testing.assert_close(losses, row_losses(net, fit))
-
-
-def test_a_training_that_leaves_the_numbers_is_no_better():
-    """At a rate of a million the loss is infinite, or what is left is far off."""
-    fit = fit_weights(priors.Normal(1.0), net=network(5, 3), rows=table(), epochs=1)
-    net = network(5, 3)
-    net[3] = nn.Sequential(net[3], Exploding())
-    found = retrain(net, fit, 3, (1e6,))
-    assert found.net is net
-    assert found.lr is None
 
 
 class Exploding(nn.Module):
     def forward(self, x):
         return x.sinh().sinh()
+
+
+def test_what_gets_no_better_stays(fitted, good):
+    again = retrain(good, fitted, 1, rates=(30.0,))
+    assert again.lr is None
+    assert again.net is good
+    fit = fit_weights(priors.Normal(1.0), net=network(5, 3), rows=table(), epochs=1)
+    net = network(5, 3)
+    net[3] = nn.Sequential(net[3], Exploding())
+    found = retrain(net, fit, 3, (1e6,))  # the loss is infinite, or what is left is far off
+    assert found.net is net
+    with pytest.raises(PyroccamError):
+        retrain(good, dataclasses.replace(fitted, data=fitted.data.all_rows()), 1)
+
+
+def test_zeros_stay_zeros_and_the_validation_rows_are_better_off(fitted):
+    net = small_net(fitted.data, 0.5)
+    before = {name: p.clone() for name, p in net.named_parameters()}
+    found = retrain(net, fitted, 30)
+    assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())  # a copy
+    assert torch.equal(found.net[0].weight == 0, net[0].weight == 0)
+    assert float(found.losses.mean()) < found.before - 0.3
+    torch.testing.assert_close(row_losses(found.net, fitted), found.losses)
+    assert torch.equal(retrain(net, fitted, 30).net[2].weight, found.net[2].weight)  # by its seed
+
+
+# -- temperatures and changes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [0.1, 40.0])
+def test_losses_are_those_at_the_temperature_of_the_rows(fitted, good, factor):
+    """It is 1 for a network that is not sure enough, and undoes what makes it too sure."""
+    net, data = copy.deepcopy(good), fitted.data
+    net[2].register_forward_hook(lambda module, args, out: factor * out)
+    logits = net(data.x_val).detach()
+    t = max(1.0, temperature_of_rows(logits, data.y_val))
+    assert (t == 1.0) == (factor < 1)
+    expected = cross_entropy(logits / t, data.y_val, reduction="none").double()
+    torch.testing.assert_close(row_losses(net, fitted), expected, rtol=1e-5, atol=1e-6)
+    found = row_losses(net, with_few(fitted, LEAST_ROWS - 1))
+    plain = cross_entropy(logits, data.y_val, reduction="none")
+    torch.testing.assert_close(found, plain[: LEAST_ROWS - 1].double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
+def test_the_temperature_against_a_search(factor):
+    """Logits of known probabilities times a factor, which the temperature takes back but for the
+    prior; the optimum by a grid."""
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(4000, 3)
+    y = torch.distributions.Categorical(logits=logits).sample()
+
+    def loss(t):
+        nll = cross_entropy(factor * logits.double() / t, y, reduction="sum")
+        return float(nll) + 2 * math.log(t) ** 2
+
+    found = temperature_of_rows(factor * logits, y)
+    best = optimize.brute(lambda t: loss(float(t[0])), [(0.05, 6.0)], Ns=600, finish=optimize.fmin)
+    assert found == pytest.approx(float(best[0]), rel=1e-3)
+    assert found == pytest.approx(factor, rel=0.1)
+    # rows that are all right would have none, without the prior
+    sure = temperature_of_rows(torch.tensor([[4.0, 0.0]] * 12), torch.zeros(12, dtype=torch.long))
+    assert 0.5 < sure < 1.0
+
+
+def test_a_temperature_is_part_of_the_last_layer(fitted, good):
+    net = copy.deepcopy(good)
+    with torch.no_grad():
+        net[2].weight *= 20  # far too sure
+        net[2].bias *= 20
+    x = fitted.data.x_val
+    cooled, temperature = tempered(net, fitted)
+    assert temperature > 1.5
+    torch.testing.assert_close(cooled(x), net(x) / temperature, rtol=1e-4, atol=1e-5)
+    assert row_losses(cooled, fitted).mean() < row_losses(net, fitted).mean()
+    odd = nn.Sequential(*small_net(fitted.data), nn.Softsign())  # no layer gives its logits
+    assert tempered(odd, fitted) == (odd, 1.0)
+    net = copy.deepcopy(good)
+    with torch.no_grad():
+        net[2].weight /= 5  # too unsure, which rows are not trusted to mend
+    cooled, temperature = tempered(net, fitted)
+    assert temperature == 1.0
+    assert torch.equal(cooled[2].weight, net[2].weight)
+
+
+def test_a_change_of_predictions_is_a_divergence(fitted):
+    """Of classes by their sum; of targets by the squared change over twice the variance; where
+    there is no closed form, no less than what the losses differ by."""
+    one, other = small_net(fitted.data), small_net(fitted.data, 0.1)
+    p, q = (net(fitted.data.x_val).double().softmax(-1).detach() for net in (one, other))
+    expected = (p * (p / q).log()).sum(-1)
+    torch.testing.assert_close(row_changes(one, other, fitted), expected, rtol=1e-4, atol=1e-7)
+    fit = a_regression()
+    x, y = fit.data.split("val")
+    one, other = (small_net(fit.data, zeros) for zeros in (0.0, 0.3))
+    variance = float(validated(fit.model.likelihood, one, fit.data).scale.detach()) ** 2
+    moved = (one(x) - other(x)).detach().double()
+    expected = moved.square().sum(-1) / (2 * variance)
+    torch.testing.assert_close(row_changes(one, other, fit), expected, rtol=1e-4, atol=1e-7)
+    model = copy.deepcopy(fit.model)
+    model.likelihood = models.likelihoods.StudentT(1)
+    heavy = dataclasses.replace(fit, model=model)
+    own = validated(model.likelihood, one, fit.data)
+    before, after = (-own(net(x)).log_prob(y) for net in (one, other))
+    expected = (before - after).abs().detach().double()
+    torch.testing.assert_close(row_changes(one, other, heavy), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_noise_of_a_plain_network_is_that_of_its_errors():
+    fit = a_regression()
+    net = fit.posterior.mean_network()
+    own = validated(fit.model.likelihood, net, fit.data)
+    errors = (net(fit.data.x_val) - fit.data.y_val).detach().square().sum()
+    expected = float((errors / (len(fit.data.x_val) - 2)).sqrt())
+    assert float(own.scale.detach()) == pytest.approx(expected, rel=1e-3)
+    few = with_few(fit, LEAST_ROWS - 1).data
+    assert validated(fit.model.likelihood, net, few) is fit.model.likelihood
+    known = models.likelihoods.Regression(1).requires_grad_(False)
+    assert validated(known, net, fit.data) is known
+
+
+# -- with which a posterior begins ------------------------------------------------------------
+
+
+def fresh(data, net=None):
+    """The fit of a pair that was not trained."""
+    torch.manual_seed(1)
+    net = small_net(data) if net is None else net
+    model = models.BayesianNetwork(net, data, prior=models.priors.Normal(1.0))
+    settings = Settings.of({"epochs": 1, "batch_size": 32, "seed": 3})
+    return untrained((model, guides.MeanField(model)), data, settings)
+
+
+@pytest.mark.parametrize("validation", [True, False])
+def test_a_line_is_found_and_its_noise(validation):
+    """Least squares of the training rows, and the errors around that of rows that were held, or of
+    the training rows where none were; then one rate is tried, to its end."""
+    torch.manual_seed(0)
+    x = torch.randn(400, 3)
+    y = x @ torch.tensor([[0.5], [-1.0], [0.25]]) + 0.1 * torch.randn(400, 1)
+    data = Dataset.from_tensors(x[:-50], y[:-50], x[-50:], y[-50:], val_fraction=0.25)
+    if not validation:
+        data = data.all_rows()
+    found = as_numbers(fresh(data, nn.Sequential(nn.Linear(3, 1))), 60)
+    one = torch.cat([data.x_train, torch.ones(len(data.x_train), 1)], 1)
+    weights = torch.linalg.lstsq(one, data.y_train).solution
+    close = 0.02 if validation else 0.3
+    torch.testing.assert_close(found.net[0].weight.detach(), weights[:3].T, atol=close, rtol=0)
+    x, y = data.split("val" if validation else "train")
+    errors = found.net(x).detach() - y
+    spread = float((errors.square().sum() / (len(errors) - 2)).sqrt())
+    assert float(found.likelihood.scale.detach()) == pytest.approx(spread, rel=1e-2)
+    assert spread < 0.3
+    if not validation:
+        assert (found.tried, found.lr) == ({RATES[1]: None}, RATES[1])
+
+
+def test_the_best_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatch):
+    data = blobs(n=400)
+    net = small_net(data)
+    whole = as_numbers(fresh(data, net), 3, out=tmp_path / "whole")
+    for rate in RATES:
+        again = retrain(fresh(data, net).model.start_network(), fresh(data, net), 3, (rate,))
+        assert whole.tried[rate] == pytest.approx(float(again.losses.mean()))
+    assert whole.tried[whole.lr] == min(whole.tried.values())
+    least = float(row_losses(whole.net, fresh(data, net)).mean())
+    assert least == pytest.approx(whole.tried[whole.lr])
+    given = as_numbers(fresh(data, whole.net), 1)  # it stays where training makes it worse
+    assert float(row_losses(given.net, fresh(data)).mean()) <= least + 1e-6
+    train, tried = numbers.trained, []
+
+    def broken(net, fit, epochs, rate):
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        tried.append(rate)
+        return train(net, fit, epochs, rate)
+
+    monkeypatch.setattr(numbers, "trained", broken)
+    with pytest.raises(KeyboardInterrupt):
+        as_numbers(fresh(data, net), 3, out=tmp_path)
+    tried.clear()
+    found = as_numbers(fresh(data, net), 3, out=tmp_path)
+    assert tried == [RATES[2]]
+    assert (found.tried, found.lr) == (whole.tried, whole.lr)
+    assert all(map(torch.equal, found.net.parameters(), whole.net.parameters()))
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of this kind", None])
+def test_a_file_of_something_else_is_refused(tmp_path, content):
+    data = blobs(n=400)
+    if content is None:  # a network of another width
+        other = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, data.outputs))
+        as_numbers(fresh(data, other), 1, out=tmp_path)
+    else:
+        (tmp_path / NUMBERS).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"numbers\.safetensors holds no network of this run"):
+        as_numbers(fresh(data), 1, out=tmp_path)
+
+
+# -- what a posterior predicts, as a teacher --------------------------------------------------
+
+
+class Says(nn.Module):
+    """The same logits for the same rows, whatever they are."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, x):
+        assert len(x) == len(self.logits)
+        return self.logits
+
+
+@functools.cache
+def a_regression():
+    torch.manual_seed(0)
+    x = torch.randn(200, 2)
+    y = x[:, :1] + 0.3 * torch.randn(200, 1)
+    rows = Dataset.from_tensors(x[:150], y[:150], x[150:], y[150:], val_fraction=0.4)
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    return fit_weights(priors.Normal(1.0), net, rows, epochs=40)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_teacher_says_what_draws_say_on_average(fitted, task):
+    """Over networks that are drawn one by one; all rows share their 20 and 400 draws."""
+    fit = fitted if task == "classification" else a_regression()
+    teacher = teacher_of(fit)
+    torch.manual_seed(5)
+    net, weights = fit.posterior.mean_network(), draw_weights(fit.model, fit.guide, 400)
+    for found, x in ((teacher.train, fit.data.x_train), (teacher.val, fit.data.x_val)):
+        each = torch.stack(
+            [functional_call(net, {n: w[i] for n, w in weights.items()}, (x,)) for i in range(400)]
+        ).detach()
+        each = each.softmax(-1) if task == "classification" else each
+        error = 4.5 * each.std(0) * (1 / 20 + 1 / 400) ** 0.5
+        assert ((found - each.mean(0)).abs() <= error + 1e-3).all()
+
+
+@pytest.mark.parametrize(("more", "worth"), [(-1e-3, True), (1e-3, False)])
+def test_a_rival_of_few_rows_may_be_ahead_by_luck(fitted, more, worth):
+    """A rival whose loss on the validation rows lies at the limit, a little to either side."""
+    data, k, rows = fitted.data, fitted.data.outputs, FEW - 1
+    y = (data.y_train[:rows] + 1) % k  # wrong, so that there is some to lose
+    fit = with_data(fitted, x_val=data.x_train[:rows], y_val=y)
+    teacher = teacher_of(fit)
+    assert not may_teach(teacher, fit, Says(torch.zeros(rows, k)))
+    own = nn.functional.nll_loss(teacher.val.log(), y)
+    ahead = float(own) - math.log(1000) / (rows + 1) - more
+    right = torch.full((rows, k), (1 - math.exp(-ahead)) / (k - 1))
+    right[torch.arange(rows), y] = math.exp(-ahead)
+    assert (right.argmax(-1) != y).all()  # or else it would win by that
+    assert may_teach(teacher, fit, Says(right.log())) == worth
+
+
+def test_a_posterior_that_gets_few_rows_wrong_is_no_teacher(fitted):
+    """A rival that is no better by its loss, but is right where the posterior is wrong."""
+    data, k = fitted.data, fitted.data.outputs
+    teacher = teacher_of(fitted)
+    says = teacher.val.argmax(-1)
+    for wrong, worth in ((2, True), (3, False), (20, False)):  # of 1 + sqrt(2) = 2.4 and so on
+        y = says.clone()
+        y[:wrong] = (y[:wrong] + 1) % k
+        rival = Says(0.2 * one_hot(y, k))  # right on all rows, not sure of one
+        assert may_teach(teacher, with_data(fitted, y_val=y), rival) == worth, wrong
+    for rows, may in ((FEW - 1, False), (FEW, True)):  # many rows are not asked
+        x, y = data.x_train[:rows], (data.y_train[:rows] + 1) % k
+        fit = with_data(fitted, x_val=x, y_val=y)
+        assert may_teach(teacher_of(fit), fit, Says(90.0 * one_hot(y, k))) == may
+        net = nn.Sequential(Says(90.0 * one_hot(y, k)), nn.Dropout(0.999)).train()
+        assert may_teach(teacher_of(fit), fit, net) == may  # judged as it predicts
+        assert [module.training for module in net] == [True, True]
+
+
+@pytest.mark.parametrize(("rows", "factor", "may"), [
+    (49, 0.99, False), (49, 1.01, True), (60, 1.09**-0.5, True), (60, 1.11**-0.5, False),
+])  # fmt: skip
+def test_a_posterior_that_is_near_enough_to_targets_teaches_their_mean(rows, factor, may):
+    """A rival with so much of the error of the mean of draws."""
+    fit = with_few(a_regression(), rows)
+    teacher, y = teacher_of(fit), fit.data.y_val
+    assert may_teach(teacher, fit, Says(y + factor * (teacher.val - y))) == may
+
+
+def test_other_likelihoods_have_no_teacher():
+    torch.manual_seed(0)
+    x = torch.randn(100, 2)
+    y = x[:, :1].exp().round()
+    rows = Dataset.from_tensors(x[:80], y[:80], x[80:], y[80:], val_fraction=0.2, task="counts")
+    assert teacher_of(fresh(rows)) is None
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_half_of_the_loss_is_the_teachers(fitted, task):
+    """A network that only has biases ends halfway between labels or targets and the teacher."""
+    classes = task == "classification"
+    fit = fitted if classes else a_regression()
+    data, k = fit.data, fit.data.outputs
+    says = torch.linspace(1, 3, k).softmax(0) if classes else torch.full((1,), 2.0)
+    teacher = Teacher(says.expand(len(data.x_train), k), says.expand(len(data.x_val), k))
+    net = nn.Linear(2, k)
+    with torch.no_grad():
+        net.weight.zero_()  # what is zero stays zero
+        net.bias.zero_()
+    found = retrain(net, fit, 60 if classes else 200, (3e-2,), teacher)
+    y = one_hot(data.y_train, k).float() if classes else data.y_train
+    bias = found.net.bias.detach()
+    bias = bias.softmax(0) if classes else bias
+    torch.testing.assert_close(bias, (y.mean(0) + says) / 2, atol=0.03, rtol=0)
+    logits = found.net(data.x_val).detach()
+    if classes:
+        log_p = (logits / max(1.0, temperature_of_rows(logits, data.y_val))).log_softmax(-1)
+        labels = nn.functional.nll_loss(log_p, data.y_val, reduction="none")
+        expected = 0.5 * labels - 0.5 * (says * log_p).sum(-1)
+    else:
+        own = validated(fit.model.likelihood, found.net, data)(logits)
+        expected = -0.5 * (own.log_prob(data.y_val) + own.log_prob(teacher.val)).detach()
+    torch.testing.assert_close(row_losses(found.net, fit, teacher), expected.double())
+    torch.testing.assert_close(found.losses, expected.double())

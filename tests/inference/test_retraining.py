@@ -1,4 +1,4 @@
-"""The training of cut networks as numbers, the smallest that is as good, and temperatures."""
+"""The smallest of the networks that are cut, trained as numbers, and are as good."""
 
 import copy
 import dataclasses
@@ -8,10 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fitting import blobs, fit_weights
-from pyroccam import inference, models
+from pyroccam import inference
 from pyroccam.data import Dataset
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior.predict import validated
 from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.quantise import Significand, quantised
 from pyroccam.inference.shrinking import compression, decision
@@ -23,12 +21,8 @@ from pyroccam.inference.training.ordinary import (
     retrain,
     row_changes,
     row_losses,
-    temperature_of_rows,
-    tempered,
 )
 from pyroccam.models import priors
-from pyroccam.models.likelihoods.noise import LEAST_ROWS
-from scipy import optimize
 from torch import nn
 
 
@@ -43,99 +37,6 @@ def small_net(data, zeros=0.0):
     with torch.no_grad():
         net[0].weight.masked_fill_(torch.rand_like(net[0].weight) < zeros, 0.0)
     return net
-
-
-def test_zeros_stay_zeros_and_the_validation_rows_are_better_off(fitted):
-    net = small_net(fitted.data, 0.5)
-    before = {name: p.clone() for name, p in net.named_parameters()}
-    found = retrain(net, fitted, 30)
-    assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())  # a copy
-    assert torch.equal(found.net[0].weight == 0, net[0].weight == 0)
-    assert found.lr is not None
-    assert float(found.losses.mean()) < found.before - 0.3
-    torch.testing.assert_close(row_losses(found.net, fitted), found.losses)
-    assert torch.equal(retrain(net, fitted, 30).net[2].weight, found.net[2].weight)  # by its seed
-
-
-def test_a_network_that_gets_no_better_stays(fitted):
-    net = retrain(small_net(fitted.data), fitted, 30).net
-    again = retrain(net, fitted, 1, rates=(30.0,))
-    assert again.lr is None
-    assert again.net is net
-
-
-@pytest.mark.parametrize("factor", [0.1, 40.0])
-def test_losses_are_those_at_the_temperature_of_the_rows(fitted, factor):
-    """It is 1 for a network that is not sure enough, and undoes what makes it too sure."""
-    net, data = retrain(small_net(fitted.data), fitted, 30).net, fitted.data
-    net[2].register_forward_hook(lambda module, args, out: factor * out)
-    logits = net(data.x_val).detach()
-    t = max(1.0, temperature_of_rows(logits, data.y_val))
-    assert (t == 1.0) == (factor < 1)
-    expected = nn.functional.cross_entropy(logits / t, data.y_val, reduction="none").double()
-    torch.testing.assert_close(row_losses(net, fitted), expected, rtol=1e-5, atol=1e-6)
-    few = dataclasses.replace(
-        data, x_val=data.x_val[: LEAST_ROWS - 1], y_val=data.y_val[: LEAST_ROWS - 1]
-    )
-    found = row_losses(net, dataclasses.replace(fitted, data=few))
-    plain = nn.functional.cross_entropy(logits, data.y_val, reduction="none")
-    torch.testing.assert_close(found, plain[: LEAST_ROWS - 1].double(), rtol=1e-5, atol=1e-6)
-
-
-def test_without_validation_rows_nothing_is_trained(fitted):
-    rows = dataclasses.replace(fitted, data=fitted.data.all_rows())
-    with pytest.raises(PyroccamError):
-        retrain(small_net(fitted.data), rows, 1)
-
-
-@pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
-def test_the_temperature_against_a_search(factor):
-    """Logits of known probabilities times a factor, which the temperature takes back but for the
-    prior; the optimum by a grid."""
-    torch.manual_seed(0)
-    logits = 2 * torch.randn(4000, 3)
-    y = torch.distributions.Categorical(logits=logits).sample()
-
-    def loss(t):
-        nll = nn.functional.cross_entropy(factor * logits.double() / t, y, reduction="sum")
-        return float(nll) + 2 * math.log(t) ** 2
-
-    found = temperature_of_rows(factor * logits, y)
-    best = optimize.brute(lambda t: loss(float(t[0])), [(0.05, 6.0)], Ns=600, finish=optimize.fmin)
-    assert found == pytest.approx(float(best[0]), rel=1e-3)
-    assert found == pytest.approx(factor, rel=0.1)
-
-
-def test_the_prior_keeps_the_temperature_of_a_few_sure_rows():
-    """Without it, that of rows that are all right would be zero."""
-    found = temperature_of_rows(torch.tensor([[4.0, 0.0]] * 12), torch.zeros(12, dtype=torch.long))
-    assert 0.5 < found < 1.0
-
-
-def test_a_temperature_is_part_of_the_last_layer(fitted):
-    net = retrain(small_net(fitted.data), fitted, 30).net
-    with torch.no_grad():
-        net[2].weight *= 20  # far too sure
-        net[2].bias *= 20
-    x = fitted.data.x_val
-    cooled, temperature = tempered(net, fitted)
-    assert temperature > 1.5
-    torch.testing.assert_close(cooled(x), net(x) / temperature, rtol=1e-4, atol=1e-5)
-    assert row_losses(cooled, fitted).mean() < row_losses(net, fitted).mean()
-
-
-def test_logits_that_no_layer_gives_stay(fitted):
-    net = nn.Sequential(*small_net(fitted.data), nn.Softsign())
-    assert tempered(net, fitted) == (net, 1.0)
-
-
-def test_rows_are_not_trusted_to_make_a_network_surer(fitted):
-    net = retrain(small_net(fitted.data), fitted, 30).net
-    with torch.no_grad():
-        net[2].weight /= 5  # too unsure
-    cooled, temperature = tempered(net, fitted)
-    assert temperature == 1.0
-    assert torch.equal(cooled[2].weight, net[2].weight)
 
 
 def test_thresholds_of_a_share_keep_that_share_and_some_of_each_layer():
@@ -170,18 +71,6 @@ def fitted_wide():
 @pytest.fixture
 def fit(fitted_wide):
     return copy.deepcopy(fitted_wide)
-
-
-@pytest.mark.nightly
-def test_the_smallest_network_that_is_as_good(fit):
-    """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
-    small = inference.shrink(fit, cut=inference.Search(60))
-    whole = retrain(fit.posterior.mean_network(), fit, 60)
-    left = sum(int(p.count_nonzero()) for p in small.net.parameters())
-    assert left < sum(p.numel() for p in whole.net.parameters()) / 3
-    worse = row_losses(small.net, fit) - whole.losses
-    assert worse.mean() <= max(0.02, float(worse.std()) / 20) + 0.01
-    assert small.report.to_json()["retrained"]["val_nll_after"] < whole.before
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -253,27 +142,6 @@ def test_luck_has_a_margin_of_one_standard_error():
     assert decision.is_as_good(two[:1], 4.0)
 
 
-def test_a_change_of_predictions_is_a_divergence(fitted, fit):
-    """Of classes by their sum; of targets by the squared change over twice the variance; where
-    there is no closed form, no less than what the losses differ by."""
-    one, other = small_net(fitted.data), small_net(fitted.data, 0.1)
-    p, q = (net(fitted.data.x_val).double().softmax(-1).detach() for net in (one, other))
-    expected = (p * (p / q).log()).sum(-1)
-    torch.testing.assert_close(row_changes(one, other, fitted), expected, rtol=1e-4, atol=1e-7)
-    one, other = (small_net(fit.data, zeros) for zeros in (0.0, 0.1))
-    variance = float(validated(fit.model.likelihood, one, fit.data).scale.detach()) ** 2
-    moved = (one(fit.data.x_val) - other(fit.data.x_val)).detach().double()
-    expected = moved.square().sum(-1) / (2 * variance)
-    torch.testing.assert_close(row_changes(one, other, fit), expected, rtol=1e-4, atol=1e-7)
-    model = copy.deepcopy(fit.model)
-    model.likelihood = models.likelihoods.StudentT(1)
-    heavy = dataclasses.replace(fit, model=model)
-    own = validated(model.likelihood, one, fit.data)
-    before, after = (-own(net(fit.data.x_val)).log_prob(fit.data.y_val) for net in (one, other))
-    expected = (before - after).abs().detach().double()
-    torch.testing.assert_close(row_changes(one, other, heavy), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_a_rounding_that_the_rows_happen_to_like_is_not_taken(monkeypatch, fit):
     """Labels that are what a coarsely rounded network predicts do not make it good enough."""
     net = fit.posterior.mean_network()
@@ -311,20 +179,6 @@ def test_the_trained_network_is_one_of_those_compared(fit):
     _, alone = smallest(fit, inference.Search(1))
     _, found = smallest(fit, inference.Search(1, trained=good))
     assert found.losses.mean() < alone.losses.mean() - 0.05
-
-
-def test_the_noise_of_a_plain_network_is_that_of_its_errors(fit):
-    net = fit.posterior.mean_network()
-    own = validated(fit.model.likelihood, net, fit.data)
-    errors = (net(fit.data.x_val) - fit.data.y_val).detach().square().sum()
-    expected = float((errors / (len(fit.data.x_val) - 2)).sqrt())
-    assert float(own.scale.detach()) == pytest.approx(expected, rel=1e-3)
-    few = dataclasses.replace(
-        fit.data, x_val=fit.data.x_val[: LEAST_ROWS - 1], y_val=fit.data.y_val[: LEAST_ROWS - 1]
-    )
-    assert validated(fit.model.likelihood, net, few) is fit.model.likelihood
-    known = models.likelihoods.Regression(1).requires_grad_(False)
-    assert validated(known, net, fit.data) is known
 
 
 @pytest.mark.nightly
@@ -394,13 +248,6 @@ def test_sizes_are_halved_until_two_in_a_row_are_not_good(monkeypatch, fitted, g
     assert halved == [*decision.SHARES[: len(halved)]]
     end = halved.index(min(good)) + 2 if good else 1  # the second that is not good in a row
     assert len(halved) == min(end + 1, len(decision.SHARES))
-
-
-@pytest.mark.parametrize(("of_whole", "rates"), [
-    (1e-3, (1e-3, 3e-3)), (3e-3, (3e-3, 1e-2)), (1e-2, (1e-2, 3e-3)), (0.2, (3e-3, 1e-2)),
-])  # fmt: skip
-def test_smaller_networks_begin_at_the_rate_of_the_whole(of_whole, rates):
-    assert decision._rates_of_smaller(of_whole) == rates
 
 
 def scripted(monkeypatch, more):

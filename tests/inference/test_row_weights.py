@@ -9,7 +9,6 @@ import pytest
 import torch
 from command_line import call
 from pyro.infer import SVI, TraceEnum_ELBO
-from pyroccam import data as data_sets
 from pyroccam import guides, inference, models
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.data import DataError, Dataset
@@ -73,7 +72,7 @@ def test_the_exact_posterior_of_depth_weighs_rows():
 
 
 @pytest.mark.parametrize("word", ["categorical", "student-t"])
-def test_graphs_svi_and_common_steps(word):
+def test_graphs_and_svi(word):
     weighted, _ = repeated(word)
     losses = {}
     for kind in ("eager", "graph"):
@@ -88,11 +87,6 @@ def test_graphs_svi_and_common_steps(word):
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 1e-3}), TraceEnum_ELBO())
     svi_loss = svi.evaluate_loss(weighted.x_train, weighted.targets) / weighted.N
     assert svi_loss == pytest.approx(losses["eager"][0], rel=1e-4)
-    repeats = inference.fit_repeats(
-        lambda seed: (*depth(weighted, word), weighted),
-        seeds=range(2), epochs=2, batch_size=30, together=True, progress=False, device="cpu",
-    )  # fmt: skip
-    assert repeats.fits[0].engine["fallback"] is None
 
 
 def test_balanced_classes_are_predicted_as_if_there_were_as_many_of_each():
@@ -156,22 +150,6 @@ def test_what_means_nothing_with_weights_is_refused():
         inference.fit(*pair, plain, epochs=1, **QUICK)
 
 
-def test_errors():
-    x, y = torch.randn(6, 2), torch.tensor([0, 1, 0, 1, 0, 1])
-    for weights, match in (
-        ([1.0, 2.0], r"weights has shape \(2,\); expected one weight each, \(6,\)"),
-        ([1.0, -2.0, 1, 1, 1, 1], "weights holds -2 in row 1"),
-        ([0.0] * 6, "weights are zero in all training rows"),
-        ([float("nan")] * 6, "NaN"),
-    ):
-        with pytest.raises(DataError, match=match):
-            Dataset.from_tensors(x, y, x, y, weights=weights, val_fraction=0)
-    with pytest.raises(DataError, match="class_weights='even'; expected 'balanced'"):
-        data_sets.load("digits", class_weights="even")
-    with pytest.raises(DataError, match="class_weights='balanced' for regression"):
-        data_sets.load("wiggle", class_weights="balanced")
-
-
 def test_on_the_command_line(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(80, 2)), columns=["a", "b"])
@@ -188,6 +166,3 @@ def test_on_the_command_line(tmp_path):
     assert data.columns == ("a", "b")
     share = data.weights[data.y_train == 1].sum() / data.N
     assert float(share) == pytest.approx(0.5, rel=1e-4)
-    assert "nll" in call("evaluate", out)
-    said = call("fit", "ldn", "--data", path, "--set", "data.weights=mass", code=2)
-    assert "no column 'mass'" in said

@@ -8,10 +8,9 @@ import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.selection import Level, SelfTuning, search, self_tuning
-from pyroccam.inference.selection.folds import Folds
 from pyroccam.inference.selection.hypergradient import gradient_ascent
 from pyroccam.models import priors
-from selecting import F64, POLYNOMIAL, QUIET, linear, polynomial, run
+from selecting import F64, POLYNOMIAL, QUIET, polynomial, run
 from torch import nn
 
 HOLDOUT = {"L": Level(), "Q": Level(prior=0.0, split="val")}
@@ -142,59 +141,6 @@ def test_a_step_of_both_by_hand(monkeypatch):
     assert torch.allclose(next(iter(theta.values()))[0], w + slope * h)
 
 
-def test_slopes_by_the_size_of_what_is_learnt():
-    """Of a scale of each of 40 weights one for each; of one scale all; a spread for each number."""
-    wide = nn.Linear(40, 1, bias=False)
-    for learn, shape in (("weight", (1, 40)), ("scale", (1, 40))):
-        model = linear(40, net=wide, prior=priors.Normal(learn=learn), count=12)
-        method = SelfTuning()
-        made = search.Search(
-            self_tuning.Objectives(model, guides.MeanField(model).double(), (Level(), Level())),
-            [], 1, 0.1, 0.1,
-        )  # fmt: skip
-        kept = method._begin(made)
-        slopes = {name: t.shape for name, t in kept.slopes.items() if name.endswith(SCALE)}
-        assert len(slopes) == 2
-        assert set(slopes.values()) == {torch.Size(shape)}
-        assert kept.log_spread[SCALE].shape == made.h[SCALE].shape
-
-
-def test_slopes_of_many_numbers_in_folds():
-    """A weight of every fold responds to its own scale, which all of them have in common; a bias
-    of 40 numbers, of four folds, does not to 4 x 40 scales."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Linear(40, 1, bias=False))
-    model = linear(40, net=net, count=12)
-    made = Folds(model, guides.Delta(model).double(), (Level(), Level(prior=0.0, folds=4)))
-    SelfTuning().check(made)
-    kept = SelfTuning()._begin(search.Search(made, [], 1, 0.1, 0.1))
-    scales = {n: t.shape for n, t in kept.slopes.items() if n.endswith("prior.log_scale")}
-    assert {name.partition(" by ")[2]: shape for name, shape in scales.items()} == {
-        "model.net.0.prior.log_scale": (4, 40, 40), "model.net.1.prior.log_scale": (4, 1, 40)
-    }  # fmt: skip
-    offset = {n: torch.randn_like(t) for n, t in made.h.items()}
-    slopes = {n: torch.randn_like(t) for n, t in kept.slopes.items()}
-    moved = self_tuning._moved(made.theta, slopes, offset)
-    noise = "model.likelihood.log_scale"
-    for key in scales:
-        name, _, by = key.partition(" by ")
-        for k in range(4):
-            more = slopes[f"{name} by {noise}"].reshape(4, *offset[by].shape)[k] * offset[noise]
-            expected = made.theta[name][k] + slopes[key][k] * offset[by] + more
-            torch.testing.assert_close(moved[name][k], expected)
-
-    class Bent(priors.Normal):
-        def for_layer(self, layer):
-            found = super().for_layer(layer)
-            found.bend = nn.Parameter(torch.zeros(4, 1, 40))
-            return found
-
-    model = linear(40, net=nn.Linear(40, 1, bias=False), prior=Bent(learn="scale"), count=12)
-    made = Folds(model, guides.Delta(model).double(), (Level(), Level(prior=0.0, folds=4)))
-    with pytest.raises(PyroccamError):
-        SelfTuning().check(made)
-
-
 def test_scales_of_many_weights_are_tuned_in_folds():
     rows = table(rows=40)
     g = torch.Generator().manual_seed(0)
@@ -225,10 +171,6 @@ def test_steps_that_end_before_h_moves_are_refused():
 
 
 def test_what_cannot_be_tuned():
-    for odd in ({"steps": 0}, {"warmup": -1}, {"spread": 0.0}, {"entropy": -1.0}):
-        with pytest.raises(PyroccamError):
-            SelfTuning(**odd)
-
     class Bent(priors.Normal):
         def for_layer(self, layer):
             made = super().for_layer(layer)

@@ -12,9 +12,8 @@ import torch
 from fitting import QUICK
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.cli.runs.described import network_of, words_of
 from pyroccam.data import DataError, Dataset
-from pyroccam.inference.cutting import Mask, cut, groups, masked
+from pyroccam.inference.cutting import Mask, cut, masked
 from pyroccam.inference.files.exporting import FORMS, export
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.shrinking.relevance import irrelevance
@@ -123,18 +122,6 @@ def test_a_file_in_words_takes_the_arguments_that_rows_give(tmp_path):
         assert not torch.allclose(logits(back(**other)), logits(back(**x)))
 
 
-def test_a_network_in_words_is_fed_as_the_own_one_and_so_are_its_copies():
-    torch.manual_seed(0)
-    own, net = of(pictured), Pair()
-    words = words_of(net, own.x_train[:2], own.fields)
-    graph = network_of(words)
-    graph.load_state_dict(net.state_dict())
-    made = [models.BayesianNetwork(n, own, prior=models.priors.Normal()) for n in (net, graph)]
-    expected, found = (copy.deepcopy(one.start_network())(own.x_test) for one in made)
-    torch.testing.assert_close(found, expected)
-    assert cut(made[1].start_network(), own.x_train).report.parameters_after > 0
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_an_exported_file_takes_raw_rows_by_their_names(tmp_path, cut_fit, form):
     fit, _, small = cut_fit
@@ -194,18 +181,6 @@ def test_heads_go_whole_where_the_forward_counts_them(counted, written):
     full = {**x, "attention_mask": torch.ones_like(x["attention_mask"])}  # the other path
     torch.testing.assert_close(small(**full), masked(net, masks)(**full))
     assert small.norm.normalized_shape == (12,)  # the residual sum stays
-
-
-@pytest.mark.parametrize("written", [True, False])
-def test_units_of_a_head_belong_together(written):
-    own, net = of(texts), Reader(written=written).eval()
-    labels = groups(feed(net, own.fields), own.x_train[:2])
-    of_query = labels["query"].outputs.view(3, 4)
-    assert (of_query == of_query[:, :1]).all()
-    assert len(of_query.unique()) == 3
-    for name in ("key", "value"):
-        assert torch.equal(labels[name].outputs, labels["query"].outputs)
-    assert torch.equal(labels["dense"].inputs, labels["query"].outputs)
 
 
 def heads_of(attend):
@@ -288,18 +263,6 @@ def test_a_recorded_pass_is_not_trusted_where_values_may_decide(forward, fine):
         cut(net, example, masks)
 
 
-def test_a_size_that_is_written_into_a_recorded_forward_stays():
-    def forward(net, x, mask):
-        return net.b(net.a(x).relu().view(-1, 6))
-
-    net = untraceable(forward, a=nn.Linear(4, 6), b=nn.Linear(6, 3))
-    masks = {"b": Mask(inputs=torch.arange(6) > 1)}
-    small, report = cut(net, {"x": torch.randn(5, 4)}, masks)
-    assert len(report.layers["a"].outputs) == 6
-    x = torch.randn(3, 4)
-    torch.testing.assert_close(small(x), masked(net, masks)(x))
-
-
 # -- what networks look at, and what is refused ---------------------------------------------------
 
 
@@ -329,17 +292,6 @@ def test_an_object_without_logits_is_refused():
     model = models.BayesianNetwork(net, own, prior=models.priors.Normal())
     with pytest.raises(ValueError, match=r"gives a dict; expected one tensor, or log"):
         inference.fit(model, guides.MeanField(model), own, **OPTIONS)
-
-
-def test_what_a_forward_makes_sure_of_is_no_part_of_its_words(tmp_path):
-    def forward(net, x):
-        torch._assert(x.shape[1] == 3, "three of them")
-        return net.f(x)
-
-    net = network(forward, f=nn.Linear(3, 2)).eval()
-    inference.Small(net).save(tmp_path / "net.pocc")
-    x = torch.randn(4, 3)
-    assert torch.equal(inference.load(tmp_path / "net.pocc")(x), net(x))
 
 
 def test_an_error_in_a_network_names_the_inputs():

@@ -15,7 +15,6 @@ from pyroccam.inference.diagnostics.simulation import _Simulation
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.posterior import depth as depth_module
 from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
-from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.posterior.posteriors import posterior_of
 from pyroccam.inference.shrinking.depth import settled
 from pyroccam.models import priors
@@ -104,16 +103,6 @@ def test_it_is_cut_in_one_call(fitted):
     assert again.evaluate()["accuracy"] > 0.5
     assert small.net(DIGITS.x_test[:5]).shape == (5, 10)
     assert small.report.parameters_after <= small.report.parameters_given
-
-
-def test_the_compiled_step_is_the_eager_one():
-    losses = {}
-    for engine in (False, "graph"):
-        torch.manual_seed(0)
-        made = pair(scale=0.1)
-        fit = inference.fit(*made, DIGITS, **HOW, compile=engine)
-        losses[engine] = [row["loss"] for row in fit.history]
-    torch.testing.assert_close(losses[False], losses["graph"], rtol=2e-3, atol=1e-3)
 
 
 def test_whole_numbers_of_a_step_and_a_depth():
@@ -229,34 +218,6 @@ def test_what_no_draw_reaches_is_moved_by_nothing(undecided):
     assert not found.prior["blocks.2.f.0.weight"].any()
 
 
-def test_a_repeated_fit_is_resumed(tmp_path):
-    whole = inference.fit(*pair(), DIGITS, **HOW, out=tmp_path / "whole")
-    again = inference.fit(*pair(), DIGITS, **HOW, out=tmp_path / "whole", resume=True)
-    assert again.structure.depth_probs.tolist() == whole.structure.depth_probs.tolist()
-
-
-class Layered:
-    """Arguments of guides by layer, of which a settled network has some."""
-
-    def limits(model):
-        return guides.MeanField(model, max_scale=dict.fromkeys(model.layers, 0.5))
-
-    def masks(model):
-        kept = {n: torch.ones_like(layer.start["weight"]) > 0 for n, layer in model.layers.items()}
-        return guides.Points(model, by=guides.Mask(kept))
-
-    def zero_mean(model):
-        return guides.ZeroMean(model, layers=list(model.layers)[:3])
-
-
-@pytest.mark.parametrize("make", [Layered.limits, Layered.masks, Layered.zero_mean])
-def test_arguments_by_layer_are_those_of_the_layers_that_are_left(make):
-    prior = priors.LogUniform() if make is Layered.zero_mean else priors.Normal(1.0)
-    model = models.BayesianStack(odd_stack(64, 10), DIGITS, prior=prior)
-    fit = inference.fit(model, make(model), DIGITS, **{**HOW, "epochs": 1})
-    assert len(settled(fit, 0).model.layers) == 3
-
-
 def test_what_does_not_go_with_a_random_depth():
     model, guide = pair()
     with pytest.raises(PyroccamError):
@@ -287,23 +248,6 @@ def test_costs_by_draws_are_averaged(monkeypatch):
     monkeypatch.setattr(depth_module, "bound", lambda *pair: Said())
     found = depth_posterior_of_weights(model, guide, DIGITS)
     torch.testing.assert_close(found, (-torch.arange(4) / 2).double().softmax(0))
-
-
-def test_a_stack_in_double_precision():
-    model, guide = pair(priors.Normal(1.0))
-    model, guide = model.double(), guide.double()
-    assert guide.edge("depth").probs().dtype is torch.float64
-    assert guide.edge("depth").vertex().tolist() == [0, 0, 0, 1]
-
-
-def test_the_mean_network_can_be_saved(tmp_path):
-    stack = models.networks.residual_mlp(DIGITS.input_shape, 10, width=6, max_depth=2)
-    model = models.BayesianStack(stack, DIGITS, prior=priors.Normal(1.0))
-    net = mean_network(model, guides.MeanField(model))
-    inference.Small(net).save(tmp_path / "net")
-    x = DIGITS.x_test[:5]
-    with torch.no_grad():
-        torch.testing.assert_close(inference.load(tmp_path / "net")(x), net(x))
 
 
 def test_a_weight_that_no_depth_reaches_is_judged_by_its_prior():

@@ -6,11 +6,10 @@ import random
 import pyro
 import pytest
 import torch
-from pyroccam import guides, inference, models
+from pyroccam import inference
 from pyroccam.data.errors import NetworkError
 from pyroccam.inference.training import fused
 from stepping import (
-    WIDTH,
     Residual,
     assert_close,
     batches,
@@ -106,27 +105,6 @@ def test_each_replicate_is_clipped_by_its_own_norm():
         for p, g in zip(model.parameters(), grads, strict=True):
             torch.testing.assert_close(p.grad, g, rtol=1e-6, atol=1e-12, equal_nan=True)
         torch.testing.assert_close(guide.logits.grad, logits, equal_nan=True)  # not clipped
-
-
-def test_noise_of_a_likelihood_and_the_guide_do_not_decay():
-    generator = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(54, n, generator=generator, dtype=torch.float64) for n in (2, 1))
-
-    class Data:
-        N, task, outputs, input_shape = 54, "regression", 1, (2,)
-
-    model = models.LearntDepth(
-        nn.Linear(2, WIDTH), [Residual(linear())], nn.Linear(WIDTH, 1), data=Data
-    ).double()
-    guide = guides.CategoricalDepth(model, update="gradient").double()
-    with torch.no_grad():
-        guide.logits.copy_(torch.tensor([1.0, 2.0]))
-    twin = copy.deepcopy((model, guide))
-    step = step_of((model, guide), weight_decay=0.1, guide_lr=0.3)
-    for _ in range(3):
-        step(x, y)
-    step.release()
-    assert_close(tensors(model, guide), ordinary(*twin, [(x, y)] * 3, OPTIMISERS["sgd"]))
 
 
 class Skips(nn.Module):

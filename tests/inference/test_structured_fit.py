@@ -94,16 +94,6 @@ def test_structures_are_drawn_with_their_probabilities(kind):
     assert z.max() < limit(len(z))
 
 
-def test_relaxed_structures_are_drawn_as_they_are():
-    model, guide = pair(STRUCTURES["gumbel-softmax"])
-    torch.manual_seed(0)
-    found = draw_weights(model, guide, 5)
-    torch.manual_seed(0)
-    for edge in EDGES:
-        value = guide.posterior(f"{edge}.structure").sample((5,))
-        torch.testing.assert_close(found[f"gamma.{edge}"], value.exp())
-
-
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("scaling", [None, NonCentred(), Floored(0.1)], ids=repr)
 def test_a_draw_is_the_network_of_the_model(scaling, shared):

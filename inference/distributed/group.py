@@ -69,35 +69,27 @@ class Group(Ranks):
             given = f"rank {self.rank} of {self.size} waits for another, which has ended"
             raise RanksError(given, hint="--resume (resume=True)") from error
 
-    # -- tensors ----------------------------------------------------------------------------------
-
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all processes, in place; one message for each kind of
-        number and device."""
+        """One message for each kind of number and device."""
         for row, parts in _rows(tensors):
             with self._lost():
                 dist.all_reduce(row)
             _put_back(row, parts)
 
     def spread_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by that of the first process, in place."""
         for row, parts in _rows(tensors):
             with self._lost():
                 dist.broadcast(row, src=0)
             _put_back(row, parts)
 
-    # -- what is no tensor ------------------------------------------------------------------------
-
     def each(self, value: T) -> list[T]:
-        """The values of all processes, by rank."""
         found: list[Any] = [None] * self.size
         with self._lost():
             dist.all_gather_object(found, value, group=self._host)
         return found
 
     def from_first(self, find: Callable[[], T]) -> T:
-        """What the first process finds, for all of them; the others do not look. Where it fails, it
-        raises, and the others end because it is gone."""
+        """Where the first process fails, it raises, and the others end because it is gone."""
         box: list[Any] = [find() if self.first else None]
         with self._lost():
             dist.broadcast_object_list(box, src=0, group=self._host)
@@ -105,15 +97,14 @@ class Group(Ranks):
         return given
 
     def which(self, flags: Sequence[bool]) -> list[bool]:
-        """For each flag whether it is set in one of the processes."""
         found = torch.tensor(flags, dtype=torch.int32)
         with self._lost():
             dist.all_reduce(found, dist.ReduceOp.MAX, group=self._host)
         return [bool(flag) for flag in found.tolist()]
 
     def told(self, stop: bool, due: bool) -> tuple[bool, bool]:
-        """Whether to stop, and whether to save; asked after as many steps as the first process
-        makes in half a second, a number that it gives to the others with the answers."""
+        """Asked after as many steps as the first process makes in half a second, a number that it
+        gives to the others with the answers."""
         self._left -= 1
         if self._left > 0:
             return False, False
@@ -132,11 +123,9 @@ class Group(Ranks):
         return bool(stopped), bool(save)
 
     def meet(self) -> None:
-        """Wait until all processes are here."""
         self.any(False)
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        """Refuse to go on where processes know different facts."""
         found = self.each({name: repr(value) for name, value in facts.items()})
         for rank, theirs in enumerate(found):
             for name in dict.fromkeys([*found[0], *theirs]):
@@ -149,7 +138,6 @@ class Group(Ranks):
                     )
 
     def says(self) -> bool:
-        """True in the process that is the first to tell of an error."""
         try:
             return self._store.add("pyroccam/said", 1) == 1
         except RuntimeError:  # the store is gone with the process that held it

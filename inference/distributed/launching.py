@@ -61,14 +61,12 @@ def launch(
 
     Arguments:
         function: of a module that can be imported, as ``multiprocessing`` needs it.
-        processes: how many.
         args: of the function; they are pickled.
 
     Returns:
         what the function gave in the first process, which is pickled too.
 
     Raises:
-        PyroccamError: for a number of processes that cannot be.
         RanksError: if this torch has no distributed package.
         Ended: if one of them ended before it was done; all the others are ended, too.
     """

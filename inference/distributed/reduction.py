@@ -38,17 +38,15 @@ def add_up(
     All that is given passes in one message (for each kind of number).
 
     Arguments:
-        part: of this process, of a batch of so many ``rows``.
-        loss: of the part, ``()`` or ``(K,)`` for K replicates.
-        grads: of the part; changed in place.
-        by_row: log-likelihoods of its rows, ``(*, B_r)``, in nats.
+        part: of this process, of a batch of so many ``rows``; all else is of it.
+        loss: ``()`` or ``(K,)`` for K replicates.
+        grads: changed in place.
+        by_row: log-likelihoods, ``(*, B_r)``, in nats.
         costs: a KL, in nats, which may be of draws.
 
     Returns:
         the loss of the batch; the log-likelihoods of all its rows, ``(*, B)``; the mean cost.
     """
-    if ranks.size == 1:
-        return loss, by_row, costs
     loss = loss.clone()
     means = [*grads, loss]
     if costs is not None:
@@ -80,14 +78,9 @@ def average_(ranks: Ranks, buffers: Sequence[Tensor]) -> None:
         return
     base = [t.clone() for t in buffers]
     ranks.spread_(base)
-    moved = [
-        torch.where(t == b, 0.0, t - b) for t, b in zip(buffers, base, strict=True) if _real(t)
-    ]
+    pairs = list(zip(buffers, base, strict=True))
+    moved = [torch.where(t == b, 0.0, t - b) for t, b in pairs if t.is_floating_point()]
     ranks.sum_(moved)
     steps = iter(moved)
-    for t, b in zip(buffers, base, strict=True):
-        t.copy_(b + next(steps) / ranks.size if _real(t) else b)
-
-
-def _real(t: Tensor) -> bool:
-    return t.is_floating_point()
+    for t, b in pairs:
+        t.copy_(b + next(steps) / ranks.size if t.is_floating_point() else b)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -44,14 +43,7 @@ def refuse_links(folder: Path) -> None:
                 raise LinkedFolder(f"{path} is a link, a pipe or a device", "files and folders")
 
 
-@dataclass
-class _Held:
-    lock: FileLock
-    identity: tuple[int, int]
-    depth: int = 1
-
-
-_held: dict[Path, _Held] = {}  # by this process
+_held: dict[Path, tuple[int, int]] = {}  # by this process, with what its lock was then
 
 
 @contextmanager
@@ -71,21 +63,17 @@ def claimed(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise FolderInUse(f"{folder} is being written by {_holder(folder)}") from None
-    held = _held.get(folder)
-    if held is None:
-        held = _held[folder] = _Held(lock, _identity(folder / LOCK))
+    if folder not in _held:
+        _held[folder] = _identity(folder / LOCK)
         for left in folder.rglob(".*.????????.part"):  # by a write that was killed
             # A folder with a lock of its own may be another's, who is writing.
             if not any((up / LOCK).exists() for up in left.parents if folder in up.parents):
                 left.unlink(missing_ok=True)
         _write_holder(folder)
-    else:
-        held.depth += 1
     try:
         yield
     finally:
-        held.depth -= 1
-        if not held.depth:
+        if lock.lock_counter == 1:
             del _held[folder]
             with suppress(OSError):  # the folder may be gone
                 (folder / HOLDER).unlink()
@@ -95,21 +83,17 @@ def claimed(folder: Path) -> Iterator[None]:
 def confirm(path: Path) -> None:
     """Refuse to write into a claimed folder that is no longer the one that was claimed."""
     path = Path(os.path.abspath(path))
-    for folder, held in list(_held.items()):  # other threads may begin and end
-        if path.is_relative_to(folder) and _found(folder / LOCK) != held.identity:
+    for folder, known in list(_held.items()):  # other threads may begin and end
+        if path.is_relative_to(folder) and _identity(folder / LOCK) != known:
             raise FolderLost(f"{folder} was removed or replaced while it was being written")
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
-
-
-def _found(path: Path) -> tuple[int, int] | None:
     try:
-        return _identity(path)
+        found = path.stat()
     except OSError:
-        return None
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def _write_holder(folder: Path) -> None:

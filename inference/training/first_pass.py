@@ -54,15 +54,8 @@ def trained_by(
     Leaves batch, buffers and random numbers as they are. From now on, networks that write to their
     inputs get copies of them, in all pairs.
 
-    Arguments:
-        pairs: models and guides, which differ in their values only.
-        bounds: of each pair.
-        settings: by which parameters are grouped.
-        x, y: a batch.
-
     Raises:
-        PyroccamError: if the batch cannot be kept as it is.
-        TypeError: for a complex likelihood.
+        PyroccamError: if the batch cannot be kept as it is, or the likelihood is complex.
         NetworkError: if the outputs of the network have no gradient.
     """
     first, (model, _) = bounds[0], pairs[0]
@@ -122,12 +115,8 @@ def _terms_or_why_not(
 
 
 def _refuse_detached(pair: Pair, bound: Bound, settings: Settings, log_likelihood: Tensor) -> None:
-    """Refuse a network of which the likelihood learns nothing.
-
-    Raises:
-        NetworkError: if the likelihood depends on nothing that is to be trained in the network,
-            though there is something.
-    """
+    """Refuse a network of which the likelihood learns nothing, though there is something to be
+    trained in it."""
     groups = parameter_groups(settings, *pair)
     # Not the likelihood's noise, and what only a KL depends on: those learn without a network.
     network = ("weights", "structure", "posterior")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...data import Between, Options, PyroccamError, checked
+from ...data import Options, PyroccamError, checked
 from ...models import fitting
 from ...models.likelihoods import precision
 from ..distributed import joined
@@ -52,7 +52,6 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | None = None,
-    threshold: float = 0.95,
     label: str | None = None,
     track: Track | None = None,
     watch: Watch = None,
@@ -77,7 +76,6 @@ def fit(
         resume: go on from the checkpoint in ``out``, to the same result bit for bit on CPU (same
             number of threads and of processes); starts anew if there is none.
         progress: show a bar; ``None`` shows it on a terminal only.
-        threshold: of the 95 % rule.
         label: in front of the bar.
         track: a function of model, guide and data that is called at each evaluation, in evaluation
             mode; the numbers that it gives by name stand in ``history`` (and ``history.csv``). The
@@ -98,7 +96,7 @@ def fit(
         CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
     """
     chosen = Settings.of(settings)
-    how = RunOptions(device, resume, progress, threshold, label, track, watch)
+    how = RunOptions(device, resume, progress, label, track, watch)
     check_kinds(model, guide, data)
     job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
     (result,) = train([job], chosen, job.out, how)
@@ -112,7 +110,6 @@ class RunOptions(Options):
     device: Any = "auto"
     resume: bool = False
     progress: bool | None = None
-    threshold: Annotated[float, Between(0.0, 1.0, "(]")] = 0.95
     label: Any = None
     track: Track | None = None
     watch: Watch = None
@@ -128,11 +125,7 @@ class RunOptions(Options):
 def train(
     jobs: Sequence[Job], settings: Settings, folder: Path | None, how: RunOptions
 ) -> list[Fit[Any, Any]]:
-    """Train one pair, or several in common steps; see :func:`fit` and :func:`fit_repeats`.
-
-    Arguments:
-        folder: of the checkpoint.
-    """
+    """Train one pair, or several in common steps, whose checkpoint is in one folder."""
     modules = [part for job in jobs for part in (job.model, job.guide)]
     ranks = joined()
     folders = {one for one in (folder, *(job.out for job in jobs)) if one and ranks.first}
@@ -153,15 +146,11 @@ def train(
             if id(job.data) not in moved:
                 double = torch.float64 if precision(job.model) is torch.float64 else None
                 moved[id(job.data)] = job.data.to(where, double)
-            data = moved[id(job.data)]
-            job.model.to(where)
-            job.guide.to(where)
+            pair = job.model.to(where), job.guide.to(where)
             seed = job.seed if how.several else None
-            watched = None
-            if ranks.first:
-                watched = Watched(job.out, how.watch, seed)
-            pair = (job.model, job.guide)
-            replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
+            watched = Watched(job.out, how.watch, seed) if ranks.first else None
+            parts = moved[id(job.data)], job.seed, job.out, how.track, watched
+            replicates.append(Replicate(*pair, *parts))
         with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
             seed = ranks.seed(settings.seed)
             torch.default_generator.manual_seed(seed)  # only what is put back afterwards
@@ -178,7 +167,7 @@ def train(
             shown = how.progress if ranks.first else False
             with FitProgress(name, trainer.total_steps, shown, trainer.step_number) as bar:
                 trainer.run(bar, stop)
-        sound = [_finish(one, trainer, how.threshold) for one in replicates if one.broken is None]
+        sound = [_finish(one, trainer) for one in replicates if one.broken is None]
         if len(sound) == len(jobs):
             trainer.settle()
         if ranks.any(bool(stop)):
@@ -198,11 +187,14 @@ def train(
         return sound
 
 
-def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]:
+_SAID = ("settings", "best_epoch", "val_nll", "seconds", "engine", "structure")
+
+
+def _finish(one: Replicate, trainer: Trainer) -> Fit[Any, Any]:
     """The result of a replicate, written to its folder."""
     best = one.best
     assert best is not None
-    structure = one.pair.structure(one.data, threshold, best["running"], one.kl_weight)
+    structure = one.pair.structure(one.data, 0.95, best["running"], one.kl_weight)
     settings = dataclasses.replace(trainer.settings, seed=one.seed)
     result = Fit(
         model=one.model,
@@ -219,12 +211,10 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
         engine={**trainer.step.describe(), "processes": trainer.ranks.size},
     )
     if one.out is not None and trainer.ranks.first:
-        described = {"settings": vars(settings), "best_epoch": result.best_epoch}
-        described |= {"val_nll": result.val_nll, "seconds": result.seconds}
-        described["engine"] = result.engine
+        described = {name: getattr(result, name) for name in _SAID}
+        described["settings"] = vars(settings)
         described["structure"] = None if structure is None else structure.to_json()
-        described["versions"] = versions()
-        write_json(one.out / "fit.json", described)
+        write_json(one.out / "fit.json", {**described, "versions": versions()})
         write_history(one.out / HISTORY, result.history)
         save_weights(one.out / WEIGHTS, model=one.model, guide=one.guide)
         seal(one.out)

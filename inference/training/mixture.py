@@ -37,11 +37,6 @@ def evaluate_together(
     Each fit has components, weights, a likelihood and a scale of the targets of its own: densities
     and means are brought to the original units before they are mixed.
 
-    Arguments:
-        fits: of the same rows; components (depths, draws) may be as many as each has.
-        split: ``train``, ``val`` or ``test``.
-        noise: of drawn weights, see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`.
-
     Raises:
         PyroccamError: if the fits have different rows in the split.
     """

@@ -67,7 +67,6 @@ def as_numbers(
         fit: of a pair that was not trained yet.
         epochs: passes of each training.
         out: folder for ``numbers.safetensors``, from which what is there already is taken.
-        progress: show a bar; ``None`` shows it on a terminal only.
 
     Raises:
         CheckpointError: if the file in ``out`` is of another network, or damaged.

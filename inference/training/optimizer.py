@@ -31,9 +31,6 @@ def parameter_groups(
     weights) or ``guide``; ``scheduled`` says whether the schedule scales ``lr``. Weight decay is
     for weights that are numbers. A guide over structure has a rate of its own; one over weights has
     that of the weights, with its schedule.
-
-    Raises:
-        PyroccamError: if there is nothing to train.
     """
     likelihood = likelihood_of(model) or nn.Identity()
     noise = [p for p in likelihood.parameters() if p.requires_grad]
@@ -75,12 +72,10 @@ class Update:
     """One step of an optimiser for K networks.
 
     Arguments:
-        settings: of the schedule and the clipping.
         optimizer: its groups have a ``name`` and say whether they are ``scheduled``.
         flats: the rows that it moves, by name of the group; those of the guide begin with
             ``guide``.
         idle: for each network what has a gradient only at times.
-        recorder: of CUDA graphs, where there is CUDA.
         failed: is told why nothing was recorded.
     """
 
@@ -90,8 +85,8 @@ class Update:
         optimizer: torch.optim.Optimizer,
         flats: dict[str, FlatParameters],
         idle: Sequence[Sequence[nn.Parameter]],
-        recorder: Recorder | None = None,
-        failed: Callable[[str], None] = lambda reason: None,
+        recorder: Recorder | None,
+        failed: Callable[[str], None],
     ) -> None:
         self.settings, self.optimizer, self.recorder = settings, optimizer, recorder
         # (K, P) each, of what is clipped.
@@ -115,9 +110,8 @@ class Update:
         self._recorded.clear()
         self._adopt()
 
-    def __call__(self, progress: float = 0.0, hold: float = 0.0) -> None:
-        """Move all parameters; those of a posterior of structure stay while ``progress`` is below
-        ``hold``."""
+    def __call__(self, progress: float, hold: float) -> None:
+        """Move all parameters; those of a posterior of structure stay before ``hold``."""
         factor = learning_rate_factor(self.settings.schedule, progress)
         for group in self.optimizer.param_groups:
             if not group["scheduled"]:

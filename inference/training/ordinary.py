@@ -16,15 +16,15 @@ from torch.distributions import kl_divergence
 
 from ...data import PyroccamError
 from ...guides import Deterministic
-from ...models import PlainNetwork, evaluating, seeded
+from ...models import PlainNetwork, seeded
 from ...models.layers import AFFINE, order_of_use
 from ...models.likelihoods import LEAST_ROWS, Likelihood
 from ..distributed import apart
-from ..posterior import streamed, suited, validated
+from ..posterior import suited, validated
 from .replicate import Replicate
 from .settings import Settings
 from .step import CompileFallback
-from .teacher import Taught, Teacher, parted
+from .teacher import Taught, Teacher, outputs_of_rows, parted
 from .terminal import FitProgress, StopSignal
 from .trainer import NonFiniteLoss, Trainer
 
@@ -88,14 +88,8 @@ def retrain(
     on the validation rows, and the network as it was is kept if that is no better.
 
     Arguments:
-        net: a plain network.
-        fit: the one that it was cut from.
         epochs: passes over the training rows for each learning rate, which falls along a cosine.
-        rates: learning rates that are tried.
         teacher: whose predictions are learnt along with the labels, each for half of the loss.
-
-    Raises:
-        PyroccamError: for data without validation rows.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
@@ -202,8 +196,7 @@ def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tens
     if not len(data.x_val):
         return torch.zeros(0, dtype=torch.double)
     net = copy.deepcopy(net).to(data.x_val.device)
-    with evaluating(net):
-        outputs = streamed(lambda part: net(part)[None], data.x_val)
+    outputs = outputs_of_rows(net, data.x_val)[None]
     like = RowLosses(fit.model.likelihood, 0 if teacher is None else teacher.val.shape[1])
     return -like.log_predictive(outputs, torch.zeros(1), data.y_val).double().cpu()
 
@@ -220,7 +213,6 @@ def row_changes(net: nn.Module, other: nn.Module, fit: Fit) -> Tensor:
 
     Arguments:
         net, other: f and g.
-        fit: with validation rows.
 
     Returns:
         ``(N,)``, in nats, float64; where the divergence of the likelihood has no closed form, the
@@ -231,14 +223,9 @@ def row_changes(net: nn.Module, other: nn.Module, fit: Fit) -> Tensor:
     """
     x, y = fit.data.split("val")
 
-    def outputs(one: nn.Module) -> Tensor:
-        with evaluating(one):
-            (found,) = streamed(lambda part: one(part)[None], x)
-        return found.double()
-
     first, second = (copy.deepcopy(one).to(x.device) for one in (net, other))
     like = validated(fit.model.likelihood, first, fit.data)
-    p, q = like(outputs(first)), like(outputs(second))
+    p, q = (like(outputs_of_rows(one, x).double()) for one in (first, second))
     try:
         found: Tensor = kl_divergence(p, q)
     except NotImplementedError:
@@ -259,8 +246,7 @@ def tempered(net: nn.Module, fit: Fit) -> tuple[nn.Module, float]:
     x, y = fit.data.x_val.cpu(), fit.data.y_val.cpu()
     if not fit.model.likelihood.takes_logits or len(x) < LEAST_ROWS:
         return net, 1.0
-    with evaluating(net):
-        (logits,) = streamed(lambda part: net(part)[None], x)
+    logits = outputs_of_rows(net, x)
     temperature = max(1.0, temperature_of_rows(logits, y))
     own = copy.deepcopy(net)
     names = [name for name, one in own.named_modules() if type(one) in AFFINE]
@@ -270,9 +256,7 @@ def tempered(net: nn.Module, fit: Fit) -> tuple[nn.Module, float]:
     last.weight /= temperature
     if last.bias is not None:
         last.bias /= temperature
-    with evaluating(own):
-        (found,) = streamed(lambda part: own(part)[None], x)
-    if not torch.allclose(found, logits / temperature, rtol=1e-3, atol=1e-4):
+    if not torch.allclose(outputs_of_rows(own, x), logits / temperature, rtol=1e-3, atol=1e-4):
         return net, 1.0
     return own, temperature
 

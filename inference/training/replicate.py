@@ -78,20 +78,10 @@ class Job:
 
 
 class Replicate(Job):
-    """A pair in training, with its history and its best weights.
-
-    Arguments:
-        model, guide: the pair, on the device of ``data``.
-        data: on the device.
-        seed: of the order of its rows.
-        out: folder of its results.
-        track: see :func:`~pyroccam.inference.training.fitting.fit`.
-        watched: is told each row of the history.
+    """A pair in training, on the device of its data, with its history and its best weights.
 
     Attributes:
         pair: the kind of the pair, that predicts.
-        kl_weight: of the KL in the objective.
-        history: one row for each evaluation.
         best: weights and value of the checkpoint that is chosen so far.
         good: weights at the last evaluation.
         stale: evaluations since ``best``.
@@ -126,18 +116,8 @@ class Replicate(Job):
         assert self.guide.traits.moves is not None
         return self.guide.get_parameter(self.guide.traits.moves)
 
-    @property
-    def log_prior(self) -> Tensor:
-        """``log p(d)``, where q(d) moves in closed form."""
-        found: Tensor = self.model.log_prior
-        return found
-
     def check(self, settings: Settings, batches: int) -> None:
-        """Refuse a model, guide, data and settings that do not go together.
-
-        Raises:
-            PyroccamError: if not.
-        """
+        """Refuse a model, guide, data and settings that do not go together."""
         if self.model.size != self.data.N:
             raise PyroccamError(
                 f"a model of {self.model.size} training rows", f"{self.data.N}, as the data has"
@@ -172,8 +152,7 @@ class Replicate(Job):
         """Look at the validation rows; keep the weights if they are the best so far.
 
         Arguments:
-            train_loss: of the epoch that has ended.
-            epoch: epochs done.
+            train_loss, epoch: the epoch that has ended.
             selectable: whether a checkpoint may be chosen now.
             latest: keep these weights, the best or not.
             ranks: processes that share the rows, and all come to the same.

@@ -17,11 +17,7 @@ __all__ = ["check_kinds", "pick_device", "refuse_one_network"]
 
 
 def check_kinds(model: Any, guide: Any, data: Any) -> None:
-    """Refuse what is no model, guide or data set with rows and values.
-
-    Raises:
-        PyroccamError: naming it.
-    """
+    """Refuse what is no model, guide or data set with rows and values."""
     posterior_of(model, guide)
     if isinstance(data, type) or not hasattr(data, "head"):
         raise PyroccamError(f"the data is {named(data)}", "a data.Dataset")
@@ -34,11 +30,7 @@ def check_kinds(model: Any, guide: Any, data: Any) -> None:
 
 def refuse_one_network(models: Sequence[nn.Module]) -> None:
     """Refuse repeats that share a parameter that is trained: each would go on where another has
-    ended.
-
-    Raises:
-        PyroccamError: naming it.
-    """
+    ended."""
     owners: dict[int, int] = {}
     for k, model in enumerate(models):
         for name, p in model.named_parameters():
@@ -50,11 +42,7 @@ def refuse_one_network(models: Sequence[nn.Module]) -> None:
 
 def pick_device(name: object) -> torch.device:
     """``auto``, ``cpu``, ``cuda`` or ``cuda:<n>`` (or a ``torch.device`` of these) to a device that
-    is there.
-
-    Raises:
-        PyroccamError: if it is not, or is of another kind.
-    """
+    is there."""
     asked = str(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked == "auto":

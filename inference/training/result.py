@@ -129,14 +129,7 @@ class Fit(Generic[M, G]):
         was asked for; with batch normalisation it is a copy whose running statistics are those of
         this posterior, by a pass of training rows. ``val_nll`` is found anew (NaN without
         validation rows), ``seconds`` are those of the common training, and its ``history``, which
-        is of the usual weight, is left out.
-
-        Arguments:
-            weight, extrapolate: see :meth:`~pyroccam.guides.Conditional.condition`.
-
-        Raises:
-            TypeError: for a guide that has one posterior.
-            ValueError: for a weight outside of the range that was trained.
+        is of the usual weight, is left out. See :meth:`~pyroccam.guides.Conditional.condition`.
         """
         model: Any = self.model
         guide: Any = self.guide.condition(weight, extrapolate=extrapolate)
@@ -197,11 +190,7 @@ class Fit(Generic[M, G]):
         self, split: str = "test", **drawing: Unpack[Drawing]
     ) -> dict[str, dict[str, float]]:
         """:meth:`evaluate` in every way that there is for random weights; of the same draws, which
-        pass once.
-
-        Arguments:
-            split, drawing: as for :meth:`evaluate`.
-        """
+        pass once."""
         if split == "train" and self.data.streamed:  # and no outputs of all rows are kept
             return {how: self.evaluate(split, how, **drawing) for how in HOWS}
         x, y = self.data.split(split)
@@ -278,11 +267,7 @@ class Fit(Generic[M, G]):
         return to_arviz(self, draws, **options)
 
     def components(self, x: Tensor | Several, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
-        """Components of an ensemble: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``.
-
-        Arguments:
-            x, drawing: as for :meth:`outputs`.
-        """
+        """Components of an ensemble: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``."""
         outputs = self.outputs(x, **drawing)
         return outputs, self._shares(outputs)
 
@@ -303,9 +288,6 @@ class Repeats(Generic[M, G]):
     def evaluate(self, split: str = "test", *, noise: Noise = "weights") -> dict[str, float]:
         """Metrics of all repeats together, each with its own likelihood, weights and scale of the
         targets: a deep ensemble, if each is a point estimate.
-
-        Raises:
-            ValueError: if the repeats have different rows in the split.
 
         References:
             Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474.

@@ -45,12 +45,6 @@ def renew_statistics(
     Of weights that are averaged, or drawn from another posterior than in training, running
     statistics say nothing: ``torch.optim.swa_utils.update_bn`` does the same for the first.
 
-    Arguments:
-        model, guide: a pair; the buffers of the model are written.
-        data: on its device.
-        batch_size: as in training, where a batch of one row joins its neighbour.
-        seed: of the order of the rows, and of the noise.
-
     References:
         Izmailov et al. 2018, Averaging weights leads to wider optima, arXiv:1803.05407.
     """

@@ -63,7 +63,7 @@ class TrainingStep:
 
     Arguments:
         pairs: K (model, guide) pairs, equal but for their values, on one device.
-        settings: of the optimiser, its schedule, the KL warm-up and the clipping.
+        settings: see :class:`~pyroccam.inference.training.settings.Settings`.
         compile: compile the graph; or run it as it is (``graph``), which takes seconds less to
             prepare and is slower at each step; or compile it where so many steps are ahead that it
             pays (``None``). Without any (``False``) one pair runs eagerly, Pyro and all, and
@@ -76,14 +76,11 @@ class TrainingStep:
     Attributes:
         optimizer: made at the first batch (or by ``prepare``).
         seen: log-likelihoods by site of the last step, ``(K, *enumerated, B)``.
-        kl_weight: of the last step, in its objective.
-        compile_seconds: spent on tracing and compiling.
         kind: how steps ran, the fastest of all sizes: ``eager``, ``graph`` or ``compiled``.
         pays_from: steps of the most frequent size of batch from which on compiling pays.
         fallback: why the step is not compiled, if it was to be.
         recorder: of CUDA graphs; ``None`` where there is no CUDA, or no graph. Set it to ``None``
             before the first step to launch kernels one by one.
-        unrecorded: why no CUDA graph was recorded, if one was to be.
 
     References:
         Pyro has no such step: its JIT ELBOs need ``torch.jit`` and ``torch.compile`` breaks its
@@ -145,11 +142,6 @@ class TrainingStep:
         Runs the first pair on a batch, with Pyro's validation in the state it has, to find the
         parameters that the loss depends on. The others get no weight decay; they are moved when a
         later, eager step gives them a gradient. Leaves random numbers and buffers as they are.
-
-        Raises:
-            PyroccamError: if the loss depends on no parameter, the batch cannot be kept as it is,
-                or there is nothing that the precision could be of.
-            NetworkError: if the outputs of the network have no gradient.
         """
         if self.flats:
             return
@@ -315,15 +307,9 @@ class TrainingStep:
     def add_up(
         self, ranks: Ranks, part: Part, rows: int, loss: Tensor, by_depth: bool = False
     ) -> Tensor:
-        """Make of what ``evaluate`` left, of a part of a batch, what belongs to the whole batch;
-        returns the loss of the batch. Alone it is that already.
-
-        Arguments:
-            ranks: with which this process trains.
-            part: of the batch, which has so many ``rows``.
-            loss: of the part.
-            by_depth: the log-likelihoods that were seen are needed, and what depths cost.
-        """
+        """Make of what ``evaluate`` left, of a part of a batch of so many rows, what belongs to the
+        whole batch, with the log-likelihoods and costs by depth where they are needed; returns the
+        loss of the batch. Alone it is that already."""
         if ranks.size == 1:
             return loss
         late = [p for p in itertools.chain(*self._idle) if p.requires_grad]
@@ -343,15 +329,13 @@ class TrainingStep:
 
     def average_buffers(self, ranks: Ranks) -> None:
         """Make buffers agree that each process has moved by its own parts of the batches."""
-        average_(ranks, [self._state[i] for i in self._buffers()])
+        average_(ranks, [*self.buffers().values()])
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers of all pairs by name, ``(K, *)`` each where there are several."""
-        return {self._state_names[i]: self._state[i] for i in self._buffers()}
-
-    def _buffers(self) -> list[int]:
         own = {name for name, _ in self.bounds[0].named_buffers()}
-        return [i for i, name in enumerate(self._state_names) if name in own]
+        known = zip(self._state_names, self._state, strict=True)
+        return {name: t for name, t in known if name in own}
 
     def update(self, progress: float = 0.0, hold: float = 0.0) -> None:
         """Move the parameters along the gradients that ``evaluate`` left."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from .result import Fit
 
-__all__ = ["FEW", "Taught", "Teacher", "may_teach", "parted", "teacher_of"]
+__all__ = ["FEW", "Taught", "Teacher", "may_teach", "outputs_of_rows", "parted", "teacher_of"]
 
 FEW = 50
 """Fewer validation rows do not tell how sure a network may be, nor how small."""
@@ -84,6 +84,12 @@ def parted(y: Tensor, likelihood: Likelihood, said: int) -> tuple[Tensor, Tensor
     return labels[..., 0].long() if likelihood.task == "classification" else labels, y[..., -said:]
 
 
+def outputs_of_rows(net: nn.Module, x: Tensor) -> Tensor:
+    """``(N, outputs)`` of a plain network, in evaluation mode."""
+    with evaluating(net):
+        return streamed(lambda part: net(part)[None], x)[0]
+
+
 @torch.no_grad()
 def teacher_of(fit: Fit) -> Teacher | None:
     """The mean prediction of the posterior, in a classification and in a regression of one noise;
@@ -120,8 +126,6 @@ def may_teach(teacher: Teacher, fit: Fit, rival: nn.Module) -> bool:
     are right by one of the two alone.
 
     Arguments:
-        teacher: of the posterior of the fit.
-        fit: with the validation rows.
         rival: the whole network as numbers.
     """
     val, y, like = teacher.val, fit.data.y_val, fit.model.likelihood
@@ -129,8 +133,7 @@ def may_teach(teacher: Teacher, fit: Fit, rival: nn.Module) -> bool:
     if like.task == "classification" and not few:
         return True
     own = copy.deepcopy(rival).to(y.device)
-    with evaluating(own):
-        (other,) = streamed(lambda x: like.predicted(own(x))[None], fit.data.x_val)
+    other = like.predicted(outputs_of_rows(own, fit.data.x_val))
     if like.task != "classification":
         slack = 1.0 if few else SLACK
         return bool((val - y).square().mean() <= slack * (other - y).square().mean())

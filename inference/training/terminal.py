@@ -27,14 +27,8 @@ SIGNALS = tuple(
 
 
 class FitProgress:
-    """A bar on standard error over the steps of a fit, or of something else that takes long.
-
-    Arguments:
-        label: what is being fitted.
-        total: steps.
-        show: ``None`` shows it on a terminal only.
-        start: steps done before (a resumed run).
-    """
+    """A bar on standard error over the steps of a fit, or of something else that takes long; with
+    ``show=None`` on a terminal only. It begins at the steps that were done before."""
 
     def __init__(self, label: str, total: int, show: bool | None = None, start: int = 0) -> None:
         console = Console(stderr=True)

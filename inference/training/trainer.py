@@ -90,18 +90,11 @@ class Batch(NamedTuple):
 
 
 class Trainer:
-    """Trains replicates of one pair. Its whole state goes into a checkpoint, and a step depends on
-    nothing else.
-
-    Arguments:
-        replicates: one, or several that differ in their values only; on one device.
-        settings: see :class:`~pyroccam.inference.training.settings.Settings`.
-        out: folder for checkpoints, or ``None``.
-        checkpoint_seconds: time between checkpoints.
+    """Trains replicates of one pair, which differ in their values only, on one device. Its whole
+    state goes into a checkpoint, and a step depends on nothing else.
 
     Raises:
-        PyroccamError: if a pair cannot be trained so, or the replicates do not
-            correspond.
+        PyroccamError: if a pair cannot be trained so, or the replicates do not correspond.
     """
 
     def __init__(
@@ -145,13 +138,13 @@ class Trainer:
             steps=steps,
         )
         self.closed: IncrementalPosterior | None = None
-        self.epoch = 0
-        self.position = 0  # batches of this epoch that are done
+        self.epoch = self.position = 0  # the latter is of batches of this epoch
         self.loss_sum = torch.zeros(len(self.replicates), dtype=torch.float64, device=self.device)
         self.elapsed = 0.0
         self.finished = False
         self._pending: dict[str, Any] | None = None
         self._whole: tuple[Tensor, Tensor] | None = None
+        self._saved = 0.0  # when
 
     # -- set-up ---------------------------------------------------------------------------------
 
@@ -197,7 +190,7 @@ class Trainer:
             self.step.prepare(*self._first_batch())
         if first.guide.traits.moves:
             logits = self.step.state(f"guide.{first.guide.traits.moves}")
-            prior = torch.stack([one.log_prior for one in self.replicates])
+            prior = torch.stack([one.model.log_prior for one in self.replicates])
             rate, edges = first.guide.schedule.step(self.total_steps), first.data.edges
             if edges is None:
                 self.closed = IncrementalPosterior(logits, prior, self.rows, rate)
@@ -248,8 +241,8 @@ class Trainer:
             yield Batch(numbers[None], x[own], y[own])
 
     def _batch(self, rows: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
-        """The part of a batch that this process takes, ``(B, *)`` for one pair, ``(K, B, *)`` for
-        several; ``rows`` is ``(K, B)``, or ``None`` for all rows, which are the same each time."""
+        """The part that this process takes of a batch of rows ``(K, B)``, or of all rows, which are
+        the same each time."""
         if rows is None and self._whole is not None:
             return self._whole
         datas = [one.data for one in self.replicates]
@@ -314,13 +307,9 @@ class Trainer:
     # -- the whole ------------------------------------------------------------------------------
 
     def run(self, bar: FitProgress, stop: StopSignal) -> None:
-        """Train to the end and put the best weights in place.
-
-        Arguments:
-            bar: that shows how far it is.
-            stop: leave after the step in which it is set, and save.
-        """
-        last_saved = last_time = time.perf_counter()
+        """Train to the end and put the best weights in place; save and leave after the step in
+        which ``stop`` is set."""
+        self._saved = last_time = time.perf_counter()
         with self._still():
             self._prepare()
             if self._pending is not None:
@@ -328,7 +317,7 @@ class Trainer:
                 self._pending = None
             if self.ranks.any(bool(stop)) and not self.finished:
                 self._save()
-                self._leave_if(True)
+                self._leave()
             if self.step.compile is not False and not self.finished:
                 bar.say("compiling" if self.step.compile is True else "tracing")
             while not self.finished:
@@ -340,18 +329,10 @@ class Trainer:
                     self.elapsed += now - last_time
                     last_time = now
                     if self.position < len(self.batches):
-                        late = now - last_saved > self.checkpoint_seconds
-                        leave, due = self.ranks.told(bool(stop), late)
-                        if leave or due:
-                            last_saved = self._save()
-                            self._leave_if(leave)
+                        self._pause(stop)
                     bar.step(self.step_number, self.loss_sum, self.position / len(self.batches))
                 self._end_epoch(bar)
-                late = now - last_saved > self.checkpoint_seconds
-                leave, due = self.ranks.told(bool(stop), late)
-                if leave or due or self.finished:
-                    last_saved = self._save()
-                    self._leave_if(leave and not self.finished)
+                self._pause(stop)
         for one in self.replicates:
             if one.best is not None and one.broken is None:
                 one.restore(one.best)
@@ -360,9 +341,6 @@ class Trainer:
     def rehearse(self, clock: Callable[[], float] = time.perf_counter) -> Pace:
         """The pace of this training, by steps of every size of batch, and evaluations, as its last
         epoch has them, in one process. They move the pair: give one that is not needed afterwards.
-
-        Arguments:
-            clock: the time in seconds.
         """
         self.epoch = self.epochs - 1
         start = clock()
@@ -458,23 +436,24 @@ class Trainer:
             if not one.stopped:
                 one.evaluate(loss, self.epoch, selectable, self.latest, self.ranks)
 
-    def _leave_if(self, stop: object) -> None:
-        if stop:
-            kept = f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
-            where = self.ranks.from_first(lambda: kept)
-            raise Interrupted(
-                f"Stopped after step {self.step_number} of {self.total_steps} ({where})."
-            )
+    def _pause(self, stop: StopSignal) -> None:
+        """Save where it is time, and leave where a process was told to."""
+        late = time.perf_counter() - self._saved > self.checkpoint_seconds
+        leave, due = self.ranks.told(bool(stop), late)
+        if leave or due or self.finished:
+            self._save()
+        if leave and not self.finished:
+            self._leave()
+
+    def _leave(self) -> None:
+        kept = f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
+        where = self.ranks.from_first(lambda: kept)
+        raise Interrupted(f"Stopped after step {self.step_number} of {self.total_steps} ({where}).")
 
     # -- several processes ----------------------------------------------------------------------
 
     def _begin_together(self) -> None:
-        """Begin with the same facts and values in all processes, those of the first.
-
-        Raises:
-            RanksError: if they do not agree on what is to be trained.
-            PyroccamError: if there are more processes than a batch has rows for.
-        """
+        """Begin with the same facts and values in all processes, those of the first."""
         ranks, largest = self.ranks, max(stop - start for start, stop in self.batches)
         if ranks.size == 1:
             return
@@ -506,19 +485,19 @@ class Trainer:
         each = [one.identity() for one in self.replicates]
         return {**vars(self.settings), **{name: [one[name] for one in each] for name in each[0]}}
 
-    def _save(self) -> float:
-        first, *others = self.ranks.each(self._own())
+    def _save(self) -> None:
+        own = self.ranks.each(self._own())
         if self.out is not None and self.ranks.first:
             state = {
                 **self._where(),
                 "replicates": [one.state() for one in self.replicates],
                 "optimizer": self.step.optimizer.state_dict(),
                 "closed": None if self.closed is None else self.closed.state_dict(),
-                "processes": [first, *(_differing(own, first) for own in others)],
+                "processes": own,
             }
             save_checkpoint(self.out, state)
         self.ranks.meet()  # a process that ends has the others ended, too
-        return time.perf_counter()
+        self._saved = time.perf_counter()
 
     def _where(self) -> dict[str, Any]:
         """How far it is, and of what."""
@@ -543,7 +522,7 @@ class Trainer:
             state["replicates"] = [one.completed(kept) for one, kept in pairs]
         return state
 
-    def load(self) -> bool:
+    def load(self) -> None:
         """Take up the checkpoint in ``out``, if there is one.
 
         Raises:
@@ -551,7 +530,7 @@ class Trainer:
         """
         state = self.ranks.from_first(self._found)
         if state is None:
-            return False
+            return
         mine, theirs = self._identity(), state["identity"]
         for name, now in mine.items():
             if theirs.get(name) != now:
@@ -570,7 +549,6 @@ class Trainer:
             setattr(self, name, state[name])
         self.loss_sum.copy_(state["loss_sum"])
         self._pending = state
-        return True
 
     def _take_up(self, state: dict[str, Any]) -> None:
         """The part of a checkpoint that needs parameters in place and an optimiser."""
@@ -589,10 +567,3 @@ class Trainer:
             buffers = self.step.buffers()
             for name, value in own["buffers"].items():
                 buffers[name].copy_(value)
-
-
-def _differing(own: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
-    """What a process has of its own, without buffers that the first one has with the same bits."""
-    same = first["buffers"]
-    buffers = {n: t for n, t in own["buffers"].items() if not torch.equal(t, same[n])}
-    return {**own, "buffers": buffers}

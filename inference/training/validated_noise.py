@@ -39,10 +39,6 @@ def validate_noise(pair: Posterior, data: Dataset) -> None:
     """Set the noise to that of the validation rows, in place; model in evaluation mode.
 
     Where q(d) is the exact posterior, which depends on the noise, the two are made to agree.
-
-    Arguments:
-        pair: see :func:`has_validated_noise`; its guide is not changed.
-        data: of the fit.
     """
     model, guide = pair.model, pair.guide
     if not (guide.traits.moves or guide.traits.sums_out):

@@ -1,21 +1,25 @@
 """Fits of streamed rows: what they find is what rows in memory give."""
 
-import itertools
+import copy
+import functools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from fitting import stopped
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.marginal_likelihood import Importance, Laplace
 from pyroccam.inference.marginal_likelihood.curvature import CURVATURES
 from pyroccam.inference.marginal_likelihood.joint import joint
 from pyroccam.inference.posterior import exact_depth_posterior
+from pyroccam.inference.posterior.posteriors import posterior_of
 from pyroccam.inference.selection.search import Rows
 from pyroccam.inference.training.depth_update import BlockPosterior, IncrementalPosterior
-from pyroccam.inference.training.trainer import Interrupted, Trainer
+from pyroccam.inference.training.validated_noise import validate_noise
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -30,11 +34,11 @@ def arrays(task="classification"):
     return x, y if task == "classification" else (mean + 0.3 * rng.normal(size=N))[:, None]
 
 
-def streamed(tmp_path, task="classification", **options):
-    tmp_path.mkdir(exist_ok=True)
+def streamed(folder, task="classification", **options):
+    folder.mkdir(exist_ok=True)
     for name, part in zip("xy", arrays(task), strict=True):
-        np.save(tmp_path / f"{name}.npy", part)
-    return data.stream(tmp_path, **{"held": 128, "val": 100, "test": 100, **options})
+        np.save(folder / f"{name}.npy", part)
+    return data.stream(folder, **{"held": 128, "val": 100, "test": 100, **options})
 
 
 def depth_pair(rows):
@@ -50,15 +54,38 @@ def random_pair(rows):
     return model, guides.MeanField(model)
 
 
-SHORT = {"epochs": 3, "batch_size": 64, "progress": False}
+def fitted(pair, rows, **more):
+    return inference.fit(*pair(rows), rows, epochs=3, batch_size=64, progress=False, **more)
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """A fit of a stream, by pair and task, and the same with the rows in memory."""
+
+    @functools.cache
+    def find(pair, task="classification"):
+        rows = streamed(tmp_path_factory.mktemp(task), task)
+        fit = fitted(pair, rows)
+        return fit, replace(fit, data=rows.sample(rows.N))
+
+    return find
+
+
+def states(fit):
+    return {**fit.model.state_dict(), **fit.guide.state_dict()}
+
+
+@pytest.mark.parametrize("weights", [None, [1, 3]])
 @pytest.mark.parametrize("pair", [depth_pair, random_pair])
-def test_the_same_batches_give_the_same_fit(tmp_path, monkeypatch, pair):
-    """Rows in memory, in the order in which the streamed ones come."""
+def test_the_same_batches_give_the_same_fit(tmp_path, monkeypatch, pair, weights):
+    """Rows in memory, in the order in which the streamed ones come, with the same weights."""
     rows = streamed(tmp_path)
-    fit = inference.fit(*pair(rows), rows, **SHORT)
-    memory = rows.sample(rows.N)
+    if weights is not None:
+        with pytest.raises(PyroccamError):
+            inference.fit(*pair(rows), rows.with_class_weights(weights), epochs=1)
+        rows = rows.with_class_weights(weights)
+    fit, memory = fitted(pair, rows), rows.sample(rows.N)
+    assert memory.weighted == (weights is not None)
 
     def order(self, seed, epoch):
         return torch.cat([b[0] for b in rows.batches(seed, epoch, [(0, rows.N)])])
@@ -66,12 +93,15 @@ def test_the_same_batches_give_the_same_fit(tmp_path, monkeypatch, pair):
     monkeypatch.setattr(data.Dataset, "order", order)
     # the blocks of what is streamed, for the closed form of q(d)
     monkeypatch.setattr(data.Dataset, "edges", rows.edges)
-    other = inference.fit(*pair(memory), memory, **SHORT)
-    for name, value in fit.model.state_dict().items():
-        assert torch.equal(value, other.model.state_dict()[name]), name
-    for name, value in fit.guide.state_dict().items():
-        assert torch.equal(value, other.guide.state_dict()[name]), name
-    assert fit.history == other.history
+    other = fitted(pair, memory)
+    exact = {"rtol": 0, "atol": 0} if weights is None else {"rtol": 1e-4, "atol": 1e-5}
+    for name, value in states(fit).items():
+        torch.testing.assert_close(value, states(other)[name], **exact, msg=name)
+    if weights is None:
+        assert fit.history == other.history
+    elif pair is random_pair:
+        small = inference.shrink(fit, cut=inference.Search(1))  # by weighted labels
+        assert small.report.retrained is not None
 
 
 @pytest.mark.parametrize("kind", ["npy", "items"])
@@ -81,84 +111,61 @@ def test_a_streamed_epoch_goes_on_where_it_stood(tmp_path, monkeypatch, kind):
     def noisy(x):
         return x + 0.1 * torch.randn_like(x)
 
-    def rows():
+    def rows(**more):
         if kind == "npy":
             return streamed(tmp_path / "rows", batch_transform=noisy)
         own = TensorDataset(*map(torch.from_numpy, arrays()))
-        return data.stream(own, val=100, test=100, workers=0, batch_transform=noisy)
+        return data.stream(own, val=100, test=100, workers=0, batch_transform=noisy, **more)
 
-    first = rows()
-    whole = inference.fit(*depth_pair(first), first, out=tmp_path / "whole", **SHORT)
-    original, steps = Trainer._step, itertools.count()
-
-    def step(self, batch):
-        original(self, batch)
-        if next(steps) == 16:
-            raise KeyboardInterrupt
-
-    original_run = Trainer.run
-
-    def run(self, bar, stop):
-        try:
-            original_run(self, bar, stop)
-        except KeyboardInterrupt as error:  # in the middle of the second epoch
-            self.position += 1
-            self._save()
-            raise Interrupted from error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_step", step)
-        patched.setattr(Trainer, "run", run)
-        with pytest.raises(Interrupted):
-            inference.fit(*depth_pair(first), rows(), out=tmp_path / "half", **SHORT)
-    again = rows()
-    found = inference.fit(*depth_pair(again), again, out=tmp_path / "half", resume=True, **SHORT)
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(value, found.model.state_dict()[name]), name
-    other = data.stream(
-        TensorDataset(*map(torch.from_numpy, arrays())), val=100, test=100, workers=0, seed=1
-    )
-    with pytest.raises(inference.CheckpointError):
-        inference.fit(*depth_pair(other), other, out=tmp_path / "half", resume=True, **SHORT)
+    whole, out = fitted(depth_pair, rows()), tmp_path / "half"
+    begin = functools.partial(fitted, depth_pair, rows(), out=out)
+    stopped(monkeypatch, begin, step=17)  # in the middle of the second epoch
+    found = fitted(depth_pair, rows(), out=out, resume=True)
+    assert all(torch.equal(value, states(found)[name]) for name, value in states(whole).items())
+    if kind == "items":
+        with pytest.raises(inference.CheckpointError):
+            fitted(depth_pair, rows(seed=1), out=out, resume=True)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_what_goes_through_all_rows_gives_what_rows_in_memory_give(tmp_path, task):
-    rows = streamed(tmp_path, task)
-    memory = rows.sample(rows.N)
-    fit = inference.fit(*depth_pair(rows), rows, **SHORT)
-    close = {"rtol": 1e-5, "atol": 1e-7}
-    torch.testing.assert_close(
-        exact_depth_posterior(fit.model, rows), exact_depth_posterior(fit.model, memory), **close
-    )
-    other = replace(fit, data=memory)
-    expected = other.evaluate("train")
-    found = fit.evaluate("train")
+def test_what_goes_through_all_rows_gives_what_rows_in_memory_give(known, task):
+    fit, memory = known(depth_pair, task)
+    exact = [exact_depth_posterior(fit.model, one.data) for one in (fit, memory)]
+    torch.testing.assert_close(*exact, rtol=1e-5, atol=1e-7)
+    expected, found = memory.evaluate("train"), fit.evaluate("train")
     assert {*found} == {*expected} - {"ece"}
     assert found == pytest.approx({n: v for n, v in expected.items() if n != "ece"}, rel=1e-5)
-    assert fit.evaluate("val") == other.evaluate("val")
-    assert fit.warnings == other.warnings
-    length, same = (inference.description_length(one) for one in (fit, other))
+    assert fit.evaluate("val") == memory.evaluate("val")
+    assert fit.warnings == memory.warnings
+    length, same = (inference.description_length(one) for one in (fit, memory))
     assert length.targets == pytest.approx(same.targets, rel=1e-5)
+    if task == "classification":
+        return
+    noise = []  # the fixed point of σ and q(d), of rows that pass for each σ anew
+    for one in (fit, memory):
+        model, guide = copy.deepcopy((fit.model, fit.guide))
+        with torch.no_grad():
+            model.likelihood.log_scale.fill_(0.0)
+        validate_noise(posterior_of(model, guide), one.data)
+        noise.append(model.likelihood.scale.detach().clone())
+    torch.testing.assert_close(*noise, rtol=1e-5, atol=0)
 
 
-def test_the_bound_of_random_weights_is_of_all_rows(tmp_path):
-    rows = streamed(tmp_path)
-    fit = inference.fit(*random_pair(rows), rows, **SHORT)
-    found = evidence(fit.model, fit.guide, rows, passes=10)
-    expected = evidence(fit.model, fit.guide, rows.sample(rows.N), passes=10, seed=1)
-    assert found.rows == expected.rows == rows.N
+def test_the_bound_of_random_weights_is_of_all_rows(known):
+    fit, memory = known(random_pair)
+    found = evidence(fit.model, fit.guide, fit.data, passes=10)
+    expected = evidence(fit.model, fit.guide, memory.data, passes=10, seed=1)
+    assert found.rows == expected.rows == fit.data.N
     assert found.kl == pytest.approx(expected.kl, rel=1e-5)
     # five standard errors of a difference of two independent estimates
     assert abs(found.elbo - expected.elbo) < 5 * (found.error**2 + expected.error**2) ** 0.5
-    assert evidence(fit.model, fit.guide, rows, rows=300).rows == 300
+    assert evidence(fit.model, fit.guide, fit.data, rows=300).rows == 300
 
 
-def test_what_comes_after_a_fit_goes_with_streamed_rows(tmp_path):
-    rows = streamed(tmp_path)
-    fit = inference.fit(*random_pair(rows), rows, **SHORT)
-    small = inference.shrink(fit)
-    assert small.net(rows.x_test).shape == (100, 2)
+def test_what_comes_after_a_fit_goes_with_streamed_rows(known):
+    fit, _ = known(random_pair)
+    rows = fit.data
+    assert inference.shrink(fit).net(rows.x_test).shape == (100, 2)
     drawn = fit.to_arviz(draws=10, rows=50)
     places = torch.tensor(drawn["observed_data"]["row"].values)
     shown = torch.tensor(drawn["observed_data"]["y"].values)
@@ -167,25 +174,24 @@ def test_what_comes_after_a_fit_goes_with_streamed_rows(tmp_path):
         inference.evidence(fit, by="prequential")
     taught = inference.shrink(fit, cut=inference.Search(2))  # from labels: there is no teacher
     assert taught.report.retrained is not None
-    depth = inference.fit(*depth_pair(rows), rows, **SHORT)
-    assert inference.shrink(depth).net(rows.x_test).shape[0] == 100
+    assert inference.shrink(known(depth_pair)[0]).net(rows.x_test).shape[0] == 100
+    found = inference.fit_repeats(lambda seed: (*random_pair(rows), rows), [0, 1], epochs=1)
+    assert found.fits[0].engine["replicates"] == 1
 
 
 @pytest.mark.parametrize("curvature", ["full", "kronecker", "diagonal"])
-def test_laplaces_method_adds_up_the_parts_of_a_stream(tmp_path, curvature, monkeypatch):
+def test_laplaces_method_adds_up_the_parts_of_a_stream(known, curvature, monkeypatch):
     """Gradient and curvature are sums over rows: those of all rows at once, to rounding."""
     monkeypatch.setattr("pyroccam.data.streaming.streamed.PART", 90)
-    rows = streamed(tmp_path, "regression")
-    fit = inference.fit(*random_pair(rows), rows, **SHORT)
+    both = known(random_pair, "regression")
     by = Laplace(curvature=curvature, climb=3, draws=100)
-    found = inference.evidence(fit, by=by)
-    expected = inference.evidence(replace(fit, data=rows.sample(rows.N)), by=by)
-    assert found.rows == expected.rows == rows.N
+    found, expected = (inference.evidence(one, by=by) for one in both)
+    assert found.rows == expected.rows == both[0].data.N
     assert found.passes == pytest.approx(expected.passes, rel=1e-2)
     assert found.value == pytest.approx(expected.value, rel=1e-6)
     assert found.details["log det"] == pytest.approx(expected.details["log det"], rel=1e-6)
     seen = []
-    for one in (fit, replace(fit, data=rows.sample(rows.N))):
+    for one in both:
         with joint(one, "laplace") as density:
             at = density.centre()
             seen.append((*density.gradient(at[None]), CURVATURES["hessian"](density, at).matrix))
@@ -193,83 +199,33 @@ def test_laplaces_method_adds_up_the_parts_of_a_stream(tmp_path, curvature, monk
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-4)
 
 
-def test_densities_of_draws_pass_over_a_stream_in_parts(tmp_path, monkeypatch):
+def test_densities_of_draws_pass_over_a_stream_in_parts(known, monkeypatch):
     monkeypatch.setattr("pyroccam.data.streaming.streamed.PART", 90)
-    rows = streamed(tmp_path)
-    fit = inference.fit(*random_pair(rows), rows, **SHORT)
-    memory = replace(fit, data=rows.sample(rows.N))
+    both = known(random_pair)
     for how in ({}, {"rows": 300}):
-        for one, other in zip(
-            *(diagnostics.khat(each, draws=150, **how).blocks for each in (fit, memory)),
-            strict=True,
-        ):
+        blocks = [diagnostics.khat(each, draws=150, **how).blocks for each in both]
+        for one, other in zip(*blocks, strict=True):
             assert one.khat == pytest.approx(other.khat, rel=1e-4, abs=1e-4)
             assert one.noise == pytest.approx(other.noise, rel=1e-3)
-    found, expected = (inference.evidence(each, by=Importance(draws=200)) for each in (fit, memory))
+    found, expected = (inference.evidence(each, by=Importance(draws=200)) for each in both)
     assert found.value == pytest.approx(expected.value, rel=1e-6)
 
 
-def test_two_levels_take_batches_of_a_stream(tmp_path):
+def test_two_levels_take_batches_of_a_stream(known):
     """Each row once in a pass, in whole batches; the search runs to its end."""
-    rows = streamed(tmp_path)
+    rows = known(random_pair)[0].data
     batches = Rows(rows, "train", 128, seed=3)
     x, _ = zip(*(batches.batch() for _ in range(rows.N // 128)), strict=True)
     assert {len(part) for part in x} == {128}
     assert len(torch.cat(x).unique(dim=0)) == 128 * (rows.N // 128)
-    other, _ = batches.batch()
-    assert not torch.equal(other, x[0])
-    model = models.BayesianNetwork(
-        nn.Linear(3, 2), rows, prior=models.priors.Normal(1.0, learn="scale")
-    )
+    assert not torch.equal(batches.batch()[0], x[0])
+    prior = models.priors.Normal(1.0, learn="scale")
+    model = models.BayesianNetwork(nn.Linear(3, 2), rows, prior=prior)
     found = inference.select(
         model, guides.MeanField(model), rows, outer_steps=3, inner_steps=2, batch_size=64,
         progress=False,
     )  # fmt: skip
     assert len(found.fit.history) == 3
-
-
-def test_weighted_rows_of_a_stream_train_as_in_memory(tmp_path, monkeypatch):
-    """The same batches with the same weights give the same weights of the network."""
-    rows = streamed(tmp_path).with_class_weights([1, 3])
-    memory = rows.sample(rows.N)
-    assert rows.weighted
-    assert memory.weighted
-
-    def order(self, seed, epoch):
-        return torch.cat([b[0] for b in rows.batches(seed, epoch, [(0, rows.N)])])
-
-    monkeypatch.setattr(data.Dataset, "order", order)
-    fits = [inference.fit(*random_pair(one), one, **SHORT) for one in (rows, memory)]
-    states = [one.guide.state_dict() for one in fits]
-    for name, value in states[0].items():
-        torch.testing.assert_close(value, states[1][name], rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="weights"):
-        inference.fit(*random_pair(rows), streamed(tmp_path), **SHORT)
-    assert fits[0].val_nll == pytest.approx(fits[1].val_nll, rel=1e-4)
-    small = inference.shrink(fits[0], cut=inference.Search(1))  # by weighted labels
-    assert small.report.retrained is not None
-    depth = inference.fit(*depth_pair(rows), rows, **SHORT)
-    torch.testing.assert_close(
-        exact_depth_posterior(depth.model, rows), exact_depth_posterior(depth.model, memory),
-        rtol=1e-5, atol=1e-7,
-    )  # fmt: skip
-
-
-def test_noise_of_validation_rows_beside_a_closed_form(tmp_path):
-    """The fixed point of σ and q(d), of rows that pass for each σ anew."""
-    rows = streamed(tmp_path, "regression")
-    fit = inference.fit(*depth_pair(rows), rows, **SHORT)
-    memory = replace(fit, data=rows.sample(rows.N))
-    from pyroccam.inference.posterior.posteriors import posterior_of
-    from pyroccam.inference.training.validated_noise import validate_noise
-
-    found = []
-    for one in (fit, memory):
-        with torch.no_grad():
-            fit.model.likelihood.log_scale.fill_(0.0)
-        validate_noise(posterior_of(fit.model, fit.guide), one.data)
-        found.append(fit.model.likelihood.scale.detach().clone())
-    torch.testing.assert_close(*found, rtol=1e-5, atol=0)
 
 
 # -- sums of blocks in place of a table of rows ----------------------------------------------------

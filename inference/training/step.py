@@ -347,6 +347,8 @@ class TrainingStep:
 
     def _graph(self, x: Tensor, y: Tensor) -> tuple[Evaluation, list[str]] | None:
         together = len(self.pairs) > 1
+        if self.compile is False and not together:
+            return None
         if self.fallback is not None and not self._as_graph:
             return None
         size = x.shape[1 if together else 0]

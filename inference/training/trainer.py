@@ -159,10 +159,12 @@ class Trainer:
     def _engine(self) -> tuple[bool | Literal["graph"] | None, dict[int, int]]:
         """How the step runs, and how many of each size of batch it has to run: decided by counts
         and never by the clock, so that the same run takes the same way again."""
+        asked = self.settings.compile
+        if asked is False:
+            return False, {}
         parts = (self.ranks.part(stop - start) for start, stop in self.batches)
         batches = Counter(part.stop - part.start for part in parts)
         steps = {size: count * self.epochs for size, count in batches.items()}
-        asked = self.settings.compile
         # Pyro's handlers, of which tracing leaves nothing, run once for each particle.
         passes = self.settings.particles
         traced = {size: n for size, n in steps.items() if n * passes >= TRACE_FROM}
@@ -171,7 +173,7 @@ class Trainer:
             return True, traced | {most: steps[most]}
         # On a CPU torch's own convolutions leave a compiler little to gain.
         slow = self.replicates[0].convolutional and self.device.type == "cpu"
-        if asked is False or slow or not traced:
+        if slow or not traced:
             return False, {}
         return asked, traced
 
@@ -407,8 +409,8 @@ class Trainer:
                     one.restore(one.good)
 
     def _order(self) -> Tensor | None:
-        """This epoch's order of the rows, ``(K, N)``: a function of seeds and epoch alone.
-        ``None`` where it is not needed: of all rows at once, or of streamed ones."""
+        """This epoch's order of the rows, ``(K, N)``, by seeds and epoch alone; of all rows at once
+        and of streamed ones there is none."""
         if len(self.batches) == 1 or self.streamed:
             return None
         return torch.stack([one.data.order(one.seed, self.epoch) for one in self.replicates])
@@ -431,7 +433,8 @@ class Trainer:
 
     def _evaluate(self, losses: list[float]) -> None:
         selectable = self.progress >= self.selectable
-        self.step.average_buffers(self.ranks)
+        if self.ranks.size > 1:
+            self.step.average_buffers(self.ranks)
         for one, loss in zip(self.replicates, losses, strict=True):
             if not one.stopped:
                 one.evaluate(loss, self.epoch, selectable, self.latest, self.ranks)
@@ -454,9 +457,10 @@ class Trainer:
 
     def _begin_together(self) -> None:
         """Begin with the same facts and values in all processes, those of the first."""
-        ranks, largest = self.ranks, max(stop - start for start, stop in self.batches)
+        ranks = self.ranks
         if ranks.size == 1:
             return
+        largest = max(stop - start for start, stop in self.batches)
         if 2 * ranks.size > largest:
             raise PyroccamError(
                 f"{ranks.size} processes for a batch of {largest} rows", "two rows for each"
@@ -486,6 +490,8 @@ class Trainer:
         return {**vars(self.settings), **{name: [one[name] for one in each] for name in each[0]}}
 
     def _save(self) -> None:
+        if self.ranks.size == 1 and self.out is None:
+            return
         own = self.ranks.each(self._own())
         if self.out is not None and self.ranks.first:
             state = {

@@ -159,13 +159,8 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     content = io.BytesIO()
     torch.save({"format": FORMAT, **state}, content)
     digest = hashlib.blake2b(content.getbuffer(), digest_size=16).hexdigest()
-    head = _SIGNATURE + digest.encode() + b"\n"
-
-    def write(file: Any) -> None:
-        file.write(head)
-        file.write(content.getbuffer())
-
-    write_whole(folder / CHECKPOINT, write)
+    parts = _SIGNATURE + digest.encode() + b"\n", content.getbuffer()
+    write_whole(folder / CHECKPOINT, lambda file: file.writelines(parts))
 
 
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
@@ -175,16 +170,15 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         return None
     anew = "delete it to start this run anew, or give another folder with out="
     try:
-        content = path.read_bytes()
-        head, _, content = content.partition(b"\n")
-        if hashlib.blake2b(content, digest_size=16).hexdigest().encode() != head[-32:]:
-            raise CheckpointError(f"{path} was cut short or damaged", hint=anew)
-        state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-    except CheckpointError:
-        raise
+        head, _, content = path.read_bytes().partition(b"\n")
+        whole = hashlib.blake2b(content, digest_size=16).hexdigest().encode() == head[-32:]
+        file = io.BytesIO(content)
+        state = torch.load(file, map_location=device, weights_only=True) if whole else {}
     except Exception as error:  # of zip files, pickles and tensors there is no end of kinds
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
         raise CheckpointError(f"{path} cannot be read ({reason})", hint=anew) from error
+    if not whole:
+        raise CheckpointError(f"{path} was cut short or damaged", hint=anew)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version of pyroccam", hint=anew)
     return state

@@ -51,29 +51,23 @@ def check_digests(folder: Path, needed: Iterable[str] = (), may_lack: Iterable[s
     recorded = _recorded(path)
     for name in needed:
         if name not in recorded:
-            raise DamagedFile(
-                f"{path} has no digest of {name}", "that of every file", _way_out(folder)
-            )
+            raise _damaged(folder, f"{path} has no digest of {name}")
     deleted = {name for name in may_lack if not os.path.lexists(folder / name)}
-    for name, digest in recorded.items():
-        if name in deleted:
-            continue
+    for name in (name for name in recorded if name not in deleted):
         file = _inside(folder, name)
         if not file.is_file():
-            raise DamagedFile(f"{file} is missing, or no file", hint=_way_out(folder))
+            raise _damaged(folder, f"{file} is missing, or no file")
         try:
-            same = digest_of(file) == digest
+            same = digest_of(file) == recorded[name]
         except OSError as error:
-            raise DamagedFile(
-                f"{file} cannot be read: {error.strerror}", hint=_way_out(folder)
-            ) from error
+            raise _damaged(folder, f"{file} cannot be read: {error.strerror}") from error
         if not same:
-            raise DamagedFile(f"{file} is not what was written", hint=_way_out(folder))
+            raise _damaged(folder, f"{file} is not what was written")
     return True
 
 
-def _way_out(folder: Path) -> str:
-    return f"copy {folder} again from where it came, or write it anew"
+def _damaged(folder: Path, given: str) -> DamagedFile:
+    return DamagedFile(given, hint=f"copy {folder} again from where it came, or write it anew")
 
 
 def _recorded(path: Path) -> dict[str, str]:
@@ -82,9 +76,9 @@ def _recorded(path: Path) -> dict[str, str]:
             raise PyroccamError("no file, or too large")
         found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise DamagedFile(f"{path} cannot be read", hint=_way_out(path.parent)) from error
+        raise _damaged(path.parent, f"{path} cannot be read") from error
     if not isinstance(found, dict) or not all(isinstance(digest, str) for digest in found.values()):
-        raise DamagedFile(f"{path} is no list of digests", hint=_way_out(path.parent))
+        raise _damaged(path.parent, f"{path} is no list of digests")
     return found
 
 

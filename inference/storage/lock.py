@@ -29,10 +29,6 @@ class FolderLost(PyroccamError, RuntimeError):
     """A folder that was removed, or replaced by another, while a fit wrote into it."""
 
 
-class LinkedFolder(PyroccamError):
-    """A folder of a run that leads elsewhere."""
-
-
 def refuse_links(folder: Path) -> None:
     """Refuse a folder with links, pipes or devices in it, at any depth: who writes through a
     stranger's link writes anywhere. The folder itself may be a link, which is a person's own."""
@@ -40,7 +36,7 @@ def refuse_links(folder: Path) -> None:
         for path in (os.path.join(parent, name) for name in (*folders, *files)):
             odd = os.path.islink(path) or not (os.path.isdir(path) or os.path.isfile(path))
             if odd and os.path.lexists(path):  # what is written meanwhile may be gone
-                raise LinkedFolder(f"{path} is a link, a pipe or a device", "files and folders")
+                raise PyroccamError(f"{path} is a link, a pipe or a device", "files and folders")
 
 
 _held: dict[Path, tuple[int, int]] = {}  # by this process, with what its lock was then

@@ -46,23 +46,14 @@ class IncrementalPosterior:
         self.logits = logits.detach()
         self.rate = rate
         self.log_prior = log_prior
-        *replicates, depths = log_prior.shape
-        device = log_prior.device
-        self.table = torch.zeros(  # (*K, D + 1, N)
-            *replicates, depths, size, dtype=log_prior.dtype, device=device
-        )
-        self.seen = torch.zeros(*replicates, size, dtype=torch.bool, device=device)
+        self.table = log_prior.new_zeros(*log_prior.shape, size)
+        self.seen = log_prior.new_zeros(*log_prior.shape[:-1], size, dtype=torch.bool)
         # Float64: increments of millions of steps must not drift.
-        self.total = torch.zeros(*replicates, depths, dtype=torch.float64, device=device)
+        self.total = torch.zeros_like(log_prior, dtype=torch.float64)
 
     @torch.no_grad()
     def observe(self, rows: Tensor | None, log_likelihood: Tensor) -> None:
-        """Take in the log-likelihoods of some rows (all of them if ``None``).
-
-        Arguments:
-            rows: ``(*K, B)``.
-            log_likelihood: ``(*K, D + 1, B)``.
-        """
+        """Take in the log-likelihoods ``(*K, D + 1, B)`` of rows ``(*K, B)``, or of all."""
         now = log_likelihood.to(self.table.dtype)
         if rows is None:
             self.table.copy_(now)
@@ -83,14 +74,12 @@ class IncrementalPosterior:
         kl_weight: float = 1.0,
         temperature: float = 1.0,
     ) -> None:
-        """One damped step of q towards the present estimate.
+        """One damped step of q towards the present estimate, at β and T.
 
         Arguments:
             complete: every row has been seen (spares the count).
             costs: KL of the weights that each depth uses, ``(*K, D + 1)``; of weights that are
                 numbers there is none.
-            kl_weight: β.
-            temperature: T.
         """
         total = self.total / kl_weight if kl_weight != 1.0 else self.total
         if not complete:
@@ -137,10 +126,7 @@ class BlockPosterior(IncrementalPosterior):
     it is as stale as with a table of all rows, and no more.
 
     Arguments:
-        logits: ``(1, D + 1)``; see :class:`IncrementalPosterior`.
-        log_prior: ``(1, D + 1)``.
         edges: rows at which blocks begin, and N ``(blocks + 1,)``.
-        rate: see :class:`IncrementalPosterior`.
     """
 
     def __init__(self, logits: Tensor, log_prior: Tensor, edges: Tensor, rate: float) -> None:

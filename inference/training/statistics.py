@@ -54,8 +54,7 @@ def renew_statistics(
     bounds = list(zip(starts, [*starts[1:], data.N], strict=True))[:MOST_BATCHES]
     evaluate = bound(model.train(), guide.train())
     norms = [norm for norm in _norms(model) if norm.training and norm.momentum != 0.0]
-    names = ("running_mean", "running_var", "num_batches_tracked")
-    before = [{name: getattr(norm, name).clone() for name in names} for norm in norms]
+    before = [{name: t.clone() for name, t in norm.named_buffers()} for norm in norms]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.running_mean.zero_()

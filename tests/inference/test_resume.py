@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import threading
 
 import pytest
 import torch
@@ -93,21 +92,6 @@ def test_the_choice_made_before_a_stop_is_kept(tmp_path, monkeypatch):
     begin = functools.partial(attempt, out=tmp_path)
     stopped(monkeypatch, begin, step=18)  # in epoch 5, after two evaluations that were no better
     assert_same(whole, attempt(out=tmp_path, resume=True))
-
-
-def test_a_signal_from_outside_at_whatever_moment(tmp_path, monkeypatch):
-    """It arrives between any two instructions of the loop, not where a test would place it."""
-    slow = {**QUICK, "epochs": 40}
-    whole = run(settings=slow)
-    under_way = threading.Event()
-    sender = threading.Thread(target=lambda: under_way.wait(60) and tell())
-    sender.start()
-    with monkeypatch.context() as patch:
-        spy(patch, "_step", before=lambda t: t.step_number == 30 and under_way.set())
-        with pytest.raises(inference.Interrupted, match="saved in"):
-            run(settings=slow, out=tmp_path)
-    sender.join()
-    assert_same(whole, run(settings=slow, out=tmp_path, resume=True))
 
 
 def often(seconds=0.0):

@@ -51,15 +51,6 @@ def test_the_depth_is_the_exact_posterior_at_the_end(fitted):
     )
 
 
-def test_the_shallowest_of_equal_depths_is_chosen(fitted):
-    """Of those within the nats that are no reason for another block."""
-    exact = fitted.structure.depth_probs
-    good = (
-        exact.log() >= exact.log().max() - EQUAL * DIGITS.N + torch.tensor(0.95).log()
-    ).nonzero()
-    assert fitted.structure.depth_chosen == int(good[0])
-
-
 @pytest.mark.parametrize(("nats", "depth"), [(0.95, 0), (1.05, 1)])
 def test_depths_that_are_as_good_are_so_in_the_objective(nats, depth):
     """A weight β of the KL makes N nats of the rows N / β of q(d)."""

@@ -5,14 +5,13 @@ from functools import partial
 
 import pytest
 import torch
-from alternatives import EDGES, FIRST, batch, computed, graph, larger, pair, small
+from alternatives import EDGES, FIRST, batch, computed, graph, pair, small
 from fitting import assert_same, spy, stopped
-from plain import network
 from pyroccam import guides, inference
 from pyroccam.guides import StructureFamily
-from pyroccam.inference.posterior.draws import DrawnNetwork, draw_outputs, draw_weights, outputs_of
-from pyroccam.inference.posterior.layers import layer_moments, mean_network
-from pyroccam.models import Annealed, Floored, NonCentred, StructuredNetwork, priors
+from pyroccam.inference.posterior.draws import draw_weights
+from pyroccam.inference.posterior.layers import mean_network
+from pyroccam.models import Annealed, NonCentred, StructuredNetwork, priors
 from random_weights import assert_same_means, limit, table
 from stepping import assert_close, stacked, step_of, walk
 from torch import nn
@@ -92,27 +91,6 @@ def test_structures_are_drawn_with_their_probabilities(kind):
         z.append((hit.mean(0) - p).abs() / (p * (1 - p) / draws).sqrt())
     z = torch.cat(z)
     assert z.max() < limit(len(z))
-
-
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("scaling", [None, NonCentred(), Floored(0.1)], ids=repr)
-def test_a_draw_is_the_network_of_the_model(scaling, shared):
-    """Of points in the interior, where nothing is left to chance."""
-    family = StructureFamily("point")
-    model, guide = pair(
-        STRUCTURES["gumbel-softmax"],
-        lambda model: guides.Delta(model, structure=family),
-        net=larger(shared),
-        prior=priors.Normal(),
-        scaling=scaling,
-    )
-    x = batch(5)[0]
-    expected = DrawnNetwork(model, guide)(x)
-    plain = model.plain({n: (m.mean, m.bias) for n, m in layer_moments(model, guide).items()})
-    weights = draw_weights(model, guide, 2)
-    torch.testing.assert_close(outputs_of(plain, weights, x)[0], expected)
-    found = draw_outputs(model, guide, x, 2)
-    torch.testing.assert_close(found, expected.expand_as(found))
 
 
 # -- annealing --------------------------------------------------------------------------------
@@ -218,48 +196,7 @@ def test_particles_of_what_is_enumerated():
     assert_close(both[0], expected)
 
 
-def normalised():
-    return network(lambda net, x: net.graph(net.norm(x)), norm=nn.BatchNorm1d(3), graph=small())
-
-
-def test_particles_that_change_state():
-    """Running statistics are moved by each in turn."""
-    found = []
-    for compile in (False, "graph"):
-        model, guide = pair(STRUCTURES["gumbel-softmax"], net=normalised())
-        step = step_of((model, guide), compile=compile, particles=2)
-        step.prepare(*batch())
-        torch.manual_seed(0)
-        losses = [step(*batch(seed=k)) for k in range(3)]
-        assert step.fallback is None
-        step.release()
-        norm = model.part("net").norm
-        assert norm.num_batches_tracked == 6
-        found.append({"losses": torch.stack(losses), "mean": norm.running_mean})
-        found[-1] |= dict(guide.named_parameters())
-    assert_close(found[1], found[0], rtol=1e-6, atol=1e-8)
-
-
 # -- repeats and resuming ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["gumbel-softmax", "bernoulli"])
-def test_repeats_together(kind):
-    """Each as it is alone; of numbers and enumeration, the same but for rounding."""
-
-    def one(seed):
-        return build(STRUCTURES[kind], seed=seed, prior=None)
-
-    settings = {**QUICK, "epochs": 2, "particles": 2 if kind == "gumbel-softmax" else 1}
-    fits = inference.fit_repeats(one, [0, 1], together=True, **settings).fits
-    assert fits[0].engine["replicates"] == 2
-    alone = inference.fit_repeats(one, [0, 1], together=False, **settings).fits
-    for mine, theirs in zip(fits, alone, strict=True):
-        assert torch.tensor([row["loss"] for row in mine.history]).isfinite().all()
-        if kind == "bernoulli":
-            assert_close(dict(mine.guide.named_parameters()), dict(theirs.guide.named_parameters()),
-                         rtol=1e-3, atol=1e-4)  # fmt: skip
-    assert not torch.equal(*(fit.guide.edge(f"{FIRST}.structure").logits for fit in fits))
 
 
 def test_a_run_goes_on_bit_for_bit(tmp_path, monkeypatch):

@@ -149,8 +149,8 @@ def train(
             pair = job.model.to(where), job.guide.to(where)
             seed = job.seed if how.several else None
             watched = Watched(job.out, how.watch, seed) if ranks.first else None
-            parts = moved[id(job.data)], job.seed, job.out, how.track, watched
-            replicates.append(Replicate(*pair, *parts))
+            data = moved[id(job.data)]
+            replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
         with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
             seed = ranks.seed(settings.seed)
             torch.default_generator.manual_seed(seed)  # only what is put back afterwards

@@ -64,9 +64,11 @@ class Job:
         ours, theirs = ((d, *d.head(1)) for d in (self.data, other.data))
         if ours[0].streamed or theirs[0].streamed:
             return "their rows are streamed"
+        said = (str(one.model).split("\n") for one in (self, other))
+        lines = itertools.zip_longest(*said, fillvalue="")
         found = difference(self.model, other.model) or difference(self.guide, other.guide)
         for what, a, b in (
-            ("model", *_first_odd_lines(str(self.model), str(other.model))),
+            ("model", *next(((a.strip(), b.strip()) for a, b in lines if a != b), ("", ""))),
             ("guide", self.guide.options(), other.guide.options()),
             ("number of training rows", ours[0].N, theirs[0].N),
             ("shape of an input", ours[1].shape[1:], theirs[1].shape[1:]),
@@ -288,11 +290,3 @@ def validation_nll(pair: Posterior, data: Dataset, ranks: Ranks = ALONE) -> floa
         mean = log_p.double().mean() * part.weight
         ranks.sum_([mean])
         return -float(mean)
-
-
-def _first_odd_lines(one: str, other: str) -> tuple[str, str]:
-    """The first line in which two descriptions differ."""
-    for a, b in itertools.zip_longest(one.split("\n"), other.split("\n"), fillvalue=""):
-        if a != b:
-            return a.strip(), b.strip()
-    return "", ""

@@ -13,7 +13,7 @@ from ...data import Between, Options, Positive, PyroccamError, Seed, nearest
 if TYPE_CHECKING:
     from ...guides import Guide
 
-__all__ = ["Settings", "learning_rate_factor"]
+__all__ = ["Settings", "batch_bounds", "learning_rate_factor"]
 
 MOST_STEPS = 10**9
 """Steps of a fit: those of the smallest network, of 0.1 ms, take a day."""
@@ -133,6 +133,14 @@ class Settings(Options):
     def steps_per_epoch(self, rows: int) -> int:
         """Minibatches in an epoch, the last one perhaps smaller."""
         return -(-rows // self.batch_size)
+
+
+def batch_bounds(rows: int, size: int) -> list[tuple[int, int]]:
+    """Rows of each minibatch; a last batch of one joins its neighbour (batch statistics)."""
+    starts = [*range(0, rows, size)]
+    if len(starts) > 1 and rows - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], rows], strict=True))
 
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:

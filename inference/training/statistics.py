@@ -13,6 +13,7 @@ from ...guides import Guide
 from ...models import Model, seeded
 from ...models.networks import DepthBatchNorm
 from ..elbo import bound
+from .settings import batch_bounds
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -48,10 +49,7 @@ def renew_statistics(
     References:
         Izmailov et al. 2018, Averaging weights leads to wider optima, arXiv:1803.05407.
     """
-    starts = [*range(0, data.N, batch_size)]
-    if len(starts) > 1 and data.N - starts[-1] == 1:
-        starts.pop()
-    bounds = list(zip(starts, [*starts[1:], data.N], strict=True))[:MOST_BATCHES]
+    bounds = batch_bounds(data.N, batch_size)[:MOST_BATCHES]
     evaluate = bound(model.train(), guide.train())
     norms = [norm for norm in _norms(model) if norm.training and norm.momentum != 0.0]
     before = [{name: t.clone() for name, t in norm.named_buffers()} for norm in norms]

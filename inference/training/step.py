@@ -28,7 +28,7 @@ from ..compilation import (
     products,
     warn_unrecorded,
 )
-from ..distributed import Part, Ranks, add_up, average_
+from ..distributed import Part, Ranks, add_up
 from ..elbo import Bound, bound
 from .first_pass import trained_by
 from .flat_parameters import FlatParameters, difference
@@ -326,10 +326,6 @@ class TrainingStep:
         if y is not None:
             self.seen = {"y": y} if costs is None else {"y": y, "depth": costs}
         return loss
-
-    def average_buffers(self, ranks: Ranks) -> None:
-        """Make buffers agree that each process has moved by its own parts of the batches."""
-        average_(ranks, [*self.buffers().values()])
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers of all pairs by name, ``(K, *)`` each where there are several."""

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from ...data import PyroccamError
 from ...models import give_way
-from ..distributed import Part, joined
+from ..distributed import Part, average_, joined
 from ..elbo import first_non_finite
 from ..storage import CheckpointError, load_checkpoint, save_checkpoint, versions
 from .depth_update import BlockPosterior, IncrementalPosterior
 from .replicate import Replicate
-from .settings import Settings
+from .settings import Settings, batch_bounds
 from .step import TrainingStep
 from .terminal import FitProgress, StopSignal
 
@@ -111,7 +111,7 @@ class Trainer:
         self.device = first.data.device
         self.streamed = first.data.streamed
         self.rows = first.data.N
-        self.batches = self._batch_bounds()
+        self.batches = batch_bounds(self.rows, settings.batch_size)
         self.epochs = settings.epochs_for(self.rows)
         self.total_steps = self.epochs * len(self.batches)
         self.evaluate_every = math.ceil(self.epochs / settings.evaluations)
@@ -147,14 +147,6 @@ class Trainer:
         self._saved = 0.0  # when
 
     # -- set-up ---------------------------------------------------------------------------------
-
-    def _batch_bounds(self) -> list[tuple[int, int]]:
-        """Rows of each minibatch; a last batch of one joins its neighbour (batch statistics)."""
-        size = self.settings.batch_size
-        starts = list(range(0, self.rows, size))
-        if len(starts) > 1 and self.rows - starts[-1] == 1:
-            starts.pop()
-        return list(zip(starts, [*starts[1:], self.rows], strict=True))
 
     def _engine(self) -> tuple[bool | Literal["graph"] | None, dict[int, int]]:
         """How the step runs, and how many of each size of batch it has to run: decided by counts
@@ -434,7 +426,7 @@ class Trainer:
     def _evaluate(self, losses: list[float]) -> None:
         selectable = self.progress >= self.selectable
         if self.ranks.size > 1:
-            self.step.average_buffers(self.ranks)
+            average_(self.ranks, [*self.step.buffers().values()])  # moved by parts of batches
         for one, loss in zip(self.replicates, losses, strict=True):
             if not one.stopped:
                 one.evaluate(loss, self.epoch, selectable, self.latest, self.ranks)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
-from ...data import Options, PyroccamError, checked
+from ...data import Between, Options, PyroccamError, checked
 from ...models import fitting
 from ...models.likelihoods import precision
 from ..distributed import joined
@@ -52,6 +52,7 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    threshold: float = 0.95,
     label: str | None = None,
     track: Track | None = None,
     watch: Watch = None,
@@ -76,6 +77,7 @@ def fit(
         resume: go on from the checkpoint in ``out``, to the same result bit for bit on CPU (same
             number of threads and of processes); starts anew if there is none.
         progress: show a bar; ``None`` shows it on a terminal only.
+        threshold: of the 95 % rule.
         label: in front of the bar.
         track: a function of model, guide and data that is called at each evaluation, in evaluation
             mode; the numbers that it gives by name stand in ``history`` (and ``history.csv``). The
@@ -96,7 +98,7 @@ def fit(
         CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
     """
     chosen = Settings.of(settings)
-    how = RunOptions(device, resume, progress, label, track, watch)
+    how = RunOptions(device, resume, progress, threshold, label, track, watch)
     check_kinds(model, guide, data)
     job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
     (result,) = train([job], chosen, job.out, how)
@@ -110,6 +112,7 @@ class RunOptions(Options):
     device: Any = "auto"
     resume: bool = False
     progress: bool | None = None
+    threshold: Annotated[float, Between(0.0, 1.0, "(]")] = 0.95
     label: Any = None
     track: Track | None = None
     watch: Watch = None
@@ -167,7 +170,7 @@ def train(
             shown = how.progress if ranks.first else False
             with FitProgress(name, trainer.total_steps, shown, trainer.step_number) as bar:
                 trainer.run(bar, stop)
-        sound = [_finish(one, trainer) for one in replicates if one.broken is None]
+        sound = [_finish(one, trainer, how.threshold) for one in replicates if one.broken is None]
         if len(sound) == len(jobs):
             trainer.settle()
         if ranks.any(bool(stop)):
@@ -190,11 +193,11 @@ def train(
 _SAID = ("settings", "best_epoch", "val_nll", "seconds", "engine", "structure")
 
 
-def _finish(one: Replicate, trainer: Trainer) -> Fit[Any, Any]:
+def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]:
     """The result of a replicate, written to its folder."""
     best = one.best
     assert best is not None
-    structure = one.pair.structure(one.data, 0.95, best["running"], one.kl_weight)
+    structure = one.pair.structure(one.data, threshold, best["running"], one.kl_weight)
     settings = dataclasses.replace(trainer.settings, seed=one.seed)
     result = Fit(
         model=one.model,

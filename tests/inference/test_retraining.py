@@ -73,6 +73,18 @@ def fit(fitted_wide):
     return copy.deepcopy(fitted_wide)
 
 
+@pytest.mark.nightly
+def test_the_smallest_network_that_is_as_good(fit):
+    """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
+    small = inference.shrink(fit, cut=inference.Search(60))
+    whole = retrain(fit.posterior.mean_network(), fit, 60)
+    left = sum(int(p.count_nonzero()) for p in small.net.parameters())
+    assert left < sum(p.numel() for p in whole.net.parameters()) / 3
+    worse = row_losses(small.net, fit) - whole.losses
+    assert worse.mean() <= max(0.02, float(worse.std()) / 20) + 0.01
+    assert small.report.to_json()["retrained"]["val_nll_after"] < whole.before
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_inputs_whose_weights_are_zero_already_go(monkeypatch, fit, begun):
     """As those of pixels that never change, whose posterior has shrunk to zero: the layers behind

@@ -1,10 +1,12 @@
+"""Networks cut at their learnt depth, and how much faster they are."""
+
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting import cost, seconds_per_batch
 from pyroccam.inference.cutting.cost import compare_speed, count_parameters
-from pyroccam.inference.shrinking.depth import full_network
+from pyroccam.inference.shrinking.depth import at_depth, full_network, kept_depth_probs
 
 
 @pytest.fixture(scope="module")
@@ -16,78 +18,76 @@ def found():
     return inference.fit(model, guide, rows, epochs=20, progress=False, device="cpu", lr=0.02)
 
 
+def near(one, other):
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("rule", ["tail_to_last", "proportional"])
 @pytest.mark.parametrize("depth", [0, 2, 4])
 def test_marginal_form_weighs_the_first_exits(found, depth, rule):
-    net = inference.shrinking.at_depth(found, depth=depth, rule=rule)
-    q = found.structure.depth_probs
+    q, x = found.structure.depth_probs, found.data.x_test
     w = q[: depth + 1].clone()
     if rule == "tail_to_last":
         w[-1] += q[depth + 1 :].sum()
     else:
         w /= w.sum()
+    assert kept_depth_probs(q, depth, rule).tolist() == pytest.approx(w.tolist(), abs=1e-7)
     with torch.no_grad():
-        exits = found.model.stack.outputs(found.data.x_test)[: depth + 1].softmax(-1)
+        exits = found.model.stack.outputs(x)[: depth + 1].softmax(-1)
         expected = (w.float()[:, None, None] * exits).sum(0)
-        torch.testing.assert_close(net(found.data.x_test).exp(), expected, rtol=1e-4, atol=1e-5)
+        near(at_depth(found, depth=depth, rule=rule)(x).exp(), expected)
 
 
-def test_single_form_and_the_default_depth(found):
-    net = inference.shrink(found, exits="last").net
-    assert net.depth == found.structure.depth_chosen
-    deeper = inference.shrinking.at_depth(found, "last", depth=3)
+def test_single_form_and_the_whole(found):
+    assert inference.shrink(found, exits="last").net.depth == found.structure.depth_chosen
+    deeper, whole, x = at_depth(found, "last", depth=3), full_network(found), found.data.x_test
     with torch.no_grad():
-        expected = found.model.stack.outputs(found.data.x_test)[3].log_softmax(-1)
-        torch.testing.assert_close(deeper(found.data.x_test), expected, rtol=1e-4, atol=1e-5)
-    block = 6 * 6 + 6 + 12
-    assert count_parameters(deeper) == (2 * 6 + 6) + 3 * block + (6 * 2 + 2)
+        near(deeper(x), found.model.stack.outputs(x)[3].log_softmax(-1))
+        near(whole(x), found.predict(x))
+    assert count_parameters(deeper) == (2 * 6 + 6) + 3 * (6 * 6 + 6 + 12) + (6 * 2 + 2)
+    assert count_parameters(whole) == count_parameters(found.model)
 
 
-def test_the_full_network_predicts_as_the_fit_does(found):
-    net = full_network(found)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            net(found.data.x_test), found.predict(found.data.x_test), rtol=1e-4, atol=1e-5
-        )
-    assert count_parameters(net) == count_parameters(found.model)
-
-
-def test_errors(found):
+def test_what_cannot_be_cut(found):
     with pytest.raises(PyroccamError):
-        inference.shrinking.at_depth(found, depth=5)
+        at_depth(found, depth=5)
     fixed = found.model.at_depth(1)
-    fixed_fit = inference.fit(
-        fixed, guides.Deterministic(fixed), found.data, epochs=1, progress=False, device="cpu"
-    )
+    alone = inference.fit(fixed, guides.Deterministic(fixed), found.data, epochs=1, progress=False)
     with pytest.raises(PyroccamError):
-        inference.shrink(fixed_fit)
+        inference.shrink(alone)
+    nothing = torch.tensor([0.0, 0.0, 1.0])
+    assert kept_depth_probs(nothing, 1).tolist() == [0.0, 1.0]
+    for odd in ((nothing, 1, "proportional"), (nothing, 3), (nothing, -1), (nothing, 1, "drop")):
+        with pytest.raises(PyroccamError):
+            kept_depth_probs(*odd)
 
 
-def test_cutting_makes_it_faster():
-    torch.manual_seed(0)
-    rows = data.load("spirals")
-    model = models.LearntDepth.mlp(rows, width=50, max_depth=30)
-    nets = {"full": model.stack.eval(), "cut": model.stack.truncated(2)}
-    seconds = seconds_per_batch(nets, rows.x_test[:200], rounds=5, least_seconds=1e-3)
-    assert seconds["cut"] < 0.5 * seconds["full"]  # 3 blocks of 31: a tenth is expected
-
-
-def test_speed_beside_another_has_quartiles_that_one_slow_round_does_not_move(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """Networks that take as long as they say, by a clock of our own; and the order of calls, of
+    which one is slow."""
     now, called = [0.0], []
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
 
-    def passes(name, seconds):
-        def forward(x):
-            called.append(name)
-            now[0] += seconds(len(x))
-            if len(called) == 25:  # something else runs for a while
+    class Slow(torch.nn.Module):
+        def __init__(self, seconds, slow_call):
+            super().__init__()
+            self.seconds, self.slow_call = seconds, slow_call
+
+        def forward(self, x):
+            called.append(self.seconds)
+            now[0] += self.seconds(len(x)) if callable(self.seconds) else self.seconds
+            if len(called) == self.slow_call:  # something else runs for a while
                 now[0] += 60.0
 
-        return forward
+    return Slow, called
 
+
+def test_speed_beside_another_has_quartiles_that_one_slow_round_does_not_move(clock):
+    passes, _ = clock
     nets = {
-        "old": passes("old", lambda n: n / 64),
-        "new": passes("new", lambda n: 1 / 128 + n / 256),
+        "old": passes(lambda n: n / 64, 25),
+        "new": passes(lambda n: 1 / 128 + n / 256, 25),
     }
     found = compare_speed(nets, torch.zeros(300, 1), "old", rounds=9, least_seconds=1 / 64)
     assert [one["batch"] for one in found["new"]] == [1, 256]
@@ -99,23 +99,10 @@ def test_speed_beside_another_has_quartiles_that_one_slow_round_does_not_move(mo
     assert len(compare_speed(nets, torch.zeros(1, 1), "old", rounds=3)["new"]) == 1
 
 
-def test_the_seconds_of_a_pass_by_a_clock_of_our_own(monkeypatch):
-    now, order = [0.0], []
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-
-    class Slow(torch.nn.Module):
-        def __init__(self, seconds):
-            super().__init__()
-            self.seconds = seconds
-
-        def forward(self, x):
-            order.append(self.seconds)
-            now[0] += self.seconds
-            if len(order) == 30:  # something else runs for a while
-                now[0] += 60.0
-
+def test_the_seconds_of_a_pass(clock):
+    passes, order = clock
     slow, fast = 1 / 16, 1 / 256  # whose sums are exact
-    nets = {"slow": Slow(slow), "fast": Slow(fast)}
+    nets = {"slow": passes(slow, 30), "fast": passes(fast, 30)}
     found = seconds_per_batch(nets, torch.zeros(1), rounds=9, least_seconds=5 / 256)
     assert found == {"slow": slow, "fast": fast}
     assert order == [slow] * 4 + [fast] * 4 + 9 * ([slow] + [fast] * 5)

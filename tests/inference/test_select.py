@@ -52,6 +52,13 @@ def held(found):
     return made.theta, made.h
 
 
+def same(values, others, **near):
+    """Two pairs of θ and h."""
+    for one, other in zip(values, others, strict=True):
+        for name, value in one.items():
+            torch.testing.assert_close(value, other[name], **{"rtol": 0, "atol": 0, **near})
+
+
 @functools.cache
 def watched(seed=0):
     """L and Q of all pairs here, with the noise that a selection watches."""
@@ -66,9 +73,6 @@ def q_of(theta, h, made, keys):
     with torch.no_grad():
         values = [made.outer(theta, h, key) for key in keys[1]]
     return made.model.size * float(torch.stack(values).mean())
-
-
-# Every method
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
@@ -86,6 +90,11 @@ def test_every_method_improves_q(method):
     assert [row["inner"] for row in found.history] == [10, 20, 30, 40, 50, 60]
     for row in found.history:
         assert row["L"] == pytest.approx(row["log_likelihood"] - row["kl"], rel=1e-5)
+    # What is found is a fit.
+    assert found.fit.best_epoch == found.best + 1
+    assert found.fit.history is found.history
+    assert not found.fit.model.training
+    assert found.fit.predict(POLYNOMIAL.x_test[:3]).shape == (3, 1)
 
 
 @pytest.fixture
@@ -94,34 +103,16 @@ def eager(monkeypatch):
     monkeypatch.setattr(search.Search, "traced", lambda self, f, *args: f(*args))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_greedy_is_better_than_random(eager, seed):
-    options = {"outer_steps": 5, "inner_steps": 6, "seed": seed}
-    assert run(Greedy(), **options).Q > run(Random(), **options).Q
-
-
-def test_what_is_found_is_a_fit():
-    found = run(OneLevel())
-    fit = found.fit
-    assert fit.best_epoch == found.best + 1
-    assert not fit.model.training
-    assert fit.history is found.history
-    assert fit.predict(POLYNOMIAL.x_test[:3]).shape == (3, 1)
-    assert fit.evaluate("train")["rmse"] < float(POLYNOMIAL.y_train.std())
-
-
 def test_the_seed_says_all_and_the_generator_is_left_alone(eager):
     torch.manual_seed(123)
     before = torch.get_rng_state()
     options = {"outer_steps": 3, "inner_steps": 2, "batch_size": 16}
     first, again, other = (run(Greedy(), **options, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)
-    for row, same, differs in zip(first.history, again.history, other.history, strict=True):
-        assert {**row, "seconds": 0} == {**same, "seconds": 0}
+    for row, alike, differs in zip(first.history, again.history, other.history, strict=True):
+        assert {**row, "seconds": 0} == {**alike, "seconds": 0}
         assert row["Q"] != differs["Q"]
-    for one, two in zip(held(first), held(again), strict=True):
-        for name, value in one.items():
-            assert torch.equal(value, two[name])
+    same(held(first), held(again))
 
 
 def test_systems_that_are_not_definite_are_counted_in_one_warning(eager):
@@ -132,14 +123,12 @@ def test_systems_that_are_not_definite_are_counted_in_one_warning(eager):
     assert one.filename == __file__
 
 
-def test_hyperparameters_that_are_single_numbers():
-    """One scale for a whole layer, in steps that are recorded."""
-    pair = polynomial(prior=priors.Normal(learn="layer"))
+def test_hyperparameters_that_are_single_numbers_in_double_precision():
+    model, guide = polynomial(prior=priors.Normal(learn="layer"))
+    pair = model.double(), guide.double()
     found = run(Implicit(damping=1.0), pair, outer_steps=3, inner_steps=3)
+    assert found.fit.data.x_train.dtype == torch.float64  # the precision of the network
     assert found.history[0]["Q"] < found.Q
-
-
-# Where they agree
 
 
 def test_one_unrolled_step_is_greedy(eager):
@@ -147,9 +136,7 @@ def test_one_unrolled_step_is_greedy(eager):
     greedy, unrolled = (run(method, **options) for method in (Greedy(), Unrolled()))
     for one, two in zip(greedy.history, unrolled.history, strict=True):
         assert one["Q"] == pytest.approx(two["Q"], rel=1e-5)
-    for one, two in zip(held(greedy), held(unrolled), strict=True):
-        for name, value in one.items():
-            assert torch.allclose(value, two[name], rtol=1e-4, atol=1e-5)
+    same(held(greedy), held(unrolled), rtol=1e-4, atol=1e-5)
 
 
 SD = 2.0
@@ -165,18 +152,23 @@ def exact(monkeypatch):
         return Key(x, y, [torch.stack([one, -one])], [])
 
     monkeypatch.setattr(Objectives, "key", key)
-    x, y = rows()
-    found = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
-    found = dataclasses.replace(found, x_train=x, y_train=y)
+    found = doubled()
 
     def make():
+        likelihood = models.Regression(1, scale=SD, floor=0.0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = linear(count=len(x), likelihood=models.Regression(1, scale=SD, floor=0.0))
-        model.likelihood.log_scale.requires_grad_(False).fill_(math.log(SD))
+            model = linear(count=len(found.x_train), likelihood=likelihood)
+        likelihood.log_scale.requires_grad_(False)
         return model, guides.MeanField(model, scale=0.3).double()
 
     return found, make, {"particles": 2, "draws": 1, "rows": found}
+
+
+def doubled():
+    x, y = rows()
+    found = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
+    return dataclasses.replace(found, x_train=x, y_train=y)
 
 
 def total(x, y, log_scale, weight):
@@ -230,9 +222,8 @@ def test_one_level_and_greedy_go_to_the_maximum(monkeypatch):
 
 
 def test_where_the_levels_differ(monkeypatch):
-    """Implicit gradients go to the maximum of Q(θ*(h), h). Greedy ones see by a short step only how
-    θ* depends on h, and without that the weight of the KL in Q makes no difference: they go near
-    the maximum of one level."""
+    """Implicit gradients go to the maximum of Q(θ*(h), h). Greedy ones hardly see how θ* depends on
+    h, and without that the weight of the KL in Q makes no difference."""
     found, make, options = exact(monkeypatch)
     states, Q = states_of(monkeypatch), Level(prior=0.05)
     rows = found.x_train, found.y_train
@@ -249,52 +240,18 @@ def test_where_the_levels_differ(monkeypatch):
 def test_what_restart_does(eager, monkeypatch, method):
     """Each outer step begins at the first θ: what it ends at is a function of h alone."""
     found, make, options = exact(monkeypatch)
-    states, method = states_of(monkeypatch), method(restart=True)
-    run(method, make(), outer_steps=3, inner_steps=4, lr=0.05, **options)
+    states = states_of(monkeypatch)
+    run(method(restart=True), make(), outer_steps=3, inner_steps=4, lr=0.05, **options)
     made = Objectives(*make(), (Level(), Level()), 2)
     keys, start = [made.key(found.x_train, found.y_train)] * 4, made.theta
     before = [made.h, *(h for _, h in states)]  # h moves after θ
     for h, (theta, _) in zip(before, states, strict=False):
         end, _ = hg.ascend(made.inner, start, h, keys=keys, update=hg.adam(0.05))
-        for name, value in end.items():
-            assert torch.allclose(theta[name], value, rtol=1e-9, atol=1e-9)
+        same([end], [theta], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("damping", "max_iter"), [(3.0, 50), (300.0, 50), (3.0, 1)])
-def test_what_damping_and_max_iter_do(eager, monkeypatch, damping, max_iter):
-    found, make, options = exact(monkeypatch)
-    states, Q = states_of(monkeypatch), Level(prior=0.3)
-    run(Implicit(damping, max_iter), make(), outer_steps=3, inner_steps=4, Q=Q, **options)
-    made = Objectives(*make(), (Level(), Q), 2)
-    key, h, state, move = made.key(found.x_train, found.y_train), made.h, None, hg.adam(0.05)
-    for theta, after in states:
-        keys = {"inner_key": key, "key": key, "damping": damping, "max_iter": max_iter}
-        gradient, _ = hg.implicit(made.inner, made.outer, theta, h, **keys)
-        h, state = move(h, gradient, state)
-        for name, value in h.items():
-            assert torch.allclose(after[name], value, rtol=1e-9, atol=1e-9)
-
-
-# Rows
-
-
-def test_a_batch_of_each_level_for_each_step(monkeypatch):
-    key, seen = Objectives.key, []
-
-    def watch(self, x, y):
-        seen.append(x)
-        return key(self, x, y)
-
-    monkeypatch.setattr(Objectives, "key", watch)
-    found = run(Unrolled(), batch_size=16)
-    assert {len(x) for x in seen} == {16}
-    assert len(seen) == 2 * 5 + 6 * (10 + 1)  # those that are watched, of L, of Q
-    assert not torch.equal(seen[-1], seen[-2])
-    assert found.history[0]["Q"] < found.Q
-
-
-def test_hold_out(monkeypatch):
-    """Q of other rows than L: those of validation, for each of the training rows."""
+def keys_of(monkeypatch):
+    """Objectives and keys, as they are drawn."""
     key, seen = Objectives.key, []
 
     def watch(self, x, y):
@@ -302,6 +259,33 @@ def test_hold_out(monkeypatch):
         return seen[-1][1]
 
     monkeypatch.setattr(Objectives, "key", watch)
+    return seen
+
+
+def test_a_batch_of_each_level_for_each_step(monkeypatch):
+    seen = keys_of(monkeypatch)
+    found = run(Unrolled(), batch_size=16)
+    assert {len(key.x) for _, key in seen} == {16}
+    assert len(seen) == 2 * 5 + 6 * (10 + 1)  # those that are watched, of L, of Q
+    assert not torch.equal(seen[-1][1].x, seen[-2][1].x)
+    assert found.history[0]["Q"] < found.Q
+
+
+def test_minibatches_are_rows_that_belong_together():
+    torch.manual_seed(0)
+    x = torch.arange(10.0)[:, None]
+    batches = search.drawn(x, 2 * x, 4)
+    seen = [next(batches) for _ in range(6)]
+    for one, two in zip(seen[::2], seen[1::2], strict=True):  # two of four rows, and two left out
+        assert all(torch.equal(b, 2 * a) and a.shape == (4, 1) for a, b in (one, two))
+        assert len({*one[0].flatten().tolist(), *two[0].flatten().tolist()}) == 8
+    assert not torch.equal(seen[0][0], seen[2][0])
+    assert next(search.drawn(x, 2 * x, 10))[0] is x
+
+
+def test_hold_out(monkeypatch):
+    """Q of other rows than L: those of validation, for each of the training rows."""
+    seen = keys_of(monkeypatch)
     split = polynomial_rows(val_fraction=0.25)
     found = run(Unrolled(), rows=split, Q=Level(prior=0.0, split="val"))
     made, keys = seen[0][0], [key for _, key in seen[:10]]
@@ -312,43 +296,12 @@ def test_hold_out(monkeypatch):
     outputs = found.fit.outputs(split.x_val, draws=2000)
     density = found.fit.model.likelihood(outputs).log_prob(split.y_val)
     assert 30 * density.mean().item() == pytest.approx(found.Q, rel=0.05)
-    with pytest.raises(PyroccamError):
-        run(Greedy(), Q=Level(split="val"))
-
-
-# What is kept
-
-
-def test_the_best_step_is_kept_where_q_falls_again(monkeypatch):
-    """h is driven off from the fourth step on."""
-    step, seen = Unrolled.step, []
-
-    def driven(self, search):
-        step(self, search)
-        seen.append((search.theta, search.h))
-        if len(seen) > 3:
-            search.h = {n: t + 2.0 for n, t in search.h.items()}
-
-    monkeypatch.setattr(Unrolled, "step", driven)
-    found = run(Unrolled())
-    assert (found.best, found.fit.best_epoch) == (2, 3)
-    assert found.history[-1]["Q"] < found.Q - 10.0
-    for values, own in zip(seen[2], held(found), strict=True):
-        for name, value in values.items():
-            assert torch.equal(own[name], value)
-    assert q_of(*held(found), *watched()) == pytest.approx(found.Q, rel=1e-6)
-
-
-# Structure
 
 
 def test_recorded_steps_are_the_steps(monkeypatch):
     """Of a random structure, and a KL of it that is estimated: they take all noise as given."""
-    x, y = rows()
-    found = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
-    found = dataclasses.replace(found, x_train=x, y_train=y)
     Q = Level(prior=0.5, structure=[Against(priors.GumbelSoftmax(0.4, [5.0, 1.0, 1.0]), -0.1)])
-    options = {"rows": found, "Q": Q, "outer_steps": 2, "inner_steps": 2}
+    options = {"rows": doubled(), "Q": Q, "outer_steps": 2, "inner_steps": 2}
     model = alternatives(prior=None)
     recorded = run(Greedy(), scattered(model), **options)
     monkeypatch.setattr(search.Search, "traced", lambda self, f, *args: f(*args))
@@ -359,7 +312,13 @@ def test_recorded_steps_are_the_steps(monkeypatch):
     assert plain.history[0]["Q"] < plain.Q
 
 
-# Random search
+class Bent(priors.Normal):
+    """Learns what has no range."""
+
+    def for_layer(self, layer):
+        made = super().for_layer(layer)
+        made.bend = nn.Parameter(torch.zeros(()))
+        return made
 
 
 def test_ranges(monkeypatch):
@@ -371,26 +330,6 @@ def test_ranges(monkeypatch):
     assert -2.0 <= float(scales.min()) < -1.9
     assert -1.1 < float(scales.max()) <= -1.0
     assert -0.5 <= float(noises.min()) < float(noises.max()) <= 0.0
-    with pytest.raises(PyroccamError):
-        run(Random({"log_scal": (0.0, 1.0)}))
-
-    class Bent(priors.Normal):
-        def for_layer(self, layer):
-            made = super().for_layer(layer)
-            made.bend = nn.Parameter(torch.zeros(()))
-            return made
-
-    with pytest.raises(PyroccamError):
-        run(Random(), polynomial(prior=Bent(learn="weight")))
-
-
-def test_the_same_ratio_is_one_level(eager):
-    """Whatever its terms are."""
-    options = {"L": Level(2.0, 1.0), "Q": Level(4.0, 2.0), "outer_steps": 1, "inner_steps": 1}
-    assert run(OneLevel(), **options).best == 0
-
-
-# What is left, and what is refused
 
 
 ERRORS = {
@@ -423,48 +362,32 @@ def test_what_is_left_after_an_error(monkeypatch, name):
     assert torch.equal(torch.get_rng_state(), before)
     assert not model.training
     made = Objectives(model, guide, (Level(), Level()))
-    for values, own in zip(states[-1], (made.theta, made.h), strict=True):
-        for key, value in values.items():
-            assert torch.equal(own[key], value)
+    same(states[-1], (made.theta, made.h))
 
 
-def test_steps_that_are_too_long():
+@pytest.mark.parametrize("method", [OneLevel(), Random(), Unrolled()])
+def test_steps_that_are_too_long(method):
     """Found in steps that are recorded, too, which do not look at values."""
-    for method in (OneLevel(), Random(), Unrolled()):
-        with pytest.raises(hg.NonFiniteGradient):
-            run(method, lr=1e6, outer_steps=2)
+    with pytest.raises(hg.NonFiniteGradient):
+        run(method, lr=1e6, outer_steps=2)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"L": Level(likelihood=0.0)},
-        {"L": Level(hyperprior=InverseGamma(1.0, 1.0))},
-        {"method": OneLevel(), "Q": Level(prior=0.5)},
-        {"method": OneLevel(), "Q": Level(likelihood=0.0)},
-        {"method": OneLevel(), "Q": Level(split="val")},
-        {"method": "greedy"},
-        {"draws": 0},
-        {"lr": -1.0},
-    ],
-)
-def test_settings_that_contradict_each_other(options):
-    with pytest.raises(PyroccamError):
-        inference.select(*polynomial(), POLYNOMIAL, **{**QUIET, **options})
-
-
-def test_options_out_of_range_and_other_data():
-    for make in (
-        lambda: Implicit(damping=math.nan),
-        lambda: Random({"loc": (1.0, 0.0)}),
-        lambda: run(Greedy(), polynomial(), rows=data.load("polynomial", n_train=30)),
+def test_what_is_refused(eager):
+    ratio = {"L": Level(2.0, 1.0), "outer_steps": 1, "inner_steps": 1}
+    assert run(OneLevel(), Q=Level(4.0, 2.0), **ratio).best == 0  # whatever its terms are
+    for method, options in (
+        (Greedy(), {"L": Level(likelihood=0.0)}),
+        (Greedy(), {"L": Level(hyperprior=InverseGamma(1.0, 1.0))}),
+        (Greedy(), {"Q": Level(split="val")}),  # without such rows
+        (Greedy(), {"rows": polynomial_rows(n_train=30), "pair": polynomial()}),
+        (OneLevel(), {"Q": Level(prior=0.5)}),
+        (OneLevel(), {"Q": Level(likelihood=0.0)}),
+        (OneLevel(), {"Q": Level(split="val")}),
+        (Random({"log_scal": (0.0, 1.0)}), {}),
+        (Random(), {"pair": polynomial(prior=Bent(learn="weight"))}),
+        ("greedy", {}),
     ):
         with pytest.raises(PyroccamError):
-            make()
-
-
-def test_rows_have_the_precision_of_the_network():
-    model, guide = polynomial()
-    found = run(Greedy(), (model.double(), guide.double()), outer_steps=2, inner_steps=2)
-    assert found.fit.data.x_train.dtype == torch.float64
-    assert math.isfinite(found.Q)
+            run(method, **options)
+    with pytest.raises(PyroccamError):
+        Random({"loc": (1.0, 0.0)})

@@ -1,3 +1,5 @@
+"""The posterior of the depth: the exact one, the choice, and its summary."""
+
 import json
 import math
 
@@ -7,7 +9,6 @@ from pyroccam import inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import total_variation
 from pyroccam.inference.posterior.depth import DepthStructure, choose_depth, rounded_mean
-from pyroccam.inference.shrinking.depth import kept_depth_probs
 from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from torch import nn
 
@@ -42,9 +43,9 @@ def normalised():
     return model, data
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 17, 1000])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize(
+    ("batch_size", "training", "split"), [(1, True, "val"), (7, False, "train")]
+)
 def test_exact_posterior_equals_brute_force(batch_size, training, split):
     model, data = normalised()
     x, y = data.split(split)
@@ -58,7 +59,6 @@ def test_exact_posterior_equals_brute_force(batch_size, training, split):
     model.train(training)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     got = inference.posterior.exact_depth_posterior(model, data, split=split, batch_size=batch_size)
-    assert got.dtype == torch.float64
     assert not got.requires_grad
     expected = torch.tensor([j / sum(joint) for j in joint], dtype=torch.float64)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=0)
@@ -74,6 +74,8 @@ def test_the_mode_is_put_back_after_an_error():
     with pytest.raises(RuntimeError):
         inference.posterior.exact_depth_posterior(model, data)
     assert model.training
+    with pytest.raises(PyroccamError):
+        log_likelihood_by_depth(model, torch.zeros(0, 2), torch.zeros(0).long())
 
 
 def test_exact_posterior_of_many_rows_does_not_underflow():
@@ -85,21 +87,10 @@ def test_exact_posterior_of_many_rows_does_not_underflow():
     # every depth says 1/3: joint p(d) / 3^5000, posterior the prior
     got = inference.posterior.exact_depth_posterior(model, data)
     torch.testing.assert_close(got, model.log_prior.double().softmax(0), rtol=1e-9, atol=0)
-    assert (1 / 3) ** 5000 == 0.0
 
 
-def test_no_rows_is_an_error():
-    model, _ = normalised()
-    with pytest.raises(PyroccamError):
-        log_likelihood_by_depth(model, torch.zeros(0, 2), torch.zeros(0).long())
-
-
-# -- choosing ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("probs", "threshold", "depth"),
-    [
+def test_choices_of_a_depth():
+    for probs, threshold, depth in (
         ([0.25, 0.5, 0.25], 0.5, 0),  # exactly at the threshold: >=, not >
         ([0.25, 0.5, 0.25], 0.51, 1),
         ([0.1, 0.39, 0.4, 0.11], 0.95, 1),
@@ -107,97 +98,42 @@ def test_no_rows_is_an_error():
         ([0.5, 0.5], 1.0, 0),
         ([0.0, 0.0, 1.0], 0.95, 2),
         ([1.0], 0.95, 0),
-    ],
-)
-def test_choose_depth(probs, threshold, depth):
-    assert choose_depth(torch.tensor(probs), threshold) == depth
-
-
-@pytest.mark.parametrize("threshold", [0.0, -1.0, 1.01, math.nan])
-def test_choose_depth_refuses_a_threshold(threshold):
-    with pytest.raises(PyroccamError):
-        choose_depth(torch.tensor([1.0]), threshold)
-
-
-@pytest.mark.parametrize(
-    ("probs", "depth"),
-    [([1.0, 0.0], 0), ([0.4, 0.6], 1), ([0.2, 0.2, 0.6], 1), ([0.5, 0.0, 0.0, 0.5], 2)],
-)
-def test_rounded_mean(probs, depth):
-    assert rounded_mean(torch.tensor(probs)) == depth
+    ):
+        assert choose_depth(torch.tensor(probs), threshold) == depth
+    for threshold in (0.0, 1.01, math.nan):
+        with pytest.raises(PyroccamError):
+            choose_depth(torch.tensor([1.0]), threshold)
+    for probs, depth in (
+        ([1.0, 0.0], 0), ([0.4, 0.6], 1), ([0.2, 0.2, 0.6], 1), ([0.5, 0.0, 0.0, 0.5], 2),
+    ):  # fmt: skip
+        assert rounded_mean(torch.tensor(probs)) == depth
 
 
 def test_total_variation():
+    """The largest difference that any event shows, over all eight events."""
     p, q = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([0.5, 0.3, 0.2])
-    # the largest difference that any event shows, over all eight events
-    events = [[bool(i & 1 << k) for k in range(3)] for i in range(8)]
-    largest = max(abs(float(p[e].sum() - q[e].sum())) for e in map(torch.tensor, events))
+    events = [torch.tensor([bool(i & 1 << k) for k in range(3)]) for i in range(8)]
+    largest = max(abs(float(p[e].sum() - q[e].sum())) for e in events)
     assert total_variation(p, q) == pytest.approx(largest, abs=1e-7)
-    assert total_variation(p, p) == 0.0
-    assert total_variation(torch.tensor([1.0, 0]), torch.tensor([0, 1.0])) == 1.0
 
-
-# -- the tail ---------------------------------------------------------------------------------
 
 Q = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
 
 
-def test_tail_to_last_gives_the_deepest_all_that_is_cut_off():
-    assert kept_depth_probs(Q, 1).tolist() == pytest.approx([0.1, 0.9])
-    assert kept_depth_probs(Q, 0).tolist() == pytest.approx([1.0])
-    assert kept_depth_probs(Q, 3).tolist() == pytest.approx(Q.tolist())
-
-
-def test_proportional_conditions_on_the_depths_that_are_left():
-    assert kept_depth_probs(Q, 1, "proportional").tolist() == pytest.approx([1 / 3, 2 / 3])
-    assert kept_depth_probs(Q, 2, "proportional").tolist() == pytest.approx([1 / 6, 1 / 3, 1 / 2])
-
-
-def test_pruned_weights_leave_q_alone_and_sum_to_one():
-    before = Q.clone()
-    for rule in ("tail_to_last", "proportional"):
-        for depth in range(4):
-            w = kept_depth_probs(Q, depth, rule)
-            assert w.shape == (depth + 1,)
-            assert float(w.sum()) == pytest.approx(1.0, abs=1e-12)
-    assert torch.equal(Q, before)
-
-
-def test_pruned_weights_errors():
-    for depth in (-1, 4):
-        with pytest.raises(PyroccamError):
-            kept_depth_probs(Q, depth)
-    with pytest.raises(PyroccamError):
-        kept_depth_probs(Q, 1, "drop")
-    nothing = torch.tensor([0.0, 0.0, 1.0])
-    with pytest.raises(PyroccamError):
-        kept_depth_probs(nothing, 1, "proportional")
-    assert kept_depth_probs(nothing, 1).tolist() == [0.0, 1.0]
-
-
-# -- the summary ------------------------------------------------------------------------------
-
-
 def test_structure_summarises_q_beside_the_exact_posterior():
     exact = torch.tensor([0.7, 0.1, 0.1, 0.1])
-    running = torch.tensor([0.25, 0.25, 0.25, 0.25])
-    s = DepthStructure.from_probs(Q, exact, running=running)
+    s = DepthStructure.from_probs(Q, exact, running=torch.full((4,), 0.25))
     assert (s.depth_chosen, s.depth_chosen_exact, s.depth_chosen_running) == (3, 0, 0)
     assert s.depth_expected == pytest.approx(0.2 + 0.6 + 1.2)
     assert s.depth_rounded_mean == 2
     assert s.tv_to_exact == pytest.approx(0.6)
     assert s.tv_running == pytest.approx(0.45)
-    assert s.threshold == 0.95
     again = json.loads(json.dumps(s.to_json()))
-    assert again["depth_probs"] == Q.tolist()
-    assert again["depth_chosen"] == 3
-    text = str(s)
-    assert "depth 3 of 3" in text
-    assert "depth 0; total variation between it and q 0.600" in text
+    assert (again["depth_probs"], again["depth_chosen"]) == (Q.tolist(), 3)
+    assert "depth 3 of 3" in str(s)
+    assert "depth 0; total variation between it and q 0.600" in str(s)
     without = DepthStructure.from_probs(Q, exact, threshold=0.7)
-    assert without.depth_chosen == 2
-    assert without.running_depth_probs is None
-    assert without.tv_running is None
+    assert (without.depth_chosen, without.tv_running) == (2, None)
 
 
 def test_estimates_from_other_draws_say_how_sure_a_depth_is():
@@ -214,4 +150,3 @@ def test_estimates_from_other_draws_say_how_sure_a_depth_is():
     p = s.exact_depth_probs
     assert float((p[0] / p[3]).log()) == pytest.approx(float(ratio.mean()), rel=1e-5)
     assert "75%" in str(s)
-    assert DepthStructure.from_probs(Q, like).agreement is None

@@ -1,4 +1,4 @@
-"""L and Q of a pair: their terms, their noise, and what they refuse."""
+"""L and Q of a pair: their terms, their noise, their hypergradients, and what they refuse."""
 
 import functools
 import math
@@ -6,19 +6,20 @@ import math
 import pyro
 import pytest
 import torch
-from differences import differences, error
+from differences import along, differences, directions, dot, error
 from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.selection import Against, InverseGamma, Level
+from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.levels import structure_kl
 from pyroccam.models import priors
-from random_weights import Rows
+from random_weights import Rows, limit
+from scipy.integrate import quad
 from scipy.stats import invgamma
 from selecting import F64, alternatives, linear, objectives, rows, scattered
 from torch import nn
+from torch.nn.functional import softplus
 from torch.utils._pytree import tree_leaves
-
-# Terms
 
 
 def classes():
@@ -36,11 +37,9 @@ def learnt(structure=None):
 
 
 STRAIGHT = priors.GumbelSoftmax(learn=True, straight_through=True)
-
-
+DIRICHLET = priors.Dirichlet(0.7, learn=True)
 PAIRS = {  # and the number of random operations in a pass
     "local": (lambda: scattered(linear()), 1),
-    "weights": (lambda: scattered(linear(), local=False), 1),
     "point": (lambda: scattered(linear(), guides.Delta), 0),
     "gumbel-softmax": (lambda: scattered(alternatives()), 3),
     "straight through, learnt temperature": (lambda: learnt(STRAIGHT), 3),
@@ -61,6 +60,13 @@ def batch(name, count=12):
     return (x, (y[:, 0] > 0).long()) if name == "enumerated" else (x, y)
 
 
+def drawn(made, x, y):
+    """The terms of an observation of twelve, as the bound draws them."""
+    with torch.no_grad(), pyro.validation_enabled(False):
+        terms = made.bound.terms(x, y)
+    return torch.stack([terms.log_likelihood, terms.kl]) / 12
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_terms_are_those_of_the_bound(name):
     made, (x, y) = of(name), batch(name, 12 if name == "gumbel-softmax" else 5)
@@ -69,10 +75,7 @@ def test_terms_are_those_of_the_bound(name):
     assert len(key.noise) == PAIRS[name][1]
     found = made.terms(made.theta, made.h, key)
     torch.manual_seed(3)
-    with torch.no_grad(), pyro.validation_enabled(False):
-        terms = made.bound.terms(x, y)
-    expected = torch.stack([terms.log_likelihood, terms.kl]) / 12
-    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(found, drawn(made, x, y), rtol=1e-12, atol=1e-12)
     log_likelihood, kl = found
     inner, outer = (f(made.theta, made.h, key) for f in (made.inner, made.outer))
     assert float(inner) == pytest.approx(float(log_likelihood - 0.3 * kl), rel=1e-12)
@@ -91,36 +94,20 @@ def test_particles_are_averaged(name):
     assert torch.allclose(found, torch.stack(each).mean(0), rtol=1e-12, atol=1e-12)
 
 
-def test_dropout_is_held_too():
-    net = nn.Sequential(nn.Linear(2, 4, bias=False), nn.Dropout(0.4), nn.Linear(4, 1, bias=False))
-    made, (x, y) = objectives(scattered(linear(net=net), guides.Delta), particles=2), rows()
-    key = made.key(x, y)
-    (drawn,) = key.noise
-    assert drawn.shape == (2, 12, 4)
-    first, second = (made.theta[f"guide.factors.{n}/weight.value"] for n in "02")
-    means = (x @ first.T) * (drawn >= 0.4) / 0.6 @ second.T
-    density = torch.distributions.Normal(means, made.model.likelihood.scale.detach()).log_prob(y)
-    found = made.terms(made.theta, made.h, key)[0]
-    assert float(found) == pytest.approx(float(density.sum() / 24), rel=1e-12)
-
-
 def test_the_key_is_all_the_noise():
     """Common random numbers: of the pair, and of the KLs that are estimated."""
     Q = Level(structure=[Against(priors.GumbelSoftmax(0.3), -1.0)])
     made = objectives(scattered(alternatives()), Q=Q)
     theta, h = made.theta, made.h
-    moved = {n: t + 1e-7 for n, t in h.items()}
     keys = []
     for seed in (5, 5, 6):  # it has to trace for the first of them
         torch.manual_seed(seed)
         keys.append(made.key(*rows()))
-    for one, two in zip(*(tree_leaves(key) for key in keys[:2]), strict=True):
-        assert torch.equal(one, two)
     key, same, other = keys
+    assert all(map(torch.equal, tree_leaves(key), tree_leaves(same)))
     for f in (made.inner, made.outer):
         assert torch.equal(f(theta, h, key), f(theta, h, same))
         assert abs(float(f(theta, h, key) - f(theta, h, other))) > 1e-3
-        assert abs(float(f(theta, h, key) - f(theta, moved, key))) < 1e-5
     # The noise of the KL is not that of L.
     same = same._replace(structure=other.structure)
     assert torch.equal(made.inner(theta, h, same), made.inner(theta, h, key))
@@ -136,15 +123,10 @@ def test_what_the_levels_learn():
         "model.likelihood.log_scale",
         "model.edge_priors.x-y.logits",
     }
-    assert all(name.startswith("guide.") for name in made.theta)
-    assert "guide.factors.x-y/structure.logits" in made.theta
     assert {*made.theta, *made.h} == {name for name, _ in made.bound.named_parameters()}
-    # Weights that are numbers.
     made = of("enumerated")
     assert [*made.h] == ["model.edge_priors.x-y.logits"]
-    numbers = {name for name in made.theta if name.startswith("model.net.edges.x-y.")}
-    assert {*made.theta} - numbers == {"guide.factors.x-y/structure.logits"}
-    assert len(numbers) == 4
+    assert sum(name.startswith("model.net.edges.x-y.") for name in made.theta) == 4
     # A temperature that is learnt is the guide's; what does not learn is neither.
     model, guide = learnt()
     model.likelihood.requires_grad_(False)
@@ -170,7 +152,6 @@ def test_values_are_put_in_place():
             assert torch.equal(own[name], t)
             assert own[name] is not t
             assert not own[name].requires_grad
-    assert torch.equal(model.likelihood.log_scale, h["model.likelihood.log_scale"])
     assert torch.equal(made.outer(made.theta, made.h, key), value)
 
 
@@ -182,10 +163,8 @@ def test_an_annealed_temperature_is_followed():
     before = made.terms(made.theta, made.h, key)
     made.model.anneal(1.0)
     torch.manual_seed(1)
-    with torch.no_grad(), pyro.validation_enabled(False):
-        terms = made.bound.terms(*rows())
     after = made.terms(made.theta, made.h, key)
-    assert float(after[0]) == pytest.approx(float(terms.log_likelihood) / 12, rel=1e-12)
+    torch.testing.assert_close(after, drawn(made, *rows()), rtol=1e-12, atol=1e-12)
     assert abs(float(after[0] - before[0])) > 1e-3
 
 
@@ -206,8 +185,7 @@ def test_a_term_of_structure():
     key = made.key(*rows())
     assert key.structure == [[], []]
     value = made.outer(theta, h, key)
-    gap = float(value - plain.outer(theta, h, key))
-    assert gap == pytest.approx(-2.5 * kl / 12, rel=1e-9)
+    assert float(value - plain.outer(theta, h, key)) == pytest.approx(-2.5 * kl / 12, rel=1e-9)
     assert torch.equal(made.inner(theta, h, key), plain.inner(theta, h, key))
     assert not value.requires_grad
 
@@ -221,15 +199,10 @@ def test_inverse_gamma():
         "model.net.1.prior.log_scale": torch.randn((), dtype=F64),
         "model.likelihood.log_scale": torch.randn(1, dtype=F64),  # is of the data, not of weights
         "model.net.0.prior.loc": torch.randn((), dtype=F64),
-        "model.edge_priors.x-y.logits": torch.randn(3, dtype=F64),
     }
-    scales = [t.flatten() for n, t in h.items() if "prior.log_scale" in n]
-    variances = torch.cat(scales).mul(2).exp()
-    expected = invgamma.logpdf(variances.numpy(), 1.7, scale=0.6).sum()
+    scales = torch.cat([t.flatten() for n, t in h.items() if "prior.log_scale" in n])
+    expected = invgamma.logpdf((2 * scales).exp().numpy(), 1.7, scale=0.6).sum()
     assert float(density.log_density(h)) == pytest.approx(expected, rel=1e-12)
-    slopes = torch.func.grad(density.log_density)(h)
-    assert error(slopes, differences(density.log_density, h)) < 1e-9
-    assert not slopes["model.likelihood.log_scale"].any()
     # For each observation, in Q.
     levels = (Level(hyperprior=p) for p in (None, density))
     plain, with_it = (objectives(scattered(linear()), Q=Q) for Q in levels)
@@ -238,64 +211,180 @@ def test_inverse_gamma():
     assert float(gap) == pytest.approx(float(density.log_density(plain.h)) / 12, rel=1e-10)
 
 
+# Hypergradients of L and Q with everything that they can have, by differences
+
+
+@functools.cache
+def two_levels(particles=1):
+    """The objectives, and a key of each, of other rows."""
+    torch.manual_seed(0)
+    terms = [
+        Against(priors.GumbelSoftmax(0.7, [3.0, 1.0, 0.5]), -0.5),  # in closed form
+        Against(priors.GumbelSoftmax(0.3, [1.0, 2.0, 1.0]), 0.3),
+        Against(priors.Dirichlet(2.0), 0.2),
+    ]
+    outer = Level(0.8, 0.4, terms, InverseGamma(1.0, 0.5))
+    made = objectives(scattered(alternatives()), Level(prior=0.7), outer, particles)
+    return made, made.key(*rows()), made.key(*rows(seed=1))
+
+
+def test_the_outer_objective_itself():
+    """Every part of Q depends on h; the derivatives alone, without an inner level."""
+    made, _, key = two_levels()
+    assert [len(noise) for noise in key.structure] == [0, 1, 1]
+    theta, h = made.theta, made.h
+    found = torch.func.grad(made.outer, argnums=1)(theta, h, key)
+    assert error(found, differences(lambda h: made.outer(theta, h, key), h)) < 1e-9
+    assert all(float(t.abs().min()) > 1e-6 for t in found.values())
+
+
+@pytest.mark.parametrize(("steps", "particles"), [(1, 2), (3, 1)])
+def test_unrolled(steps, particles):
+    made, key, key_q = two_levels(particles)
+    theta, h, update = made.theta, made.h, hg.adam(0.05)
+    theta, state = hg.ascend(made.inner, theta, h, keys=[key, key], update=update)
+    keys = [made.key(*rows(seed=s)) for s in range(steps)]
+    options = {"update": update, "state": state, "keys": keys}
+    found, end, _ = hg.unrolled(made.inner, made.outer, theta, h, key=key_q, **options)
+    direct = torch.func.grad(made.outer, argnums=1)(end, h, key_q)
+    assert error(found, direct) > 1e-4  # the steps count
+
+    def after(h):
+        return made.outer(hg.ascend(made.inner, theta, h, **options)[0], h, key_q)
+
+    for direction in directions(h, 2):
+        slope = along(after, h, direction)
+        assert dot(found, direction) == pytest.approx(slope, rel=1e-6)
+
+
+def test_a_dirichlet_has_first_and_second_derivatives():
+    """Of gamma variables of uniform numbers: L by differences, and the slope of L along v."""
+    torch.manual_seed(0)
+    made = objectives(scattered(alternatives(DIRICHLET)), Level(prior=0.3), Level(prior=2.0))
+    key, theta, h = made.key(*rows()), made.theta, made.h
+    slope = torch.func.grad(made.inner)
+    assert error(slope(theta, h, key), differences(lambda t: made.inner(t, h, key), theta)) < 1e-6
+    (v,) = directions(theta, 1)
+    (curved,) = torch.func.vjp(lambda t: slope(t, h, key), theta)[1](v)
+    inclined = along(lambda t: torch.tensor(dot(slope(t, h, key), v)), theta, v)
+    assert dot(curved, v) == pytest.approx(inclined, rel=1e-5)
+
+
+# KLs between priors of structure: in closed form, by draws and by quadrature
+
+
+def edges(*kinds, primitives=3):
+    """Priors of one edge, with their own random logits."""
+    g = torch.Generator().manual_seed(0)
+    found = []
+    for kind in kinds:
+        (prior,) = kind.for_edges({"e": "abcd"[:primitives]}).values()
+        prior.double().logits.copy_(torch.randn(primitives, generator=g, dtype=F64))
+        found.append({"e": prior})
+    return found
+
+
+def sampled(p, q, count=100_000):
+    """The mean of log-ratios of distributions, and its standard error."""
+    draws = p.sample((count,))
+    ratio = p.log_prob(draws) - q.log_prob(draws)
+    return float(ratio.mean()), float(ratio.std()) / count**0.5
+
+
+CLOSED = [
+    priors.GumbelSoftmax(0.5), priors.Dirichlet(1.5), priors.Categorical(),
+    priors.RelaxedBernoulli(0.4), priors.Bernoulli(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CLOSED, ids=lambda kind: type(kind).__name__)
+def test_structure_kl_in_closed_form(kind):
+    ours, theirs = edges(kind, kind)
+    if theirs["e"].temperature is not None:
+        theirs["e"].temperature = ours["e"].temperature
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    found = float(structure_kl(ours, theirs))
+    assert torch.equal(torch.get_rng_state(), before)  # nothing was drawn
+    mean, error = sampled(ours["e"](), theirs["e"]())
+    assert abs(found - mean) < limit(5) * error
+    assert error < 0.02 * found
+    # Edges are independent.
+    both = structure_kl({**ours, "f": theirs["e"]}, {**theirs, "f": ours["e"]})
+    assert float(both) == pytest.approx(found + float(structure_kl(theirs, ours)), rel=1e-12)
+
+
+def estimated(ours, theirs, repeats=200):
+    torch.manual_seed(2)
+    found = torch.stack([structure_kl(ours, theirs) for _ in range(repeats)])
+    return float(found.mean()), float(found.std()) / repeats**0.5
+
+
+def test_structure_kl_at_unequal_temperatures():
+    """Of two primitives the KL is an integral over one number, log γ₁ - log γ₂."""
+    ours, theirs = edges(priors.GumbelSoftmax(0.8), priors.GumbelSoftmax(0.5), primitives=2)
+    a, b = (float(e["e"].logits[0] - e["e"].logits[1]) for e in (ours, theirs))
+
+    def logistic(x, logit, temperature):
+        z = torch.tensor(logit - temperature * x, dtype=F64)
+        return float(-softplus(z) - softplus(-z)) + math.log(temperature)
+
+    def integrand(x):
+        log_p = logistic(x, a, 0.8)
+        return math.exp(log_p) * (log_p - logistic(x, b, 0.5))
+
+    exact, _ = quad(integrand, -80, 80, limit=500)
+    mean, error = estimated(ours, theirs)
+    assert abs(mean - exact) < limit(2) * error
+    assert error < 0.05 * exact
+
+
 # What is refused
 
 
 def test_nothing_to_learn():
     fixed = linear(prior=priors.Normal())
     fixed.likelihood.requires_grad_(False)
-    with pytest.raises(PyroccamError):
-        objectives(scattered(fixed))
-    model, guide = scattered(linear())
+    still, guide = scattered(linear())
     guide.requires_grad_(False)
-    with pytest.raises(PyroccamError):
-        objectives((model, guide))
-
-
-def refused(model):
-    made = objectives(scattered(model))
-    with pytest.raises(PyroccamError):
-        made.key(*rows())
+    for pair in (scattered(fixed), (still, guide)):
+        with pytest.raises(PyroccamError):
+            objectives(pair)
 
 
 def test_what_cannot_be_traced():
-    norm = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-    refused(linear(net=norm))
-
     class Multiplied(nn.Linear):
         def forward(self, x):
             return super().forward(x) * torch.bernoulli(0.5 + 0.0 * x[:, :1])
-
-    drawn = linear(net=nn.Sequential(nn.Linear(2, 2), Multiplied(2, 1)), layers=["0"])
-    refused(drawn)
 
     class Branch(nn.Linear):
         def forward(self, x):
             return super().forward(x) * (2.0 if x.sum() > 0 else 1.0)
 
-    net = nn.Sequential(nn.Linear(2, 2), Branch(2, 1))
-    refused(linear(net=net, layers=["0"]))
+    norm = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    odd = [nn.Sequential(nn.Linear(2, 2), kind(2, 1)) for kind in (Multiplied, Branch)]
+    for model in (linear(net=norm), *(linear(net=net, layers=["0"]) for net in odd)):
+        made = objectives(scattered(model))
+        with pytest.raises(PyroccamError):
+            made.key(*rows())
 
 
 def test_terms_that_do_not_fit_the_model():
-    against = Level(structure=[Against(priors.GumbelSoftmax(), -1.0)])
-    with pytest.raises(PyroccamError):
-        objectives(scattered(linear()), Q=against)
-    for prior in (priors.Categorical(), priors.RelaxedBernoulli()):
+    for model, prior in (
+        (linear(), priors.GumbelSoftmax()),
+        (alternatives(), priors.Categorical()),
+        (alternatives(), priors.RelaxedBernoulli()),
+        (alternatives(), priors.GumbelSoftmax(probs={"x-v": [1.0, 2.0]})),
+    ):
         with pytest.raises(PyroccamError):
-            objectives(scattered(alternatives()), Q=Level(structure=[Against(prior, -1.0)]))
-    wrong = Level(structure=[Against(priors.GumbelSoftmax(probs={"x-v": [1.0, 2.0]}), 1.0)])
-    with pytest.raises(PyroccamError):
-        objectives(scattered(alternatives()), Q=wrong)
+            objectives(scattered(model), Q=Level(structure=[Against(prior, 1.0)]))
     # A Dirichlet prior is drawn by gamma variables, where its KL is not known.
-    own = alternatives(priors.Dirichlet(1.0, learn=True))
     point = guides.StructureFamily("point")
-    for other in (priors.GumbelSoftmax(), priors.Dirichlet(2.0)):
-        level = Level(structure=[Against(other, -1.0)])
-        made = objectives(scattered(own, structure=point), Q=level)
-        assert math.isfinite(float(made.outer(made.theta, made.h, made.key(*rows()))))
+    level = Level(structure=[Against(priors.GumbelSoftmax(), -1.0)])
+    made = objectives(scattered(alternatives(DIRICHLET), structure=point), Q=level)
+    assert math.isfinite(float(made.outer(made.theta, made.h, made.key(*rows()))))
     # A hyperprior of variances, where none is learnt but the noise's.
-    variances, fixed = Level(hyperprior=InverseGamma(1.0, 1.0)), alternatives(prior=priors.Normal())
-    made = objectives(scattered(fixed), Q=variances)
+    fixed = scattered(alternatives(prior=priors.Normal()))
+    made = objectives(fixed, Q=Level(hyperprior=InverseGamma(1.0, 1.0)))
     with pytest.raises(PyroccamError):
         made.outer(made.theta, made.h, made.key(*rows()))

@@ -14,7 +14,7 @@ from pyroccam.inference.posterior.depth import EQUAL
 from pyroccam.inference.shrinking import depth
 from pyroccam.inference.shrinking.depth import settled, worthwhile
 from pyroccam.models import priors
-from stacks import Residual, odd_stack
+from stacks import odd_stack
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
@@ -38,6 +38,18 @@ def plain_stack(width=12, depth=3):
     return models.DepthStack(stem, [Plain(width) for _ in range(depth)], nn.Linear(width, 10))
 
 
+def model_of(stack=None, cost=1e6, **options):
+    stack = plain_stack() if stack is None else stack
+    prior, depth = priors.Normal(1.0), priors.Cost(cost)
+    return models.BayesianStack(stack, DIGITS, prior=prior, depth=depth, **options)
+
+
+def fit_of(model, guide=guides.MeanField, **how):
+    """A fit, at the whole depth."""
+    fit = inference.fit(model, guide(model), DIGITS, **{**HOW, "epochs": 1, **how})
+    return replace(fit, structure=replace(fit.structure, depth_chosen=3, blocks=None))
+
+
 def nothing(fit, block):
     """Weights of a block that do nothing, and that are known well."""
     with torch.no_grad():
@@ -48,24 +60,17 @@ def nothing(fit, block):
                 factor.log_scale.fill_(math.log(0.01))
 
 
-def at_depth(fit, depth):
-    structure = replace(fit.structure, depth_chosen=depth, blocks=None)
-    return replace(fit, structure=structure)
-
-
-def noted(fit):
+def noted(fit, blocks=None):
     """With a note of which blocks are worth their description."""
-    return replace(fit, structure=replace(fit.structure, blocks=worthwhile(fit)))
+    blocks = worthwhile(fit) if blocks is None else blocks
+    return replace(fit, structure=replace(fit.structure, blocks=blocks))
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    model = models.BayesianStack(
-        plain_stack(), DIGITS, prior=priors.Normal(1.0), depth=priors.Cost(3.0)
-    )
-    fit = inference.fit(model, guides.MeanField(model, scale=0.02), DIGITS, **HOW)
+    fit = fit_of(model_of(cost=3.0), lambda m: guides.MeanField(m, scale=0.02), epochs=8)
     nothing(fit, 1)
-    return at_depth(fit, 3)
+    return fit
 
 
 @pytest.mark.parametrize(("share", "left"), [(0.9, (0, 2)), (1.1, (0, 1, 2))])
@@ -114,63 +119,37 @@ def test_it_ends_where_all_subsets_say(fitted):
     assert settled(fitted).model.start_network()[3].f is not None  # without a note all stay
     slim = noted(fitted)
     alone = settled(slim)
-    assert slim.structure.blocks == best
+    assert slim.structure.blocks == slim.structure.to_json()["blocks"] == best
     assert slim.structure.blocks_left == 2
     assert "blocks 1, 3" in str(slim.structure)
     found = inference.elbo.evidence(alone.model, alone.guide, DIGITS)
-    prior = float(fitted.model.log_prior[2])
-    ours = found.log_likelihood / 0.02 - found.kl + prior
+    ours = found.log_likelihood / 0.02 - found.kl + float(fitted.model.log_prior[2])
     assert ours == pytest.approx(bounds[best], abs=8 * found.error / 0.02)
-    assert slim.structure.to_json()["blocks"] == best
-
-
-def test_the_price_of_numbers_decides(fitted):
-    """A block that gains less than the prior says goes as well."""
-    dear = models.BayesianStack(
-        plain_stack(), DIGITS, prior=priors.Normal(1.0), depth=priors.Cost(1e6)
-    )
-    dear.load_state_dict(fitted.model.state_dict())
-    assert worthwhile(replace(fitted, model=dear)) == ()
-
-
-def test_what_is_left_is_cut_and_trained_on(fitted):
-    x = DIGITS.x_test[:20]
-    fitted = noted(fitted)
-    small = inference.shrink(fitted, cut=inference.Thresholds(3.0))
-    assert not any(
-        name.startswith("3") for name in small.report.bits if name != "3"
-    )  # stem, two, head
-    again = inference.fit(
-        *inference.narrow(fitted, cut=inference.Thresholds(3.0)), DIGITS, **{**HOW, "epochs": 1}
-    )
+    # What is left is cut and trained on.
+    cut = inference.Thresholds(3.0)
+    assert inference.shrink(slim, cut=cut).net(DIGITS.x_test[:20]).shape == (20, 10)
+    again = inference.fit(*inference.narrow(slim, cut=cut), DIGITS, **{**HOW, "epochs": 1})
     assert again.evaluate()["accuracy"] > 0.5
-    assert small.net(x).shape == (20, 10)
 
 
 def test_statistics_are_those_of_what_is_left():
     """Of batch normalisation behind a block that goes."""
     model = models.BayesianStack(odd_stack(64, 10), DIGITS, prior=priors.Normal(1.0))
-    fit = inference.fit(model, guides.MeanField(model, scale=0.001), DIGITS, **HOW)
+    fit = fit_of(model, lambda m: guides.MeanField(m, scale=0.001), epochs=8)
     with torch.no_grad():  # a large constant, which the next normalisation expects
         model.exits.blocks[1].f[2].bias.fill_(30.0)
     nothing(fit, 1)
-    fit = at_depth(fit, 3)
-    fit.structure = replace(fit.structure, blocks=(0, 2))
-    alone = settled(fit)
-    net = alone.posterior.mean_network()
+    net = settled(noted(fit, (0, 2))).posterior.mean_network()
     seen = {}
-    for name, part in net.named_modules():
+    for part in net.modules():
         if isinstance(part, nn.BatchNorm1d):
-            part.register_forward_pre_hook(
-                lambda module, args, name=name: seen.__setitem__(name, args[0].mean(0))
-            )
+            part.register_forward_pre_hook(lambda one, args: seen.update({one: args[0].mean(0)}))
     with torch.no_grad():
         net(DIGITS.x_train)
     assert len(seen) == 3
-    for name, mean in seen.items():
-        kept = net.get_submodule(name)
+    for kept, mean in seen.items():
         off = (kept.running_mean - mean).abs() / (kept.running_var + 1e-5).sqrt()
-        assert off.max() < 0.2, name
+        assert off.max() < 0.2
 
 
 class Wider(nn.Module):
@@ -182,65 +161,28 @@ class Wider(nn.Module):
         return self.f(a).relu()
 
 
-def test_blocks_that_change_the_shape_stay():
-    torch.manual_seed(0)
-    stem = nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
-    blocks = [Plain(12), Wider(), Plain(16)]
-    adapters = [nn.Linear(12, 16), nn.Linear(12, 16), None, None]
-    stack = models.DepthStack(stem, blocks, nn.Linear(16, 10), adapters)
-    assert stack.skippable(DIGITS.x_test[:2]) == (0, 2)
-    model = models.BayesianStack(stack, DIGITS, prior=priors.Normal(1.0), depth=priors.Cost(1e6))
-    fit = inference.fit(model, guides.MeanField(model), DIGITS, **{**HOW, "epochs": 1})
-    fit = noted(at_depth(fit, 3))
-    assert settled(fit).model.start_network()(DIGITS.x_test[:2]).shape == (2, 10)
-    assert fit.structure.blocks == (1,)
-
-
-def test_a_bound_that_is_not_finite_removes_nothing(fitted):
-    fit = replace(fitted, guide=copy.deepcopy(fitted.guide))
+def test_what_decides_beside_the_bound(fitted):
+    """The price of numbers; and a bound that is not finite, a point, and the last random block
+    remove nothing."""
+    dear = model_of()
+    dear.load_state_dict(fitted.model.state_dict())
+    assert worthwhile(replace(fitted, model=dear)) == ()
+    endless = replace(fitted, guide=copy.deepcopy(fitted.guide))
     with torch.no_grad():
-        fit.guide.factor_of("head.weight").centre.fill_(1e30)
-    assert worthwhile(fit) == (0, 1, 2)
-
-
-def test_where_the_last_random_block_is(fitted):
-    """Another that is left has none."""
-    model = models.BayesianStack(
-        plain_stack(), DIGITS, prior=priors.Normal(1.0), depth=priors.Cost(1e6),
-        layers=["blocks.0.f"],
-    )  # fmt: skip
-    fit = inference.fit(model, guides.MeanField(model), DIGITS, **{**HOW, "epochs": 1})
-    assert 0 in worthwhile(at_depth(fit, 3))
-
-
-def test_of_a_point_all_stay():
-    model = models.BayesianStack(
-        plain_stack(), DIGITS, prior=priors.Normal(1.0), depth=priors.Cost(1e6)
-    )
-    fit = inference.fit(model, guides.Delta(model), DIGITS, **{**HOW, "epochs": 1})
-    assert worthwhile(at_depth(fit, 3)) == (0, 1, 2)
-
-
-def test_where_only_blocks_are_random_one_stays():
-    model = models.BayesianStack(
-        plain_stack(), DIGITS, prior=priors.Normal(1.0), depth=priors.Cost(1e6),
-        layers=lambda name, layer: name.startswith("blocks.") and isinstance(layer, nn.Linear),
-    )  # fmt: skip
-    fit = inference.fit(model, guides.MeanField(model), DIGITS, **{**HOW, "epochs": 1})
-    assert len(worthwhile(at_depth(fit, 3))) == 1
-
-
-@pytest.mark.parametrize("blocks", [(0, 3), (1, 0), (1, 1)])
-def test_blocks_that_there_are_not(blocks):
-    with pytest.raises(PyroccamError):
-        plain_stack().at(3, blocks)
+        endless.guide.factor_of("head.weight").centre.fill_(1e30)
+    for fit in (endless, fit_of(model_of(), guides.Delta)):
+        assert worthwhile(fit) == (0, 1, 2)
+    assert 0 in worthwhile(fit_of(model_of(layers=["blocks.0.f"])))
+    every = [f"blocks.{k}.f" for k in range(3)]
+    assert len(worthwhile(fit_of(model_of(layers=every)))) == 1
 
 
 def test_a_stack_computes_without_a_block():
     stack = odd_stack(64, 10).eval()
-    x = DIGITS.x_test[:6]
-    whole = stack.at(3)
+    x, whole = DIGITS.x_test[:6], stack.at(3)
     with torch.no_grad():
         expected = whole[4](whole[3](whole[1](whole[0](x))))
         torch.testing.assert_close(stack.at(3, [0, 2])(x), expected)
-    assert isinstance(stack.at(3, [0, 2])[1], Residual)
+    for blocks in ((0, 3), (1, 0), (1, 1)):
+        with pytest.raises(PyroccamError):
+            plain_stack().at(3, blocks)

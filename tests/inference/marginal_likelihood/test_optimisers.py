@@ -18,57 +18,47 @@ from pyroccam.inference.marginal_likelihood.optimisers import (
 )
 from random_weights import limit
 
-LR = 1e-3
-STARTS = 400
+LR, STARTS = 1e-3, 400
+EYE = torch.eye(4, dtype=torch.float64)
+LAW = math.log(2 * math.pi * math.e)
 
 
-def walked(steps, noisy=False, objective="likelihood", jacobian="exact", batch_size=None, lr=LR):
-    fit, _ = linear()
-    own = {
-        "steps": steps, "starts": STARTS, "evaluations": 5, "jacobian": jacobian,
-        "batch_size": batch_size,
-    }  # fmt: skip
+def walked(steps, noisy=False, objective="likelihood", jacobian="exact"):
+    own = {"steps": steps, "starts": STARTS, "evaluations": 5, "jacobian": jacobian}
     how = Langevin(**own) if noisy else Descent(objective=objective, **own)
-    with joint(fit, "descent") as density, torch.random.fork_rng():
+    with joint(linear()[0], "descent") as density, torch.random.fork_rng():
         torch.manual_seed(0)
-        return how.path(density, lr)
+        return how.path(density, LR)
 
 
 def features():
-    """Inputs with a one for the bias, targets, and the noise, float64; and Hessians of minus the
-    log-likelihood and minus the log joint."""
+    """Inputs with a one for the bias, targets, the noise, and the Hessian of minus the
+    log-likelihood, float64."""
     fit, _ = linear()
     x, y = (part.double() for part in fit.data.split("train"))
     x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     noise = float(fit.model.likelihood.scale.detach())
-    hessian = x.T @ x / noise**2
-    return x, y[:, 0], noise, hessian, hessian + torch.eye(4, dtype=torch.float64)
+    return x, y[:, 0], noise, x.T @ x / noise**2
 
 
 def known_bound(steps, noisy, objective):
     """The bound of the normal that the steps lead to, by its mean and covariance; and the same with
     the entropy of that normal itself."""
-    x, y, noise, of_likelihood, of_joint = features()
-    eye = torch.eye(4, dtype=torch.float64)
-    hessian = of_joint if objective == "joint" else of_likelihood
-    mean, cover, entropy = (
-        torch.zeros(4, dtype=torch.float64),
-        eye,
-        2 * math.log(2 * math.pi * math.e),
-    )
+    x, y, noise, hessian = features()
+    move = EYE - LR * (hessian + EYE if objective == "joint" else hessian)
+    mean, cover, entropy = torch.zeros(4, dtype=torch.float64), EYE, 2 * LAW
     for _ in range(steps):
-        move = eye - LR * hessian
         mean = move @ mean + LR * x.T @ y / noise**2
         cover = move @ cover @ move.T
         entropy += float(torch.linalg.slogdet(move).logabsdet)
         if noisy:
-            cover = cover + 2 * LR * eye
-            each = 2 * math.log(2 * math.pi * math.e * 2 * LR)
+            cover = cover + 2 * LR * EYE
+            each = 2 * LAW + 2 * math.log(2 * LR)
             entropy = 2 * math.log(math.exp(entropy / 2) + math.exp(each / 2))
     misfit = float((y - x @ mean).square().sum() + (x @ cover * x).sum())
     likelihood = -0.5 * misfit / noise**2 - len(y) * math.log(noise * math.sqrt(2 * math.pi))
     prior = -0.5 * float(mean @ mean + cover.trace()) - 2 * math.log(2 * math.pi)
-    own = 0.5 * float(torch.logdet(2 * math.pi * math.e * cover))
+    own = 0.5 * float(torch.logdet(cover)) + 2 * LAW
     return likelihood + prior + entropy, likelihood + prior + own
 
 
@@ -78,63 +68,53 @@ def known_bound(steps, noisy, objective):
 def test_of_a_linear_regression_the_law_is_normal(noisy, objective):
     """The bound is that of this normal at every time, and below the evidence; without noise its
     entropy is exact, with noise it is a bound of that."""
-    _, evidence = linear()
     seen = walked(40, noisy, objective)
-    everyone = torch.arange(STARTS)
-    bounds = seen.bounds(everyone)
+    bounds = seen.bounds(torch.arange(STARTS))
     errors = (seen.log_joint.var(1) / STARTS).sqrt() + float(seen.first.std()) / STARTS**0.5
     for time, found, error in zip(seen.times, bounds.tolist(), errors.tolist(), strict=True):
         known, own = known_bound(time, noisy, objective)
         assert abs(found - known) < limit(20) * error
-        assert known <= own + 1e-9 < evidence
+        assert known <= own + 1e-9 < linear()[1]
         if not noisy or time == 0:
             assert known == pytest.approx(own, abs=1e-8)
     assert seen.times == [0, 8, 16, 24, 32, 40]
 
 
 def test_the_bound_of_the_jacobian():
-    """Its expectation is -η tr H - η² tr H², below log |det(I - ηH)|; so is that of rows in
-    batches, over all orders."""
-    _, _, _, hessian, _ = features()
+    """Its expectation is -η tr H - η² tr H², below log |det(I - ηH)|, if η is small enough."""
+    hessian = features()[-1]
     first = -LR * float(hessian.trace()) - LR**2 * float((hessian @ hessian).trace())
-    exact = float(torch.linalg.slogdet(torch.eye(4) - LR * hessian.float()).logabsdet)
+    exact = float(torch.linalg.slogdet(EYE - LR * hessian).logabsdet)
     probes = walked(5, jacobian="bound").changes
     error = float(probes.std()) / probes.numel() ** 0.5
     assert abs(float(probes.mean()) - first) < limit(1) * error
     assert first < exact
     assert float((walked(5).changes - exact).abs().max()) < 1e-5
 
-
-def test_where_the_bound_holds():
     def gap(x):
         return math.log1p(-x) + x + x * x
 
     assert gap(STEEPEST) > 0.0 > gap(STEEPEST + 1e-4)
-    assert all(gap(-x) >= 0.0 for x in (1e-3, 0.1, 1.0, 50.0))
 
 
 def test_the_steepest_direction_is_found():
-    _, _, _, hessian, _ = features()
-    known = LR * float(torch.linalg.eigvalsh(hessian)[-1])
+    known = LR * float(torch.linalg.eigvalsh(features()[-1])[-1])
     assert walked(40).steepest == pytest.approx(known, rel=1e-6)
-    fit, _ = linear()
+    by = Descent(lr=LR * STEEPEST / known * 1.01, steps=40)
     with pytest.raises(TooSteep):
-        inference.evidence(fit, by=Descent(lr=LR * STEEPEST / known * 1.01, steps=40))
+        inference.evidence(linear()[0], by=by)
 
 
 def test_entropy_powers():
     """Equal for normals of one shape, and below for others."""
-    one, other = 0.3, 1.7
     for size in (1, 5):
-        each = [0.5 * size * math.log(2 * math.pi * math.e * v) for v in (one, other, one + other)]
+        each = [0.5 * size * (LAW + math.log(v)) for v in (0.3, 1.7, 0.3 + 1.7)]
         assert mixed_entropy(each[0], each[1], size) == pytest.approx(each[2])
         assert mixed_entropy(each[1], each[0], size) == pytest.approx(each[2])
     narrow = torch.tensor([1e-4, 1.0], dtype=torch.float64)
-    entropies = [
-        0.5 * float((2 * math.pi * math.e * v).log().sum())
-        for v in (narrow, torch.full_like(narrow, 0.5), narrow + 0.5)
-    ]
-    assert mixed_entropy(entropies[0], entropies[1], 2) < entropies[2] - 0.1
+    shapes = narrow, torch.full_like(narrow, 0.5), narrow + 0.5
+    one, other, both = (0.5 * float((LAW + v.log()).sum()) for v in shapes)
+    assert mixed_entropy(one, other, 2) < both - 0.1
 
 
 @pytest.mark.parametrize("kind", [Descent, Langevin])
@@ -142,23 +122,8 @@ def test_steps_in_batches_are_below_too(kind):
     fit, evidence = linear()
     by = kind(batch_size=10, steps=100, starts=40, lr=4e-4, jacobian="exact")
     found = inference.evidence(fit, by=by)
-    assert found.value < evidence + limit(2) * found.error
-    assert evidence - found.value < 20.0
+    assert evidence - 20.0 < found.value < evidence + limit(2) * found.error
     assert found.passes < 100 * 40  # of a third of the rows
-
-
-def test_when_to_stop_is_not_chosen_by_what_is_reported():
-    """The mean over seeds is below the bound at the best time, though each seed takes a maximum."""
-    fit, _ = linear()
-    best = max(known_bound(t, False, "likelihood")[0] for t in range(0, 101, 5))
-    own = {"lr": LR, "steps": 100, "starts": 8, "jacobian": "exact", "evaluations": 20}
-    found = [inference.evidence(fit, by=Descent(seed=s, **own)) for s in range(6)]
-    mean = sum(one.value for one in found) / len(found)
-    spread = torch.tensor([one.value for one in found]).std() / len(found) ** 0.5
-    assert mean < best + limit(1) * float(spread)
-    assert found[0] != found[1]
-    again = inference.evidence(fit, by=Descent(**own))
-    assert again.value == found[0].value
 
 
 @pytest.mark.parametrize("noise", [None, 0.7])
@@ -186,16 +151,14 @@ def test_each_half_is_taken_where_the_other_is_highest():
     assert Path([0, 4, 9], joint, none[0], none, None, 5, 0.0).best() == (0.75, 0.0, 9)
 
 
-def test_more_weights_than_an_exact_jacobian_takes():
+def test_what_a_walk_needs():
     table = rows(10, 201)
     model = model_of(table)
     fit = fitted(model, guides.MeanField(model), table)
     with pytest.raises(PyroccamError):
         inference.evidence(fit, by=Descent(jacobian="exact"))
-
-
-def test_a_step_that_is_found():
     found = inference.evidence(hidden(), by=Descent(steps=20, starts=8))
     assert found.details["steepest"] < 0.5 * STEEPEST
-    assert 0.1 / found.details["lr"] == 2 ** round(math.log2(0.1 / found.details["lr"]))
+    halvings = math.log2(0.1 / found.details["lr"])
+    assert halvings == pytest.approx(round(halvings), abs=1e-9)
     assert "highest at the last" in found.doubt

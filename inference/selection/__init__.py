@@ -6,7 +6,7 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .bilevel import select
-    from .levels import Against, InverseGamma, Level
+    from .levels import Against, Level
     from .methods import Greedy, Implicit, OneLevel, Random, Unrolled
     from .self_tuning import SelfTuning
 
@@ -14,7 +14,6 @@ __all__ = [
     "Against",
     "Greedy",
     "Implicit",
-    "InverseGamma",
     "Level",
     "OneLevel",
     "Random",

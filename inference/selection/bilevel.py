@@ -218,11 +218,10 @@ def select(
 
 
 def _refuse_levels(L: Level, Q: Level, guide: Guide, data: Dataset) -> None:
-    """Refuse objectives that are none for their level, or this guide, or this data."""
     if not L.likelihood:
         raise PyroccamError("L without a likelihood", "one above 0")
-    if L.structure or L.hyperprior is not None or L.folds is not None:
-        raise PyroccamError(f"L={L}", "structure, hyperprior and folds in Q alone")
+    if L.structure or L.folds is not None:
+        raise PyroccamError(f"L={L}", "structure and folds in Q alone")
     if Q.by_layer or (L.by_layer and (Q.kl_weight or (Q.split, Q.folds) == (L.split, None))):
         raise PyroccamError(
             f"prior='layer' with Q={Q}", "it in L, and Q=Level(prior=0.0) of rows that L has not"

@@ -31,7 +31,6 @@ class FoldRows(Rows):
         self.each = [drawn(x[part], y[part], self.size) for part in parts]
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """The next minibatch of each."""
         xs, ys = zip(*map(next, self.each), strict=True)
         return torch.stack(xs), torch.stack(ys)
 
@@ -60,7 +59,6 @@ class Folds(Objectives):
 
     @property
     def folds(self) -> int:
-        """K."""
         count = self.levels[1].folds
         assert count is not None
         return count

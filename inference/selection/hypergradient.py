@@ -97,13 +97,7 @@ def ascend(
     update: Update,
     state: Any = None,
 ) -> tuple[dict[str, Tensor], Any]:
-    """The inner optimisation by itself: θ after it, and the state of the optimiser.
-
-    Arguments:
-        keys: one for each of T steps.
-        update: :func:`gradient_ascent`, :func:`adam`, or another pure function like them.
-        state: of the optimiser, from an earlier call.
-    """
+    """θ after the inner optimisation, in a step for each key, and the state of the optimiser."""
     return deque(_path(inner, theta, h, keys, update, state), maxlen=1).pop()
 
 
@@ -156,7 +150,7 @@ def implicit(
     key: Any,
     damping: float = 0.0,
     tol: float = 1e-6,
-    max_iter: int = 100,
+    max_iter: int = 50,
 ) -> tuple[dict[str, Tensor], Solution]:
     r"""The hypergradient at a maximum of the inner objective, by the implicit function theorem.
 
@@ -198,7 +192,6 @@ def implicit(
 def _path(
     inner: Objective, theta: Tensors, h: Tensors, keys: Sequence[Any], update: Update, state: Any
 ) -> Iterator[tuple[dict[str, Tensor], Any]]:
-    """θ and the state of the optimiser after each step."""
     theta, h = dict(theta), dict(h)
     for key in keys:
         slope = grad(inner)(theta, h, key)
@@ -217,9 +210,8 @@ def conjugate_gradient(
     """Solve ``A x = b`` with a symmetric, positive definite A of which only products are known.
 
     Arguments:
-        product: x to ``A x``, in the shapes of b.
         tol: of ``|b - A x| / |b|``; rounding keeps it above about ε times the condition number.
-        max_iter: products at most. In exact arithmetic as many as there are unknowns are enough.
+        max_iter: products at most.
     """
     x, r, p = {n: torch.zeros_like(t) for n, t in b.items()}, dict(b), dict(b)
     left = size = _dot(b, b)
@@ -237,7 +229,6 @@ def conjugate_gradient(
 
 
 def _plus(x: Tensors, a: float, y: Tensors) -> dict[str, Tensor]:
-    """``x + a y``"""
     return {n: t + a * y[n] for n, t in x.items()}
 
 

@@ -10,21 +10,7 @@ from torch import Tensor, nn
 from ...models import BayesianNetwork, Weighing
 from ..elbo import Bound, EnumMeanFieldELBO, Terms
 
-__all__ = ["LayerWeight", "WeighedBound"]
-
-
-class LayerWeight(nn.Module):
-    """The weight of the KL of one layer, by its logarithm; 1 at first."""
-
-    def __init__(self, layer: str) -> None:
-        super().__init__()
-        self.layer = layer
-        self.log_kl_weight = nn.Parameter(torch.zeros(()))
-
-    @property
-    def value(self) -> float:
-        """The weight."""
-        return float(self.log_kl_weight.detach().exp())
+__all__ = ["WeighedBound"]
 
 
 class WeighedBound(Bound):
@@ -38,20 +24,23 @@ class WeighedBound(Bound):
 
     def __init__(self, model: BayesianNetwork, guide: Any) -> None:
         super().__init__(model, guide, EnumMeanFieldELBO())
-        like = next(guide.parameters())
-        self._each = tuple(LayerWeight(name) for name in model.layers)
-        self.weights = nn.ModuleList(self._each).to(like)
+        weights = [nn.ParameterDict({"log_kl_weight": torch.zeros(())}) for _ in model.layers]
+        self.weights = nn.ModuleList(weights).to(next(guide.parameters()))
+        self._names = tuple(model.layers)
         self._layers = {site: layer.name for site, (layer, _) in model.sites.items()}
         # Around the handler of the guide, which the bound finds in place.
         self._weighing = Weighing(self._layers, guide.handler)
 
     def terms(self, *args: Tensor) -> Terms:
         """One evaluation, with the KL of each layer times its weight in ``kl``."""
-        of_layers = {one.layer: one.log_kl_weight.exp() for one in self._each}
+        of_layers = self._values()
         with self._weighing as weighing:
             weighing.take_each({site: of_layers[name] for site, name in self._layers.items()})
             return super().terms(*args)
 
+    def _values(self) -> dict[str, Tensor]:
+        logs: list[Any] = [own.log_kl_weight for own in self.weights]
+        return {name: log.exp() for name, log in zip(self._names, logs, strict=True)}
+
     def values(self) -> dict[str, float]:
-        """The weights by layer."""
-        return {one.layer: one.value for one in self._each}
+        return {name: float(value.detach()) for name, value in self._values().items()}

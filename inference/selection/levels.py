@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import InverseGamma as TorchInverseGamma
 from torch.distributions import kl_divergence
 
-from ...data import Between, Finite, NotNegative, Options, Positive, PyroccamError
+from ...data import Between, Finite, NotNegative, Options, PyroccamError
 from ...guides import Guide
 from ...models import BayesianNetwork
 from ...models.priors import EdgePrior, StructurePrior
@@ -23,7 +22,7 @@ from .layer_weights import WeighedBound
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Against", "InverseGamma", "Level", "Objectives", "structure_kl"]
+__all__ = ["Against", "Level", "Objectives", "structure_kl"]
 
 DRAWS_OF_STRUCTURE = 100  # for a KL that is not known in closed form
 
@@ -48,35 +47,11 @@ class Against(Options):
 
 
 @dataclass(frozen=True)
-class InverseGamma(Options):
-    """``p(h)``: every variance of a normal prior is inverse Gamma (the variance itself, as the
-    source has it: for the logarithm of a scale there is no Jacobian).
-
-    Arguments:
-        shape, rate: positive. Both towards 0 is no hyperprior.
-    """
-
-    shape: Positive
-    rate: Positive
-
-    def log_density(self, h: Tensors) -> Tensor:
-        """Sum over all variances of weights in ``h``: those of priors' ``log_scale``."""
-        logs = [t for name, t in h.items() if ".log_scale" in name and not of_likelihood(name)]
-        if not logs:
-            raise PyroccamError("hyperprior of a model without variances that are learnt")
-        total = torch.zeros((), dtype=logs[0].dtype, device=logs[0].device)
-        law = TorchInverseGamma(total + self.shape, total + self.rate, validate_args=False)
-        for t in logs:
-            total = total + law.log_prob((2.0 * t).exp()).sum()
-        return total
-
-
-@dataclass(frozen=True)
 class Level(Options):
     r"""An objective, per observation and maximised:
 
     .. math:: λ_{lik} E_q[\log p(y \mid x, w, Γ)] - λ_{prior} KL(q \| p(w, Γ \mid h))
-        - \textstyle\sum λ_{struct} KL(p(Γ \mid h) \| p') + \log p(h)
+        - \textstyle\sum λ_{struct} KL(p(Γ \mid h) \| p')
 
     Arguments:
         likelihood, prior: λ_lik and λ_prior, at least 0. In L the second may be ``"layer"``: a
@@ -84,7 +59,6 @@ class Level(Options):
             1, and Q has to be one without a KL (``prior=0``), on rows that L does not see: Q with a
             KL would be best where it weighs nothing.
         structure: the terms of λ_struct, for Q.
-        hyperprior: p(h), for Q.
         split: whose rows are the data: ``val`` makes Q that of hold-out.
         folds: of the training rows, for Q: each is held out once from a posterior of its own, and Q
             is the mean over them.
@@ -97,7 +71,6 @@ class Level(Options):
     likelihood: NotNegative = 1.0
     prior: NotNegative | Literal["layer"] = 1.0
     structure: Sequence[Against] = ()
-    hyperprior: InverseGamma | None = None
     split: Literal["train", "val"] = "train"
     folds: Annotated[int, Between(2)] | None = None
 
@@ -118,12 +91,9 @@ class Level(Options):
 
 
 class Key(NamedTuple):
-    """A batch and the noise of an evaluation: the same key gives the same value.
-
-    Attributes:
-        noise: of the pair; with a leading dimension for several particles.
-        structure: noise of each KL between priors of structure, which are in Q.
-    """
+    """A batch and the noise of an evaluation: the same key gives the same value. For several
+    particles the noise of the pair has a leading dimension; that of each KL between priors of
+    structure is apart."""
 
     x: Tensor
     y: Tensor
@@ -136,12 +106,8 @@ class Objectives:
     """L and Q of a pair as functions of its parameters θ and hyperparameters h.
 
     θ is what the guide learns, and weights of the network that are numbers; h what the priors learn
-    (scales, probabilities of primitives) and the noise of a regression.
-
-    Attributes:
-        stacked: leading dimensions of θ, beside those of the parameters.
-        kl_weights: gives the weights of the KL by layer, where they are learnt.
-    """
+    (scales, probabilities of primitives) and the noise of a regression. Where θ is stacked, for
+    folds, it has ``stacked`` leading dimensions."""
 
     model: BayesianNetwork
     guide: Guide
@@ -193,7 +159,7 @@ class Objectives:
             self._parameters[name].copy_(value)
 
     def finish(self, data: Dataset, size: int, steps: int, lr: float, least: float) -> None:
-        """What is to be trained once h is found: nothing, where θ was trained with all rows."""
+        """Train what is left once h is found: nothing, where θ was trained with all rows."""
 
     def key(self, x: Tensor, y: Tensor) -> Key:
         """A batch, and fresh noise for it."""
@@ -225,8 +191,6 @@ class Objectives:
         value = self._value(level, theta, h, key)
         for (weight, graph, _), noise in zip(self._others, key.structure, strict=False):
             value = value - weight * graph(*(h[n] for n in self.h_names), *noise)[0] / rows
-        if level.hyperprior is not None:
-            value = value + level.hyperprior.log_density(h) / rows
         return value
 
     def _value(self, level: Level, theta: Tensors, h: Tensors, key: Key) -> Tensor:
@@ -283,7 +247,6 @@ class Objectives:
 
 
 def of_likelihood(name: str) -> bool:
-    """True for the name of a regression's noise."""
     return name.startswith("model.likelihood.")
 
 
@@ -299,14 +262,9 @@ class _Priors(nn.Module):
 
 
 def structure_kl(ours: dict[str, EdgePrior], theirs: dict[str, EdgePrior]) -> Tensor:
-    """``KL(p(Γ) || p'(Γ))`` of two priors over the same edges, in nats.
-
-    In closed form where torch's registry has it; else the mean of log-ratios at draws from the
-    first, differentiable in its parameters.
-
-    Raises:
-        PyroccamError: if one is a prior over other γ than the other.
-    """
+    """``KL(p(Γ) || p'(Γ))`` of two priors over the same edges, in nats: in closed form where
+    torch's registry has it; else the mean of log-ratios at draws, differentiable in the parameters
+    of the first."""
     parts = []
     for edge, own in ours.items():
         if own.restriction != theirs[edge].restriction:

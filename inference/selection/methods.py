@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ...data import Count, NotNegative, Options, PyroccamError, nearest
+from ...data import NotNegative, Options, PyroccamError
 from .hypergradient import Tensors, implicit, unrolled
 from .levels import Key, Objectives, of_likelihood
 from .search import Search
@@ -116,75 +114,51 @@ class Implicit(Method):
 
     Arguments:
         damping: added to the curvature of L; above 0 where the inner steps end short of a maximum.
-        max_iter: steps of conjugate gradients at most.
-        restart: begin every outer step at the first θ.
 
     References:
         Pedregosa 2016, arXiv:1602.02355.
     """
 
     damping: NotNegative = 0.0
-    max_iter: Count = 50
-    restart: bool = False
 
     def step(self, search: Search) -> None:
         search.ascend()
         made, (key,), (key_q,) = search.objectives, search.keys(0, 1), search.keys(1, 1)
         gradient, solution = implicit(
             made.inner, made.outer, search.theta, search.h, inner_key=key, key=key_q,
-            damping=self.damping, max_iter=self.max_iter,
+            damping=self.damping,
         )  # fmt: skip
         search.indefinite += solution.indefinite
         search.climb(gradient)
 
 
-RANGES = {
+RANGES = {  # by the last part of a name
     "log_scale": (-5.0, 1.0),  # of a precision, (-2, 10) in its logarithm, as in the source
     "log_scale_bias": (-5.0, 1.0),
     "log_kl_weight": (-5.0, 3.0),
     "loc": (-1.0, 1.0),
     "logits": (-3.0, 3.0),
-    "likelihood": (-3.0, 1.0),
+    "likelihood": (-3.0, 1.0),  # the noise of a regression
 }
 
 
 @dataclass(frozen=True)
 class Random(Method):
-    """Uniform draws of h, each with inner steps from the first θ.
-
-    Arguments:
-        ranges: low and high by the last part of a hyperparameter's name (``log_scale``, ``logits``,
-            ``likelihood`` for its noise), in place of those this module has.
-    """
+    """Uniform draws of h, each with inner steps from the first θ."""
 
     restart = draws = True
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for word, (low, high) in self.ranges.items():
-            if not -math.inf < low <= high < math.inf:
-                raise PyroccamError(f"ranges with {word!r} from {low} to {high}", "low <= high")
 
     def check(self, objectives: Objectives) -> None:
-        words = {_word(name): name for name in objectives.h_names}
-        for word in self.ranges:
-            if word not in words:
-                raise PyroccamError(
-                    f"ranges with {word!r}", f"one of {', '.join(words)}", nearest(word, words)
-                )
-        for word, name in words.items():
-            if word not in {*RANGES, *self.ranges}:
-                raise PyroccamError(f"no range for {name!r}", f"one of {word!r} in ranges")
+        for name in objectives.h_names:
+            if _word(name) not in RANGES:
+                raise PyroccamError(f"Random() of {name!r}", f"one of {', '.join(RANGES)}")
 
     def step(self, search: Search) -> None:
-        ranges = {**RANGES, **self.ranges}
         search.h = {
-            name: torch.empty_like(t).uniform_(*ranges[_word(name)]) for name, t in search.h.items()
+            name: torch.empty_like(t).uniform_(*RANGES[_word(name)]) for name, t in search.h.items()
         }
         search.ascend()
 
 
 def _word(name: str) -> str:
-    """A hyperparameter's name in ``ranges``."""
     return "likelihood" if of_likelihood(name) else name.rpartition(".")[2]

@@ -34,7 +34,6 @@ class Rows:
         )
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """The next minibatch."""
         return next(self.left)
 
 
@@ -50,7 +49,6 @@ def drawn(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _streamed(data: Dataset, size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of one epoch after the other."""
     bounds = [(start, start + size) for start in range(0, data.N - size + 1, size)]
     for epoch in itertools.count():
         for _, x, y in data.batches(seed, epoch, bounds):
@@ -58,14 +56,8 @@ def _streamed(data: Dataset, size: int, seed: int) -> Iterator[tuple[Tensor, Ten
 
 
 class Search:
-    """State of a selection.
-
-    Attributes:
-        theta, h: now.
-        state, state_h: of their optimisers, ``move`` and ``move_h``.
-        indefinite: outer steps whose linear system was not positive definite.
-        kept: by the method, from one outer step to the next; ``None`` at first.
-    """
+    """Where θ and h are, with the states of their optimisers; outer steps whose linear system was
+    not positive definite; and what a method keeps from one outer step to the next."""
 
     def __init__(
         self,
@@ -119,8 +111,6 @@ class Search:
             )
 
     def ascend(self) -> None:
-        """The inner steps."""
-
         def step(theta: Tensors, h: Tensors, state: Any, key: Key) -> Any:
             return ascend(
                 self.objectives.inner, theta, h, keys=[key], update=self.move, state=state
@@ -131,5 +121,4 @@ class Search:
             self.theta, self.state = self.traced(step, self.theta, self.h, self.state, key)
 
     def climb(self, gradient: Tensors) -> None:
-        """A step of h."""
         self.h, self.state_h = self.move_h(self.h, gradient, self.state_h)

@@ -9,13 +9,12 @@ import torch
 from differences import along, differences, directions, dot, error
 from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.selection import Against, InverseGamma, Level
+from pyroccam.inference.selection import Against, Level
 from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.levels import structure_kl
 from pyroccam.models import priors
 from random_weights import Rows, limit
 from scipy.integrate import quad
-from scipy.stats import invgamma
 from selecting import F64, alternatives, linear, objectives, rows, scattered
 from torch import nn
 from torch.nn.functional import softplus
@@ -190,27 +189,6 @@ def test_a_term_of_structure():
     assert not value.requires_grad
 
 
-def test_inverse_gamma():
-    density = InverseGamma(1.7, 0.6)
-    torch.manual_seed(0)
-    h = {
-        "model.net.0.prior.log_scale": torch.randn(2, 3, dtype=F64),
-        "model.net.0.prior.log_scale_bias": torch.randn(2, dtype=F64),
-        "model.net.1.prior.log_scale": torch.randn((), dtype=F64),
-        "model.likelihood.log_scale": torch.randn(1, dtype=F64),  # is of the data, not of weights
-        "model.net.0.prior.loc": torch.randn((), dtype=F64),
-    }
-    scales = torch.cat([t.flatten() for n, t in h.items() if "prior.log_scale" in n])
-    expected = invgamma.logpdf((2 * scales).exp().numpy(), 1.7, scale=0.6).sum()
-    assert float(density.log_density(h)) == pytest.approx(expected, rel=1e-12)
-    # For each observation, in Q.
-    levels = (Level(hyperprior=p) for p in (None, density))
-    plain, with_it = (objectives(scattered(linear()), Q=Q) for Q in levels)
-    key = plain.key(*rows())
-    gap = with_it.outer(plain.theta, plain.h, key) - plain.outer(plain.theta, plain.h, key)
-    assert float(gap) == pytest.approx(float(density.log_density(plain.h)) / 12, rel=1e-10)
-
-
 # Hypergradients of L and Q with everything that they can have, by differences
 
 
@@ -223,7 +201,7 @@ def two_levels(particles=1):
         Against(priors.GumbelSoftmax(0.3, [1.0, 2.0, 1.0]), 0.3),
         Against(priors.Dirichlet(2.0), 0.2),
     ]
-    outer = Level(0.8, 0.4, terms, InverseGamma(1.0, 0.5))
+    outer = Level(0.8, 0.4, terms)
     made = objectives(scattered(alternatives()), Level(prior=0.7), outer, particles)
     return made, made.key(*rows()), made.key(*rows(seed=1))
 
@@ -383,8 +361,3 @@ def test_terms_that_do_not_fit_the_model():
     level = Level(structure=[Against(priors.GumbelSoftmax(), -1.0)])
     made = objectives(scattered(alternatives(DIRICHLET), structure=point), Q=level)
     assert math.isfinite(float(made.outer(made.theta, made.h, made.key(*rows()))))
-    # A hyperprior of variances, where none is learnt but the noise's.
-    fixed = scattered(alternatives(prior=priors.Normal()))
-    made = objectives(fixed, Q=Level(hyperprior=InverseGamma(1.0, 1.0)))
-    with pytest.raises(PyroccamError):
-        made.outer(made.theta, made.h, made.key(*rows()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -109,19 +109,15 @@ def _doubt(spread: float, accepted: float) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Temperature:
-    """A step of the schedule: the exponent β, and what particles move by."""
-
+class _Temperature(NamedTuple):
     power: float
     step: float
     scale: Tensor
 
 
-@dataclass
-class _Particles:
-    """Where particles are, ``(P, n)``, with their likelihood ``(P,)``, prior ``(P,)``, and the
-    gradients of both ``(P, n)``."""
+class _Particles(NamedTuple):
+    """Where particles are, ``(P, n)``, with their likelihood and prior ``(P,)``, and the gradients
+    of both ``(P, n)``."""
 
     theta: Tensor
     likelihood: Tensor
@@ -129,15 +125,12 @@ class _Particles:
     by_likelihood: Tensor
     by_prior: Tensor
 
-    def parts(self) -> tuple[Tensor, ...]:
-        return self.theta, self.likelihood, self.prior, self.by_likelihood, self.by_prior
-
     def chosen(self, positions: Tensor) -> _Particles:
-        return _Particles(*(part[positions] for part in self.parts()))
+        return _Particles(*(part[positions] for part in self))
 
     def where(self, other: _Particles, taken: Tensor) -> _Particles:
         """The other where taken ``(P,)``."""
-        both = zip(self.parts(), other.parts(), strict=True)
+        both = zip(self, other, strict=True)
         return _Particles(
             *(torch.where(taken[:, None] if b.dim() > 1 else taken, b, a) for a, b in both)
         )
@@ -146,11 +139,9 @@ class _Particles:
 class _Places:
     """Particles of a density, at any θ.
 
-    What a network does is a graph (:func:`~pyroccam.inference.compilation.graphs.graph_of`) where
-    it agrees with the network itself at other draws from the prior: the same numbers, without the
-    Python around them. A forward that depends on how often it was called may agree by luck.
-    Convolutions on a CPU take one network after the other, and a graph would hold each of them.
-    """
+    What a network does is a graph where it agrees with the network itself at other draws from the
+    prior: the same numbers, without the Python around them. Convolutions on a CPU take one network
+    after the other, and a graph would hold each of them."""
 
     def __init__(self, density: Joint, count: int) -> None:
         self.density, self.count = density, count
@@ -161,11 +152,9 @@ class _Places:
             self.graph = self._traced()
 
     def begin(self) -> _Particles:
-        """At draws from the prior."""
         return self.at(self.density.draw_prior(self.count))
 
     def at(self, theta: Tensor) -> _Particles:
-        """At θ ``(P, n)``."""
         if self.graph is None:
             return _Particles(theta, *self._terms(theta))
         self.density.passes += len(theta)
@@ -213,7 +202,6 @@ def _pilot(places: _Places, moves: int) -> list[_Temperature]:
 
 
 def _run(places: _Places, moves: int, schedule: list[_Temperature]) -> tuple[float, float]:
-    """The log evidence of a run, and the least share of moves that were accepted."""
     at, power, total, least = places.begin(), 0.0, 0.0, 1.0
     for one in schedule:
         log_w = (one.power - power) * at.likelihood

@@ -30,13 +30,8 @@ SHARES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.
 
 
 class Block(NamedTuple):
-    """A block of a code.
-
-    Attributes:
-        end: rows up to its end.
-        nats: log-probability of its targets.
-        passes: through all N rows, for the fit before it.
-    """
+    """A block of a code: rows up to its end, the log-probability of its targets, and passes through
+    all N rows for the fit before it."""
 
     end: int
     nats: float
@@ -71,8 +66,7 @@ class _InBlocks(Estimator):
         )
 
     @abstractmethod
-    def _blocks(self, fit: Fit, order: Tensor, seed: int) -> list[Block]:
-        """Of the rows in one order."""
+    def _blocks(self, fit: Fit, order: Tensor, seed: int) -> list[Block]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,11 +51,7 @@ def full(density: Joint, theta: Tensor) -> Precision:
 
 
 def hessian(density: Joint, theta: Tensor) -> Precision:
-    """The curvature itself, ``-∇² log p(y, θ)``, ``(n, n)``.
-
-    Raises:
-        PyroccamError: for more than 5,000 weights.
-    """
+    """The curvature itself, ``-∇² log p(y, θ)``, ``(n, n)``."""
     _refuse_large(density)
     found = _prior_curvature(density, theta)
     for x, y in density.parts():
@@ -65,11 +61,7 @@ def hessian(density: Joint, theta: Tensor) -> Precision:
 
 def diagonal(density: Joint, theta: Tensor) -> Precision:
     """The diagonal of :func:`full`. It leaves out that weights depend on each other, and so takes
-    the posterior for narrower than it is.
-
-    Raises:
-        PyroccamError: for a prior that is not normal.
-    """
+    the posterior for narrower than it is."""
     _, scale = _normal_prior(density, "diagonal")
     total = scale.square().reciprocal()
     for jacobian, weight in _jacobians(density, theta):

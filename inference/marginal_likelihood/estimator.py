@@ -25,19 +25,15 @@ class LogEvidence:
 
     Attributes:
         value: in nats, over all rows. Regression targets are standardised.
-        error: in nats: the standard error of ``value``, which of a bound is not its distance from
-            the evidence. Of Laplace's method, which has none, how
-            far a sum over draws from its normal is from it, and the standard error of that.
+        error: the standard error of ``value``, which of a bound is not its distance from the
+            evidence. Of Laplace's method, which has none, how far a sum over draws from its normal
+            is from it, and the standard error of that.
         direction: where the evidence lies. ``exact``: at the value. ``below``: the value is below
             it in expectation. ``either``: on either side. ``code``: the value is that of another
             distribution of the same targets, and minus it a code length of its own.
         passes: of one network forward through all rows, with or without a backward pass.
-        doubt: why value and error should not be believed, a sentence; ``None`` where nothing was
-            noticed.
-        details: further numbers, by name.
-        by: name of the estimator.
-        rows: N.
-        seconds: that it took.
+        doubt: why value and error should not be believed; ``None`` where nothing was noticed.
+        by, rows, seconds: the name of the estimator, N, and what it took.
     """
 
     value: float
@@ -52,7 +48,6 @@ class LogEvidence:
 
     @property
     def per_row(self) -> float:
-        """Nats for each row."""
         return self.value / self.rows
 
     @property
@@ -68,11 +63,7 @@ class Estimator(Options, ABC):
 
     @abstractmethod
     def estimate(self, fit: Fit) -> LogEvidence:
-        """The estimate, but for what :func:`~pyroccam.inference.evidence` notes: name, rows, time.
-
-        Raises:
-            PyroccamError: for a fit that the estimator is not for.
-        """
+        """All but name, rows and time, which :func:`~pyroccam.inference.evidence` notes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,5 +89,4 @@ class DensityEstimator(Estimator):
         return replace(found, passes=density.passes)
 
     @abstractmethod
-    def of_density(self, density: Joint) -> LogEvidence:
-        """The estimate, but for what it took."""
+    def of_density(self, density: Joint) -> LogEvidence: ...

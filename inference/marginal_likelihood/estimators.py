@@ -42,23 +42,18 @@ class Bound(Estimator):
     def estimate(self, fit: Fit) -> LogEvidence:
         refuse_points(fit, "a bound")
         found = lower_bound(fit.model, fit.guide, fit.data, passes=self.passes, seed=self.seed)
+        site = improper_site(fit.model, given=True)
         return LogEvidence(
             value=found.elbo,
             error=found.error,
             direction="exact" if sums_out(fit.guide) else "below",
             passes=float(self.passes),
-            doubt=_without_evidence(fit),
+            doubt=None
+            if site is None
+            else f"The prior of site {site!r} has no finite integral: the value is known up to a "
+            "constant, and fits of this model alone can be compared by it.",
             details={"log likelihood": found.log_likelihood, "kl": found.kl},
         )
-
-
-def _without_evidence(fit: Fit) -> str | None:
-    if (site := improper_site(fit.model, given=True)) is None:
-        return None
-    return (
-        f"The prior of site {site!r} has no finite integral: the value is known up to a constant, "
-        "and fits of this model alone can be compared by it."
-    )
 
 
 ESTIMATORS: dict[str, type[Estimator]] = {

@@ -79,7 +79,6 @@ def _log_weights(density: Joint, draws: int) -> Tensor:
 
 
 def doubtful_weights(khat: float, draws: int) -> str | None:
-    """A doubt about importance weights with this tail, a sentence."""
     if khat <= good_khat(draws):
         return None
     return (

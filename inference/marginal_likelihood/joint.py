@@ -30,15 +30,13 @@ __all__ = ["Joint", "improper_site", "joint", "numbers_of", "refuse_improper"]
 
 
 class Joint:
-    r"""``log p(y | θ) + log p(θ)`` for a real vector θ ``(n,)`` in place of all weights and scales.
+    """``log p(y | θ) + log p(θ)`` for a real vector θ ``(n,)`` in place of all weights and scales.
 
-    A positive site stands in θ by its logarithm, one in the unit interval by its logit, and
-    ``log p(θ)`` has the Jacobian of that. Everything is float64: an evidence is a difference of
-    large numbers. What the model holds as numbers is what it is at present.
+    A positive site stands in θ by its logarithm, one in the unit interval by its logit, and ``log
+    p(θ)`` has the Jacobian of that. Everything is float64: an evidence is a difference of large
+    numbers. What the model holds as numbers is what it is at present.
 
     Arguments:
-        model, guide: a pair.
-        data: of whose training rows ``y`` are the targets.
         structure: values of the sites of random structure ``(*)``, of a model that has some;
             without them only densities of values are known, not of θ.
 
@@ -156,11 +154,8 @@ class Joint:
     def log_likelihood_of(
         self, values: Mapping[str, Tensor], chosen: Tensor | None = None
     ) -> Tensor:
-        """``log p(y | values)`` of all rows, ``(S,)``, for values of all sites, ``(S, *)``.
-
-        Arguments:
-            chosen: positions of R rows ``(R,)`` whose sum, times N / R, stands for that of all.
-        """
+        """``log p(y | values)`` of all rows, ``(S,)``, for values of all sites, ``(S, *)``; of
+        chosen rows ``(R,)`` the sum times N / R stands for that of all."""
         count = self.rows if chosen is None else len(chosen)
         found = [self._of_part(values, x, y) for x, y in self.parts(chosen=chosen)]
         return sum(found[1:], found[0]) * (self.rows / count)
@@ -170,7 +165,6 @@ class Joint:
         return self._of_part(self.values(theta)[0], x, y)
 
     def _of_part(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """``log p(y | values)`` of some rows, ``(S,)``."""
         (draws,) = {len(value) for value in values.values()}
         found = []
         most = at_once(self.numbers, len(x))
@@ -219,7 +213,6 @@ class Joint:
         return self._weights(self.values(theta)[0])
 
     def _held(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Values of all sites, with those of given structure."""
         draws = len(next(iter(values.values()))) if values else 1
         held = {s: v.expand(draws, *v.shape[1:]) for s, v in self.structure.items()}
         return {**held, **values}
@@ -278,7 +271,6 @@ def joint(
 
 
 def refuse_improper(model: Model, given: bool = False) -> None:
-    """Refuse a prior without a finite integral; for ``given`` see :func:`improper_site`."""
     if (site := improper_site(model, given)) is not None:
         layer, name = model.sites[site]
         prior = base(layer.latents()[name].prior)
@@ -289,12 +281,9 @@ def refuse_improper(model: Model, given: bool = False) -> None:
 
 
 def improper_site(model: Model, given: bool = False) -> str | None:
-    """The first site whose prior has no finite integral, or none that is fixed.
-
-    Arguments:
-        given: a prior whose numbers depend on the posterior is not one: a bound, or a message, can
-            take them as given.
-    """
+    """The first site whose prior has no finite integral, or none that is fixed. If ``given``, a
+    prior whose numbers depend on the posterior is not one: a bound, or a message, can take them as
+    given."""
     for site, (layer, name) in model.sites.items():
         prior = layer.latents()[name].prior
         if is_improper(prior) and not (given and numbers_of(prior)):
@@ -303,5 +292,4 @@ def improper_site(model: Model, given: bool = False) -> str | None:
 
 
 def numbers_of(prior: Any) -> int:
-    """Numbers of a prior that depend on the posterior."""
     return int(getattr(prior, "numbers", 0))

@@ -116,7 +116,6 @@ class Laplace(DensityEstimator):
         return max(peaks, key=lambda one: one.value), len(peaks)
 
     def _normal(self, density: Joint, start: Tensor) -> _Normal:
-        """That at the peak nearest to a place."""
         theta = peak(density, start, self.climb)
         log_joint, slope = (part[0] for part in density.gradient(theta[None]))
         precision = CURVATURES[self.curvature](density, theta)
@@ -129,13 +128,8 @@ class Laplace(DensityEstimator):
 
 @dataclass(frozen=True)
 class _Normal:
-    """A normal at a peak.
-
-    Attributes:
-        value: of the evidence, by Laplace's method.
-        mean: of the normal, ``(n,)``.
-        gain: nats by which its mean is above where climbing stopped.
-    """
+    """A normal at a peak: the evidence by Laplace's method, its mean, and the nats by which that is
+    above where climbing stopped."""
 
     value: float
     mean: Tensor

@@ -134,7 +134,6 @@ def _message(
 
 
 def refuse_points(fit: Fit, what: str) -> None:
-    """Refuse a guide with a site of no density, of which ``what`` is asked for."""
     if not fit.model.random_weights:
         return
     for site in fit.guide.latents():

@@ -21,8 +21,6 @@ __all__ = ["STEEPEST", "Descent", "Langevin", "Path", "TooSteep", "Walk", "mixed
 STEEPEST = 0.6838
 """Largest ``η λ`` for which ``log(1 - ηλ) >= -ηλ - (ηλ)²``."""
 
-EXACT_MOST = 200  # weights whose Hessian is made row by row
-
 Curved = Callable[[Tensor], Tensor]
 
 
@@ -40,7 +38,6 @@ class Path:
         first: minus the log density of each start, ``(R,)``.
         changes: of the entropy, by step and start, ``(T, R)``.
         noise: entropy of the noise of a step, or ``None`` where there is none.
-        size: n.
         steepest: largest ``η |λ|`` on the way.
     """
 
@@ -100,8 +97,6 @@ class Walk(DensityEstimator):
             ``η λ`` stays below half of what the bound bears.
         steps: T.
         starts: draws of the start, whose spread shows the error. Half of them choose when to stop.
-        jacobian: the ``bound`` :math:`-η\, tr H - η^2\, tr H^2`, by one probe, two products
-            with the Hessian; or ``exact``, of up to 200 weights.
         batch_size: rows of a step; all by default.
         evaluations: of the bound, evenly on the path.
     """
@@ -111,7 +106,6 @@ class Walk(DensityEstimator):
     lr: Positive | None = None
     steps: Count = 200
     starts: Annotated[int, Between(4)] = 20
-    jacobian: Literal["bound", "exact"] = "bound"
     batch_size: Count | None = None
     evaluations: Count = 50
 
@@ -121,9 +115,6 @@ class Walk(DensityEstimator):
         """The objective is the log joint density, not the likelihood alone."""
 
     def of_density(self, density: Joint) -> LogEvidence:
-        if self.jacobian == "exact" and density.size > EXACT_MOST:
-            given = f'jacobian="exact" of {density.size:,} weights'
-            raise PyroccamError(given, f"at most {EXACT_MOST}")
         with plain_kernels():
             lr, seen = self._followed(density)
         value, error, when = seen.best()
@@ -139,10 +130,8 @@ class Walk(DensityEstimator):
         )  # fmt: skip
 
     def _followed(self, density: Joint) -> tuple[float, Path]:
-        """The path with this step, or with the largest of 0.1 / 2^k that bears it; and the step."""
         if self.lr is not None:
-            limit = STEEPEST if self.jacobian == "bound" else math.inf
-            return self.lr, self.path(density, self.lr, limit)
+            return self.lr, self.path(density, self.lr, STEEPEST)
         lr = 0.1
         for _ in range(40):
             state = torch.get_rng_state()  # the next trial has the same starts
@@ -205,9 +194,7 @@ class Walk(DensityEstimator):
                     return -lr * found
 
                 turned = curved(turning)
-                change = (
-                    _exact(curved, theta) if self.jacobian == "exact" else _bound(curved, theta)
-                )
+                change = _bound(curved, theta)
             length = turned.norm(dim=1) / turning.norm(dim=1)
             # A power of the Hessian, one more at each step: it points to the steepest direction.
             if step > 3:
@@ -258,7 +245,7 @@ class Descent(Walk):
     Arguments:
         objective: descend minus the log-likelihood alone, so that a weight that the data say
             nothing about stays as the prior has it and costs nothing; or minus the log joint.
-        lr, steps, starts, jacobian, batch_size, evaluations: as for :class:`Walk`.
+        lr, steps, starts, batch_size, evaluations: as for :class:`Walk`.
 
     Raises:
         TooSteep: for a step with which the bound of the Jacobian does not hold.
@@ -295,7 +282,7 @@ class Langevin(Walk):
     entropy of the widest shape with that volume.
 
     Arguments:
-        lr, steps, starts, jacobian, batch_size, evaluations: as for :class:`Walk`.
+        lr, steps, starts, batch_size, evaluations: as for :class:`Walk`.
 
     References:
         Cover, Thomas 2006, Elements of information theory, theorem 17.7.3, for the entropy powers.
@@ -317,11 +304,3 @@ def _bound(curved: Curved, theta: Tensor) -> Tensor:
     r1 = r0 - curved(r0)
     r2 = r1 - curved(r1)
     return (r0 * (-2 * r0 + 3 * r1 - r2)).sum(1)
-
-
-def _exact(curved: Curved, theta: Tensor) -> Tensor:
-    """``log |det(I - η H)|``, ``(R,)``."""
-    size = theta.shape[1]
-    identity = torch.eye(size, dtype=theta.dtype, device=theta.device)
-    columns = [curved(one.expand_as(theta)) for one in identity]
-    return torch.linalg.slogdet(identity - torch.stack(columns, 2)).logabsdet

@@ -4,10 +4,8 @@ import math
 
 import pytest
 import torch
-from conjugate import model_of, rows
-from evidences import fitted, hidden, linear
-from pyroccam import guides, inference
-from pyroccam.data.errors import PyroccamError
+from evidences import hidden, linear
+from pyroccam import inference
 from pyroccam.inference.marginal_likelihood import Descent, Langevin
 from pyroccam.inference.marginal_likelihood.joint import joint
 from pyroccam.inference.marginal_likelihood.optimisers import (
@@ -23,8 +21,8 @@ EYE = torch.eye(4, dtype=torch.float64)
 LAW = math.log(2 * math.pi * math.e)
 
 
-def walked(steps, noisy=False, objective="likelihood", jacobian="exact"):
-    own = {"steps": steps, "starts": STARTS, "evaluations": 5, "jacobian": jacobian}
+def walked(steps, noisy=False, objective="likelihood"):
+    own = {"steps": steps, "starts": STARTS, "evaluations": 5}
     how = Langevin(**own) if noisy else Descent(objective=objective, **own)
     with joint(linear()[0], "descent") as density, torch.random.fork_rng():
         torch.manual_seed(0)
@@ -45,12 +43,14 @@ def known_bound(steps, noisy, objective):
     """The bound of the normal that the steps lead to, by its mean and covariance; and the same with
     the entropy of that normal itself."""
     x, y, noise, hessian = features()
-    move = EYE - LR * (hessian + EYE if objective == "joint" else hessian)
+    hessian = hessian + EYE if objective == "joint" else hessian
+    move = EYE - LR * hessian
+    change = -LR * float(hessian.trace()) - LR**2 * float((hessian @ hessian).trace())
     mean, cover, entropy = torch.zeros(4, dtype=torch.float64), EYE, 2 * LAW
     for _ in range(steps):
         mean = move @ mean + LR * x.T @ y / noise**2
         cover = move @ cover @ move.T
-        entropy += float(torch.linalg.slogdet(move).logabsdet)
+        entropy += change
         if noisy:
             cover = cover + 2 * LR * EYE
             each = 2 * LAW + 2 * math.log(2 * LR)
@@ -66,30 +66,28 @@ def known_bound(steps, noisy, objective):
     ("noisy", "objective"), [(False, "likelihood"), (False, "joint"), (True, "joint")]
 )
 def test_of_a_linear_regression_the_law_is_normal(noisy, objective):
-    """The bound is that of this normal at every time, and below the evidence; without noise its
-    entropy is exact, with noise it is a bound of that."""
+    """The bound is that of this normal at every time, by a bound of its entropy, and below the
+    evidence."""
     seen = walked(40, noisy, objective)
     bounds = seen.bounds(torch.arange(STARTS))
     errors = (seen.log_joint.var(1) / STARTS).sqrt() + float(seen.first.std()) / STARTS**0.5
+    probes = seen.changes.var(1).cumsum(0) / STARTS
     for time, found, error in zip(seen.times, bounds.tolist(), errors.tolist(), strict=True):
         known, own = known_bound(time, noisy, objective)
-        assert abs(found - known) < limit(20) * error
+        more = float(probes[time - 1].sqrt()) if time else 0.0
+        assert abs(found - known) < limit(20) * (error + more)
         assert known <= own + 1e-9 < linear()[1]
-        if not noisy or time == 0:
-            assert known == pytest.approx(own, abs=1e-8)
     assert seen.times == [0, 8, 16, 24, 32, 40]
 
 
-def test_the_bound_of_the_jacobian():
+def test_where_the_bound_of_the_jacobian_holds():
     """Its expectation is -η tr H - η² tr H², below log |det(I - ηH)|, if η is small enough."""
     hessian = features()[-1]
     first = -LR * float(hessian.trace()) - LR**2 * float((hessian @ hessian).trace())
-    exact = float(torch.linalg.slogdet(EYE - LR * hessian).logabsdet)
-    probes = walked(5, jacobian="bound").changes
+    probes = walked(5).changes
     error = float(probes.std()) / probes.numel() ** 0.5
     assert abs(float(probes.mean()) - first) < limit(1) * error
-    assert first < exact
-    assert float((walked(5).changes - exact).abs().max()) < 1e-5
+    assert first < float(torch.linalg.slogdet(EYE - LR * hessian).logabsdet)
 
     def gap(x):
         return math.log1p(-x) + x + x * x
@@ -120,7 +118,7 @@ def test_entropy_powers():
 @pytest.mark.parametrize("kind", [Descent, Langevin])
 def test_steps_in_batches_are_below_too(kind):
     fit, evidence = linear()
-    by = kind(batch_size=10, steps=100, starts=40, lr=4e-4, jacobian="exact")
+    by = kind(batch_size=10, steps=100, starts=40, lr=4e-4)
     found = inference.evidence(fit, by=by)
     assert evidence - 20.0 < found.value < evidence + limit(2) * found.error
     assert found.passes < 100 * 40  # of a third of the rows
@@ -151,12 +149,7 @@ def test_each_half_is_taken_where_the_other_is_highest():
     assert Path([0, 4, 9], joint, none[0], none, None, 5, 0.0).best() == (0.75, 0.0, 9)
 
 
-def test_what_a_walk_needs():
-    table = rows(10, 201)
-    model = model_of(table)
-    fit = fitted(model, guides.MeanField(model), table)
-    with pytest.raises(PyroccamError):
-        inference.evidence(fit, by=Descent(jacobian="exact"))
+def test_a_step_that_is_found():
     found = inference.evidence(hidden(), by=Descent(steps=20, starts=8))
     assert found.details["steepest"] < 0.5 * STEEPEST
     halvings = math.log2(0.1 / found.details["lr"])

@@ -39,7 +39,7 @@ from ..rounding import (
     sparse_rates,
 )
 from ..training import Retrained, retrain, row_changes, tempered
-from .decision import decide, inside, smallest
+from .decision import decide, inside, kept_of, smallest
 from .depth import settled
 from .magnitude import by_layer
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
@@ -61,9 +61,8 @@ class Report(CutReport):
         irrelevance: what was compared with them.
         bits: of a weight, by layer; of an index, where weights share values.
         rates: the three rates of the published tables. Without groups they count where weights are,
-            too (:func:`~pyroccam.inference.rounding.rates.sparse_rates`). Where weights share
-            values, ``maximum`` counts their own codebooks, and there is no ``fast``: values
-            would have to be looked up.
+            too. Where weights share values, ``maximum`` counts their own codebooks, and there is no
+            ``fast``: values would have to be looked up.
         retrained: what training the cut network further has changed, if that was asked for.
         temperature: by which its logits were divided then.
         warnings: that a cut had to be weakened to leave a network, or costs much.
@@ -86,14 +85,12 @@ class Report(CutReport):
 
     @property
     def choice(self) -> str:
-        """What is left of the layers, as it is printed in papers."""
         return self.architecture
 
     def sentences(self) -> list[str]:
-        """What is left of the layers, and by how much that is less."""
         (row,) = self.rows()
         percent = self.rates.nonzero_percent
-        rates = ", ".join(f"{name} {row[name]:.3g}" for name in self._rates())
+        rates = ", ".join(f"{name} {row[name]:.3g}" for name in self._rates() if name in row)
         return [
             f"{'Left are' if percent < 100 else 'Nothing was cut:'} {self.architecture} filters or "
             f"inputs, {self.nonzero:,} weights of the compressed layers ({percent:.1f} %), of "
@@ -103,32 +100,25 @@ class Report(CutReport):
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """All layers in one row."""
         return [
             {
                 "left": self.architecture,
                 "bits": "-".join(str(bits.total) for bits in self.bits.values()),
                 "weights": self.nonzero,
                 "% of them": round(self.rates.nonzero_percent, 2),
-                **self._rates(),
+                **{name: rate for name, rate in self._rates().items() if math.isfinite(rate)},
             }
         ]
 
     def _rates(self) -> dict[str, float]:
-        rates = {
+        return {
             "pruning": self.rates.pruning,
             "fast prediction": self.rates.fast,
             "maximum": self.rates.maximum,
         }
-        return {name: rate for name, rate in rates.items() if math.isfinite(rate)}
 
     def to_json(self) -> dict[str, Any]:
-        """The structure for a result file."""
-        rates = {
-            "pruning": self.rates.pruning,
-            "fast_prediction": self.rates.fast,
-            "maximum": self.rates.maximum,
-        }
+        rates = {name.replace(" ", "_"): rate for name, rate in self._rates().items()}
         return {
             "architecture": self.architecture,
             "nonzero_percent": self.rates.nonzero_percent,
@@ -150,7 +140,8 @@ def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
 def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Small:
     """What is left of a fit over weights, rounded; see :func:`~pyroccam.inference.shrink`."""
     code = USUAL if code is None else code
-    books, rule = getattr(code, "values", None), getattr(code, "others", code)
+    books = getattr(code, "values", None)
+    rule = code if books is None else USUAL
     if isinstance(rule, Steps) and (fit.guide.traits.point or not len(fit.data.x_val)):
         raise PyroccamError(f"code={rule}", "a posterior, and validation rows")
     trains = isinstance(cut, Search) or code.epochs > 0
@@ -204,7 +195,8 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
     shared = {n: values for n, values in shared.items() if bits[n].total}
     stepped = {n: s for n, s in steps.items() if bits[n].total and n not in shared}
     bits |= {name: LayerBits(_index_bits(values), 0, 0) for name, values in shared.items()}
-    bits |= {name: _whole_bits(kept[name][0], step) for name, step in stepped.items()}
+    most = {n: int((kept[n][0].abs().max() / step).round()) for n, step in stepped.items()}
+    bits |= {name: LayerBits(number.bit_length(), 0) for name, number in most.items()}
     rounded |= {where[name]: Codebook(values) for name, values in shared.items()}
     rounded |= {where[name]: Multiples(step) for name, step in stepped.items()}
     sizes = layers_of(small)
@@ -245,7 +237,6 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
 def _shared(
     model: BayesianNetwork, sizes: Mapping[str, int], asked: PerLayer | None = None
 ) -> dict[str, int]:
-    """Values of the layers whose weights share them: as asked, or as they have it."""
     found = {
         name: 2 ** _index_bits(size)
         for name, size in sizes.items()
@@ -271,22 +262,11 @@ def _rest_rounded(net: nn.Module, fit: Fit) -> nn.Module:
     return quantised(net, rest_bits(net.to(data.device), nll, TOLERANCE)).cpu()
 
 
-def _whole_bits(kept: Tensor, step: float) -> LayerBits:
-    """Bits of the whole numbers of a step that are not zero."""
-    most = int((kept.abs().max() / step).round())
-    return LayerBits(most.bit_length(), 0)
-
-
 def _with_books(
     rates: Rates, nonzero: list[int], bits: list[int], shared: Mapping[str, int], places: int
 ) -> Rates:
-    """The rates of a network with codebooks of its own.
-
-    Arguments:
-        nonzero, bits: of each layer.
-        shared: values, by layer.
-        places: bits that say which weights are kept.
-    """
+    """The rates of a network with codebooks of its own, of ``places`` bits that say which weights
+    are kept."""
     coded = sum(n * b for n, b in zip(nonzero, bits, strict=True))
     books = sum(FLOAT_BITS * 2 ** _index_bits(values) for values in shared.values())
     maximum = FLOAT_BITS * rates.total / (coded + books + places)
@@ -317,11 +297,7 @@ def _at_a_price(
     small: nn.Module, variances: Mapping[str, Tensor], fit: Fit
 ) -> tuple[nn.Module, dict[str, float]]:
     """A network whose weights are whole multiples of steps, and these, at the highest price that
-    changes what is predicted of a validation row no more than a cut may cost by default.
-
-    Arguments:
-        variances: by layer, of the shapes of their weights; of the layers that are rounded.
-    """
+    changes what is predicted of a validation row no more than a cut may cost by default."""
 
     def at(parts: int) -> tuple[nn.Module, dict[str, float]]:
         net, steps = copy.deepcopy(small), {}
@@ -355,14 +331,8 @@ def _variances(
     """The variances of the weights that are left, by layer, of the shapes they have there."""
     found = {}
     for name, m in known.items():
-        variance = m.variance.cpu()
-        part = report.layers.get(name)
-        if part is not None:
-            dim = model.layers[name].affine.output_dim
-            # A channel of a depthwise convolution has one input, whichever it is.
-            plain = part.inputs_before == variance.shape[1 - dim]
-            variance = variance.index_select(dim, part.outputs)
-            if plain:
-                variance = variance.index_select(1 - dim, part.inputs)
+        variance, dim = m.variance.cpu(), model.layers[name].affine.output_dim
+        for axis, left in zip((dim, 1 - dim), kept_of(report, model.layers[name]), strict=True):
+            variance = variance if left is None else variance.index_select(axis, left)
         found[name] = variance
     return found

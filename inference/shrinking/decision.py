@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
+from ...models.layers import BayesianLayer
 from ..cutting import ROWS, CutReport, cut, has_path
 from ..posterior import Layer, layer_moments, mean_network, require
 from ..training import FEW, RATES, Retrained, Teacher, may_teach, retrain, row_losses, teacher_of
@@ -33,6 +34,7 @@ __all__ = [
     "at_thresholds",
     "decide",
     "inside",
+    "kept_of",
     "smallest",
     "thresholds_of_share",
     "trainings",
@@ -58,10 +60,8 @@ class Decision:
             components already.
         layers: the moments of all weights, by layer.
         whole: the network of the means.
-        net: what is left of it, on the CPU.
-        report: what the cut left of each layer.
+        net, report: what is left of it, on the CPU, and of each layer.
         irrelevance, thresholds: by layer; both empty for a point estimate.
-        warnings: what a person should know of the thresholds, said already.
         sizes: values that the weights of a layer share, by layer, where they share few.
     """
 
@@ -80,13 +80,11 @@ class Decision:
 def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> Decision:
     """Choose the thresholds of a fit, set what is above them to zero, and cut what dies of it.
 
-    A network of random depth is cut at the chosen one first
-    (:func:`~pyroccam.inference.shrinking.depth.settled`).
-    Of a point estimate only what is exactly zero is cut. A cut that had to be weakened, or that
-    costs much on the validation rows, is warned of.
+    A network of random depth is cut at the chosen one first. Of a point estimate only what is
+    exactly zero is cut. A cut that had to be weakened, or that costs much on the validation rows,
+    is warned of.
 
     Arguments:
-        fit: of a :class:`~pyroccam.models.BayesianNetwork`.
         asked: where to cut; by the validation rows if there are some, or else at the valley.
         to_levels: round the means of layers whose prior has levels to these first, so that
             thresholds are chosen and judged by weights as they will be.
@@ -112,7 +110,9 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
         zeros = whole
         if asked is not None:
             raise PyroccamError(f"cut={asked} of a point estimate, which has no spread", "none")
-        _check_left(whole, model)
+        for name in model.layers:
+            if not whole.get_parameter(f"{name}.weight".lstrip(".")).count_nonzero():
+                raise PyroccamError(f"All weights of layer {name!r} are zero", hint="prune it less")
     else:
         found = irrelevance(model, guide, by="noise" if isinstance(asked, Noise) else "mode")
         chosen = choose_thresholds(asked, found, whole, model, fit.data)
@@ -136,20 +136,12 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
 
     Weights go in the order of their irrelevance, in all layers alike, and units that have lost all
     of theirs with them; at each size the rest is trained as numbers, from the labels and, where
-    that helps the whole network, from the posterior (:func:`~.teacher_of`). A network is as good as
-    the whole one, trained until that gains little, or with a teacher as long as it, if its mean
-    loss on the validation rows is above that of the whole by no more than half of what is allowed,
-    and with a standard error of the difference for luck by no more than all of it. Sizes are halved
-    until two in a row are not as good, as one may fail by luck; one more lies between the last that
-    is and the next. With fewer than 50 validation rows, and no posterior to learn from, the whole
-    is kept as it is.
-
-    Arguments:
-        fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
-        how: epochs, what is allowed, and where it begins.
-
-    Raises:
-        PyroccamError: for a point estimate.
+    that helps the whole network, from the posterior. A network is as good as the whole one, trained
+    until that gains little, or with a teacher as long as it, if its mean loss on the validation
+    rows is above that of the whole by no more than half of what is allowed, and with a standard
+    error of the difference for luck by no more than all of it. Sizes are halved until two in a row
+    are not as good, as one may fail by luck; one more lies between the last that is and the next.
+    With fewer than 50 validation rows, and no posterior to learn from, the whole is kept as it is.
 
     References:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
@@ -169,7 +161,12 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
         return decision, replace(kept, net=decision.net)
 
     if len(fit.data.x_val) < FEW and teacher is None:
-        return _untouched(fit, *cut_where_zero(once))
+        decision, kept = cut_where_zero(once)
+        said = (
+            f"Nothing was cut: {len(fit.data.x_val)} validation rows do not tell what may go, "
+            f"{FEW} may. Load the data with a larger val_fraction, or set a threshold."
+        )
+        return replace(decision, warnings=[said]), kept
     last = _trained_out(once, fit, epochs, allowed, teacher)
     # With time the whole network becomes more like its teacher, which does not make it better.
     rivals = [last] if teacher is None else [once, last]
@@ -182,17 +179,9 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
 
 @dataclass
 class _Search:
-    """Smaller and smaller networks, each trained.
-
-    Attributes:
-        fit, epochs, teacher: of the trainings.
-        means: the network of the means, and the irrelevance of its weights.
-        sources: whole networks, with the weights of which the smaller ones may begin.
-        rivals: to one of which a network has to be as good.
-        allowed: nats of a row.
-        rates: of learning, that of the last network that was as good first.
-        left: trainings that may still be made.
-    """
+    """Smaller and smaller networks, each trained: of whole networks (``sources``), with the weights
+    of which the smaller ones may begin, and as good as one of the ``rivals``. The rate of the last
+    network that was as good is tried first, and ``left`` trainings may still be made."""
 
     fit: Fit
     means: Decision
@@ -205,7 +194,6 @@ class _Search:
     left: int = SMALLER
 
     def run(self) -> list[tuple[Decision, Retrained]]:
-        """Networks that are as good, the last the smallest."""
         good: list[tuple[Decision, Retrained]] = []
         least, most, failed = 1.0, 0.0, 0  # shares: the last that was good, and the next
         for share in SHARES:
@@ -244,7 +232,6 @@ class _Search:
 
 
 def _rates_of_smaller(lr: float) -> tuple[float, ...]:
-    """That of the whole network, and the one above it, or the highest two."""
     at = RATES.index(lr) if lr in RATES else 1
     return RATES[at : at + 2] if at < len(RATES) - 1 else RATES[: at - 2 : -1]
 
@@ -259,10 +246,8 @@ def _taught(
     """The posterior, where the whole network learns from it, and that network; else none, and the
     network that learns from labels alone.
 
-    It is worth learning from where it may teach
-    (:func:`~.may_teach`) and does not make the loss of the labels
-    worse by more than a standard error, which few rows do not tell.
-    """
+    It is worth learning from where it may teach and does not make the loss of the labels worse by
+    more than a standard error, which few rows do not tell."""
     few = len(fit.data.x_val) < FEW
     alone = retrain(whole, fit, epochs, () if few else rates)
     teacher = teacher_of(fit)
@@ -272,14 +257,6 @@ def _taught(
     worse = row_losses(taught.net, fit) - alone.losses
     good = few or float(worse.mean()) <= _error(worse)
     return (teacher, taught) if good else (None, alone)
-
-
-def _untouched(fit: Fit, decision: Decision, kept: Retrained) -> tuple[Decision, Retrained]:
-    said = (
-        f"Nothing was cut: {len(fit.data.x_val)} validation rows do not tell what may go, "
-        f"{FEW} may. Load the data with a larger val_fraction, or set a threshold."
-    )
-    return replace(decision, warnings=[said]), kept
 
 
 def _trained_out(
@@ -309,8 +286,6 @@ def at_thresholds(
     """The network of a size that :func:`smallest` tries.
 
     Arguments:
-        fit: of a :class:`~pyroccam.models.BayesianNetwork`.
-        thresholds: by layer.
         means: of the same fit, where moments and irrelevance by weight are known.
         whole: what is cut, instead of the network of the means.
     """
@@ -331,7 +306,6 @@ def is_as_good(worse: Tensor, allowed: float) -> bool:
 
 
 def _error(values: Tensor) -> float:
-    """The standard error of a mean."""
     return float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
@@ -349,13 +323,6 @@ def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[
     return {name: max(t, float(one.values.min())) for name, one in found.items()}
 
 
-def _check_left(net: nn.Module, model: BayesianNetwork) -> None:
-    """Some of each layer must be left of a point estimate."""
-    for name in model.layers:
-        if not net.get_parameter(f"{name}.weight".lstrip(".")).count_nonzero():
-            raise PyroccamError(f"All weights of layer {name!r} are zero", hint="prune it less")
-
-
 def inside(net: nn.Module, name: str) -> str:
     """Name of a layer in a cut network: it, or the cell it is in, may stand behind a selection of
     inputs."""
@@ -363,3 +330,13 @@ def inside(net: nn.Module, name: str) -> str:
     if cell and not hasattr(net.get_submodule(cell), own):
         return f"{cell}.1.{own}"
     return f"{name}.1" if isinstance(net.get_submodule(name), nn.Sequential) else name
+
+
+def kept_of(report: CutReport, layer: BayesianLayer) -> tuple[Tensor | None, Tensor | None]:
+    """Outputs and inputs that a cut left of a layer; ``None`` for all."""
+    part, affine = report.layers.get(layer.name), layer.affine
+    if part is None:
+        return None, None
+    # A channel of a depthwise convolution has one input, whichever it is.
+    plain = part.inputs_before == affine.shape.weight[1 - affine.output_dim]
+    return part.outputs, part.inputs if plain else None

@@ -35,20 +35,13 @@ def at_depth(
     depth: int | None = None,
     rule: TailRule = "tail_to_last",
 ) -> PrunedNetwork:
-    """A plain ``nn.Module`` that computes only the blocks up to a depth.
+    """A plain ``nn.Module``, in evaluation mode, that computes only the blocks up to a depth.
 
     Arguments:
-        fit: of a :class:`~pyroccam.models.LearntDepth`.
         exits: ``average`` keeps the exits of all depths up to there and averages their
             probabilities; ``last`` keeps one exit.
         depth: where to cut, if not at the chosen depth.
         rule: where the mass of the deeper depths goes, see :func:`kept_depth_probs`.
-
-    Returns:
-        A network in evaluation mode that shares nothing with the fit.
-
-    Raises:
-        PyroccamError: for a fit of another model, or a depth that does not exist.
     """
     model, _ = require(fit, LearntDepth, "A depth")
     assert fit.structure is not None
@@ -69,15 +62,11 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
     """The fit of the network of the chosen depth, which keeps its part of the posterior.
 
     q(d) knows of first blocks alone. Where ``fit.structure.blocks`` notes which of these are worth
-    their description (:func:`worthwhile`), the others go.
+    their description (:func:`worthwhile`), the others go. A fit of another model is handed back as
+    it is.
 
     Arguments:
-        fit: of a :class:`~pyroccam.models.BayesianStack`, which is not changed; any other is
-            handed back as it is.
         depth: another than the chosen one, with all blocks up to there.
-
-    Raises:
-        PyroccamError: for a depth that the stack has not.
     """
     structure = getattr(fit, "structure", None)
     if structure is None or random_network(fit.model) is None:
@@ -174,19 +163,13 @@ def _of_blocks(fit: Fit, depth: int, blocks: Sequence[int] | None = None) -> Fit
 
 
 def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last") -> Tensor:
-    """Weights over the depths 0 ... ``depth`` that a pruned network marginalises with.
+    """Weights ``(depth + 1,)`` over the depths 0 ... ``depth`` that a pruned network marginalises
+    with.
 
     Arguments:
         probs: q(d), ``(D + 1,)``.
-        depth: where the network is cut.
         rule: ``tail_to_last`` gives all mass of the depths cut off to the deepest one left (the
             authors' code); ``proportional`` conditions, ``q(d | d <= depth)``.
-
-    Returns:
-        ``(depth + 1,)``, summing to one.
-
-    Raises:
-        PyroccamError: for a depth that q does not have, or the rest of q without mass.
 
     Example:
         >>> kept_depth_probs(torch.tensor([0.2, 0.2, 0.6]), 1)

@@ -29,17 +29,15 @@ TRIES = 1000  # draws of random structures
 def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None) -> nn.Module:
     """The plain network of one structure, with the posterior means of its weights.
 
+    It is of no class of this package, and can be unpickled without it; what was not chosen is not
+    in it.
+
     Arguments:
-        fit: of a :class:`~pyroccam.models.StructuredNetwork`; it is not changed.
         choice: primitives by edge; the most probable (``fit.structures``) if left out.
 
-    Returns:
-        a ``torch.nn.Module`` of no class of this package, which can be unpickled without it, in
-        evaluation mode; what was not chosen is not in it.
-
     Raises:
-        TypeError: for a fit of another model.
-        ValueError: for a structure that the graph has not, or that leaves a vertex empty.
+        PyroccamError: for a fit of another model, a structure that the graph has not, or that
+            leaves a vertex empty.
     """
     model, guide = require(fit, StructuredNetwork, "discretise")
     if choice is None:
@@ -95,19 +93,18 @@ def random_structures(
             if str(choice) in seen or choice == other_than:
                 continue
             seen.add(str(choice))
-            gap = 0.0
-            if parameters is not None:
-                try:
-                    size = _size(plain, choice)
-                except ValueError:  # a vertex without edges
-                    continue
-                gap = abs(size - parameters) / max(parameters, 1)
-            if example is not None:
-                try:
+            gap, own = 0.0, None
+            try:
+                if parameters is not None:
+                    size = count_parameters(discretised(copy.deepcopy(plain), choice))
+                    gap = abs(size - parameters) / max(parameters, 1)
+                if example is not None:
                     own = _function(whole, choice, example)
-                except ValueError:  # a vertex without edges
-                    continue
-                if any(_same(own, other) for other in (own[:1], *functions)):
+            except ValueError:  # a vertex without edges
+                continue
+            if own is not None:
+                least = 1e-6 * own.abs().max()
+                if any((own - other).abs().max() <= least for other in (own[:1], *functions)):
                     continue
                 functions.append(own)
             found[str(choice)] = gap, choice
@@ -121,12 +118,3 @@ def random_structures(
 def _function(net: nn.Module, choice: Choice, example: Tensor) -> Tensor:
     outputs: Tensor = discretised(copy.deepcopy(net), choice).eval()(example)
     return outputs
-
-
-def _same(outputs: Tensor, others: Tensor) -> bool:
-    return bool((outputs - others).abs().max() <= 1e-6 * outputs.abs().max())
-
-
-def _size(net: nn.Module, choice: Choice) -> int:
-    """Parameters of the discrete network, of a network without numbers."""
-    return count_parameters(discretised(copy.deepcopy(net), choice))

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from ...data import Share, checked
-from ...guides import NetworkGuide
 from ...models import BayesianNetwork
-from ...models.layers import BayesianLayer
 from ..posterior import require
 from .relevance import judged
 
@@ -27,11 +25,8 @@ class ScaleIntervals:
     """Central intervals of the scales of a layer, or of its weights where it has no scales.
 
     Attributes:
-        layer: its name.
-        low, median, high: in the shape of
-            :class:`~pyroccam.inference.shrinking.relevance.Irrelevance`'s values: one a group,
-            ``(groups,)``, or for each weight. A scale without a sign, which the weights could take
-            over, is turned so that its median is not negative.
+        low, median, high: one a group, ``(groups,)``, or for each weight. A scale without a sign,
+            which the weights could take over, is turned so that its median is not negative.
         quantity: ``scale``, ``gate`` or ``weight``.
         level: probability inside the interval.
         positive: the quantity cannot be negative or zero: it is for a logarithmic axis.
@@ -69,22 +64,21 @@ def scale_intervals(fit: Fit, level: Share = 0.9) -> dict[str, ScaleIntervals]:
         PyroccamError: for a fit of another model, or a layer whose posterior has no spread.
     """
     model, guide = require(fit, BayesianNetwork, "scale_intervals")
-    return {name: _of_layer(layer, guide, level) for name, layer in model.layers.items()}
-
-
-def _of_layer(layer: BayesianLayer, guide: NetworkGuide, level: float) -> ScaleIntervals:
-    kind, q = judged(layer, guide)
-    if kind == "gate":
-        half = math.log((1 + level) / (1 - level))  # the logit of the upper quantile
-        ends = [torch.sigmoid((q.logits.double() + at) / q.temperature) for at in (-half, 0, half)]
-    else:
-        upper = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
-        step, middle = float(upper) * q.scale.double(), q.loc.double()
-        if kind == "log-normal scale":
-            ends = [(middle - step).exp(), middle.exp(), (middle + step).exp()]
+    half = math.log((1 + level) / (1 - level))  # the logit of the upper quantile
+    upper = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    found = {}
+    for name, layer in model.layers.items():
+        kind, q = judged(layer, guide)
+        positive = kind == "log-normal scale"
+        if kind == "gate":
+            shifts = (-half, 0, half)
+            ends = [torch.sigmoid((q.logits.double() + at) / q.temperature) for at in shifts]
         else:
-            middle = middle.abs()
+            step = upper * q.scale.double()
+            middle = q.loc.double() if positive else q.loc.double().abs()
             ends = [middle - step, middle, middle + step]
-    low, median, high = (end.cpu() for end in ends)
-    quantity, positive = kind.rpartition(" ")[2], kind == "log-normal scale"
-    return ScaleIntervals(layer.name, low, median, high, quantity, level, positive)
+            ends = [end.exp() for end in ends] if positive else ends
+        low, median, high = (end.cpu() for end in ends)
+        quantity = kind.rpartition(" ")[2]
+        found[name] = ScaleIntervals(name, low, median, high, quantity, level, positive)
+    return found

@@ -38,7 +38,6 @@ class Remains:
 
     @property
     def fraction(self) -> float:
-        """The share of the weights before that is left."""
         return int(self.kept.sum()) / math.prod(self.before)
 
 
@@ -46,14 +45,10 @@ def remains(small: Small, before: Mapping[str, torch.Size]) -> dict[str, Remains
     """The weights that are left, by layer, in the order of the network.
 
     Arguments:
-        small: the compressed network.
         before: shapes ``(O, I, *kernel)`` of the weights of its layers before anything was cut
             (``(I, O, *kernel)`` of transposed convolutions), in the order of its layers: those of
-            the first fit, where the network was narrowed since, by the names of that fit, which
-            are used.
-
-    Raises:
-        PyroccamError: for other than one shape for each layer.
+            the first fit, where the network was narrowed since, by the names of that fit, which are
+            used.
     """
     if len(before) != len(small.report.bits):
         raise PyroccamError(f"before={[*before]}", f"as many as {[*small.report.bits]}")
@@ -82,16 +77,12 @@ def left_of(small: Small, layer: BayesianLayer, one: Irrelevance) -> Tensor:
 
 
 def input_use(small: Small, before: torch.Size, shape: Sequence[int]) -> Tensor | None:
-    """The number of weights of the first layer that each input still goes into.
+    """The number of weights of the first layer that each input still goes into, int64; ``None``
+    where the first layer is no linear layer over all inputs.
 
     Arguments:
-        small: the compressed network.
         before: shape of the weight of its first layer before anything was cut.
-        shape: of an input of the network, without the batch.
-
-    Returns:
-        Counts in that shape, int64; ``None`` where the first layer is no linear layer over all
-        inputs.
+        shape: of an input of the network, without the batch, and of the counts.
     """
     total = math.prod(shape)
     if len(before) != 2 or before[1] != total:
@@ -107,17 +98,10 @@ def input_use(small: Small, before: torch.Size, shape: Sequence[int]) -> Tensor 
 
 
 def bytes_by_part(small: Small, names: Sequence[str] | None = None) -> dict[str, float]:
-    """The bytes of the file of a compressed network, by what takes them.
-
-    Arguments:
-        small: the compressed network.
-        names: of the layers in the result, where they are to differ from ``small.report.bits``.
-
-    Returns:
-        Bytes of the weights of each layer, then of ``biases and others``, ``tables`` (codebooks and
-        probabilities) and ``description`` (of the network, with the frame of the file). The sum is
-        the size of the file.
-    """
+    """The bytes of the file of a compressed network, by what takes them: the weights of each layer,
+    by ``names`` where these are to differ from ``small.report.bits``, then ``biases and others``,
+    ``tables`` (codebooks and probabilities) and ``description`` (of the network, with the frame of
+    the file)."""
     written = small.size
     coded = {row.name: row.bits / 8 for row in written.tensors}
     parts = {

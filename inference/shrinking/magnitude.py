@@ -53,10 +53,6 @@ def prune_weights(
             are not zero) goes. For values by layer see :func:`by_layer`.
         keep: instead of it, the fraction of each layer's weights that stay.
 
-    Raises:
-        PyroccamError: for a fit without point estimates, none or both of the rules, a rule that
-            leaves nothing of a layer, numbers that cannot be, or layers that do not exist.
-
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626.
 
@@ -110,10 +106,6 @@ def splice_weights(
         c: for values by layer see :func:`by_layer`; otherwise as of
             :class:`~pyroccam.guides.Switch`, like the rest.
 
-    Raises:
-        PyroccamError: for a fit without point estimates, numbers that cannot be, or layers that do
-            not exist.
-
     References:
         Guo, Yao, Chen 2016, arXiv:1608.04493.
     """
@@ -133,10 +125,6 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
         fit: of a point estimate.
         bits: of an index; a layer has at most 2^bits values beside zero. By default 5 of linear
             layers and 8 of convolutions. For values by layer see :func:`by_layer`.
-
-    Raises:
-        PyroccamError: for a fit without point estimates, bits that cannot be, a layer that is all
-            zeros, or layers that do not exist.
 
     References:
         Han, Mao, Dally 2016, arXiv:1510.00149.
@@ -165,10 +153,6 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
             name of the layer, now or before anything was cut, or else by ``first`` or ``last``, or
             else by its kind, ``linear`` or ``convolution``. A layer to which nothing applies has
             none.
-
-    Raises:
-        PyroccamError: for a list of another length, a name that the network does not have, two of
-            one layer, what is no number, or one that cannot be.
 
     Example:
         >>> from pyroccam import data, models

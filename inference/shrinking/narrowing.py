@@ -14,7 +14,7 @@ from ...data import PyroccamError, checked
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
-from .decision import decide, inside
+from .decision import decide, inside, kept_of
 from .options import Cut
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["narrow"]
 
-Kept = tuple[Tensor, Tensor | None]  # outputs (O,) and inputs (I,); None for all
+Kept = tuple[Tensor | None, Tensor | None]  # outputs (O,) and inputs (I,); None for all
 
 
 @torch.no_grad()
@@ -33,13 +33,12 @@ def narrow(
 ) -> tuple[BayesianNetwork, NetworkGuide]:
     """A model and a guide over the network that is left of a fit, to train further.
 
-    What is above the thresholds is cut out of the network, as
-    :func:`~pyroccam.inference.shrink` does; what stays keeps its posterior.
-    The steps of a further fit cost what the smaller network costs, and its weights settle without
-    what was cut. What was cut out does not come back. What could only be set to zero may: single
-    weights (of a prior without groups) of units that stay, groups of a convolution with groups and
-    of a layer that is left whole, channels of a residual sum that another branch needs. They begin
-    at zero, with the deviations they had, and are trained further like all others.
+    What is above the thresholds is cut out of the network, as :func:`~pyroccam.inference.shrink`
+    does; what stays keeps its posterior. What was cut out does not come back. What could only be
+    set to zero may: single weights (of a prior without groups) of units that stay, groups of a
+    convolution with groups and of a layer that is left whole, channels of a residual sum that
+    another branch needs. They begin at zero, with the deviations they had, and are trained further
+    like all others.
 
     Units that are constant once others are cut move into the biases that they feed (the posterior
     means; the deviations stay). A layer without a bias gains one where it is fed a constant (of a
@@ -92,12 +91,7 @@ def narrow(
     own = guide.rebuild(smaller, names)
     for old, new in names.items():
         layer = smaller.layers[new]
-        part, kept = report.layers.get(old), None
-        if part is not None:
-            # A channel of a depthwise convolution has one input, whichever it is.
-            affine = model.layers[old].affine
-            plain = part.inputs_before == affine.shape.weight[1 - affine.output_dim]
-            kept = part.outputs, part.inputs if plain else None
+        kept = kept_of(report, model.layers[old])
         _copy_prior(model.layers[old], layer, kept)
         _copy_posterior(
             model.layers[old], guide, layer, own, kept, decision.whole.get_submodule(old)
@@ -117,21 +111,17 @@ def _between(values: Tensor, threshold: float) -> float:
     return middle if math.isfinite(middle) else threshold
 
 
-def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept | None) -> None:
-    """Give a narrower layer what its prior has learnt for the whole layer, or for what it keeps.
-
-    Raises:
-        PyroccamError: for learnt numbers of a shape that is neither the weight's, nor the bias's.
-    """
+def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept) -> None:
+    """Give a narrower layer what its prior has learnt for the whole layer, or for what it keeps."""
     learnt = before.prior.state_dict()
     for name, begun in after.prior.state_dict().items():
         if name not in learnt:  # of a bias that the layer gained: as the prior begins
             continue
         values, bias = learnt[name], before.start.get("bias")
         event = before.start["weight"].shape
-        if kept is not None and values.shape == event:
+        if values.shape == event:
             values = _taken(values, event, _along(before, "weight", event, *kept))
-        elif kept is not None and name.endswith("bias") and bias is not None:
+        elif name.endswith("bias") and bias is not None:
             values = _taken(values, bias.shape, _along(before, "bias", bias.shape, *kept))
         if values.shape != begun.shape:
             raise PyroccamError(
@@ -146,18 +136,14 @@ def _copy_posterior(
     guide: NetworkGuide,
     after: BayesianLayer,
     own: NetworkGuide,
-    kept: Kept | None,
+    kept: Kept,
     mean: nn.Module,
 ) -> None:
-    """Give a narrower layer the posterior of what it keeps.
-
-    Arguments:
-        kept: what stays of a layer that was cut.
-        mean: the layer of the whole mean network.
-    """
+    """Give a narrower layer the posterior of what it keeps; ``mean`` is the layer of the whole mean
+    network."""
     for name, latent in before.latents().items():
         event = latent.prior.event_shape
-        index = [] if kept is None else _along(before, name, event, *kept)
+        index = _along(before, name, event, *kept)
         old, new = (
             g.factor_of(f"{layer.name}.{name}") for g, layer in ((guide, before), (own, after))
         )
@@ -184,7 +170,7 @@ def _copy_posterior(
         moved = torch.ones_like(target, dtype=torch.bool)
         if name == "weight" or not gained:
             event = before.start[name].shape
-            index = [] if kept is None else _along(before, name, event, *kept)
+            index = _along(before, name, event, *kept)
             moved = target != _taken(getattr(mean, name), event, index).to(target)
             if learnt is not None and before.bias is not None:
                 learnt.copy_(_taken(before.bias, event, index))
@@ -193,7 +179,11 @@ def _copy_posterior(
 
 
 def _along(
-    layer: BayesianLayer, name: str, event: Sequence[int], outputs: Tensor, inputs: Tensor | None
+    layer: BayesianLayer,
+    name: str,
+    event: Sequence[int],
+    outputs: Tensor | None,
+    inputs: Tensor | None,
 ) -> list[Tensor | None]:
     """The entries of a latent that stay, along its first dims."""
     shape = layer.affine.shape

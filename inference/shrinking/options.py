@@ -139,9 +139,8 @@ class Codebook(Code):
 
     Attributes:
         values: how many there are beside zero, at most. For numbers by layer see
-            :func:`~pyroccam.inference.shrinking.magnitude.by_layer`.
-        others: how layers are rounded that are not named.
+            :func:`~pyroccam.inference.shrinking.magnitude.by_layer`; a layer that is not named is
+            rounded to ``Digits()``.
     """
 
     values: _Values | Sequence[_Values] | Mapping[str, _Values] = 16
-    others: Digits | Steps = USUAL

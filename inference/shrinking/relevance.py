@@ -34,7 +34,6 @@ class Irrelevance:
     """The irrelevance of the parts of a layer.
 
     Attributes:
-        layer: its name.
         values: one for each group, ``(groups,)``, or for each weight, in the shape of the weight;
             the larger, the less it matters.
         statistic: what the values are, for the axis of a figure.
@@ -65,11 +64,8 @@ class Judged(NamedTuple):
 
 
 def judged(layer: BayesianLayer, guide: NetworkGuide) -> Judged:
-    """The evidence of the scales of a layer, or of its weights where it has none.
-
-    Raises:
-        PyroccamError: for a layer without groups whose posterior is no normal.
-    """
+    """The evidence of the scales of a layer, or of its weights where it has none, which must have a
+    spread."""
     logs: list[tuple[Any, float]] = []
     for name, latent in layer.latents().items():
         found = guide.factor_of(f"{layer.name}.{name}").evidence()
@@ -121,11 +117,7 @@ def weight_irrelevance(
     model: BayesianNetwork, layers: Mapping[str, Layer]
 ) -> dict[str, Irrelevance]:
     r"""The irrelevance of each weight, :math:`\log V[w] - \log E[w]²` of its product with its
-    scales, by layer: also a group that matters has weights that do not.
-
-    Arguments:
-        layers: the moments.
-    """
+    scales, by layer: also a group that matters has weights that do not."""
     tiny = torch.finfo(torch.float64).tiny  # also of what has no noise, as the row of a padding
     found = {}
     for name, m in layers.items():
@@ -144,13 +136,8 @@ def _of_layer(layer: BayesianLayer, guide: NetworkGuide, by: str) -> Irrelevance
             return _made(layer, q.variance.expm1().log(), "log alpha of the group")
         return _made(layer, q.variance - q.loc, "- log mode of the scale")
     of = " of the group" if kind == "normal scale" else ""
-    return _made(layer, _log_alpha(q), f"log alpha{of}")
-
-
-def _log_alpha(q: Any) -> Tensor:
-    tiny = torch.finfo(q.loc.dtype).tiny
-    alpha: Tensor = 2 * q.scale.log() - q.loc.square().clamp_min(tiny).log()
-    return alpha
+    square = q.loc.square().clamp_min(torch.finfo(q.loc.dtype).tiny)
+    return _made(layer, 2 * q.scale.log() - square.log(), f"log alpha{of}")
 
 
 def _made(layer: BayesianLayer, values: Tensor, statistic: str) -> Irrelevance:
@@ -160,11 +147,7 @@ def _made(layer: BayesianLayer, values: Tensor, statistic: str) -> Irrelevance:
 
 
 def of_groups(one: Irrelevance, layer: BayesianLayer) -> Irrelevance:
-    """The irrelevance of groups by that of their weights: a group goes with the last of them.
-
-    Arguments:
-        one: of the groups of the layer, which stays as it is, or of its weights.
-    """
+    """The irrelevance of groups by that of their weights: a group goes with the last of them."""
     judged_by_groups = {*layer.latents()} - {"weight", "bias"}
     dim = layer.affine.shape.group_dim
     if one.grouped or not judged_by_groups or dim is None:
@@ -175,14 +158,8 @@ def of_groups(one: Irrelevance, layer: BayesianLayer) -> Irrelevance:
 
 def valley(values: Tensor) -> float | None:
     """The threshold between two clusters: where a density estimate is lowest between its two most
-    prominent peaks, and below half of the lower one.
-
-    Arguments:
-        values: any shape; those that are not finite are left out.
-
-    Returns:
-        ``None`` where there are no two clusters, or fewer than four values.
-    """
+    prominent peaks, and below half of the lower one; ``None`` where there are no two clusters, or
+    fewer than four values that are finite."""
     found = values[values.isfinite()].double().flatten().numpy()
     if found.size < 4 or found.std() == 0:
         return None
@@ -214,7 +191,8 @@ def search(
     limit: float,
     size: Callable[[Mapping[str, float]], float],
 ) -> dict[str, float]:
-    """Thresholds that keep as little as possible at a bounded cost.
+    """Thresholds by layer that keep as little as possible at a bounded cost; infinite where nothing
+    can be cut.
 
     First one threshold for all layers, then each layer's own is lowered in turn, as far as the cost
     stays within the limit; the layer that saves most goes first. Each is found by bisection, which
@@ -225,11 +203,7 @@ def search(
         values: irrelevance by layer.
         cost: of thresholds by layer, for example the error on validation rows; groups above a
             threshold are cut.
-        limit: largest cost.
         size: what is left by thresholds, to be made small.
-
-    Returns:
-        thresholds by layer; infinite where nothing can be cut.
     """
     best = dict.fromkeys(values, math.inf)
     pooled = torch.cat([v.flatten() for v in values.values()])
@@ -261,7 +235,6 @@ def _lowest(
     cost: Callable[[Mapping[str, float]], float],
     limit: float,
 ) -> float:
-    """The lowest threshold of a layer that the cost allows, the others' staying."""
     lower = [t for t in tried if t < best[name]]
     found = _last(lower, lambda t: cost({**best, name: t}) <= limit)
     return best[name] if found is None else found

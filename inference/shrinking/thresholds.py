@@ -45,14 +45,8 @@ class Chosen(NamedTuple):
 
 
 def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str, float]:
-    """Thresholds by the names that layers have now.
-
-    Arguments:
-        asked: by the names now, or before anything was cut.
-
-    Raises:
-        PyroccamError: for a name that is neither, or two of one layer.
-    """
+    """Thresholds by the names that layers have now, of those by such names, or by the names before
+    anything was cut."""
     refuse_twice("threshold", asked, model)
     given = {model.names.get(name, name): float(value) for name, value in asked.items()}
     unknown = sorted({*given} - {*model.layers})
@@ -62,22 +56,14 @@ def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str
 
 
 def refuse_twice(what: str, asked: Mapping[str, Any], model: BayesianNetwork) -> None:
-    """One number by the name that a layer has, and another by the one that it had, are two.
-
-    Raises:
-        PyroccamError: for a layer that is named twice.
-    """
+    """Refuse a number by the name that a layer has, and another by the one that it had."""
     for before, now in model.names.items():
         if before != now and before in asked and now in asked:
             raise PyroccamError(f"{what} names one layer twice: {before!r} is called {now!r} now")
 
 
 def refuse_uncut(guide: NetworkGuide) -> None:
-    """Refuse what has no network of posterior means to cut.
-
-    Raises:
-        PyroccamError: for layers without means, or random structure.
-    """
+    """Refuse layers without means, and random structure: there is no network of means to cut."""
     if guide.edges:
         raise PyroccamError(f"The structure of the network is random (site {guide.edges[0]!r})")
     if guide.traits.zero_mean:
@@ -91,7 +77,8 @@ def choose_thresholds(
     model: BayesianNetwork,
     data: Dataset,
 ) -> Chosen:
-    """A threshold for each layer; infinity leaves it whole. They always leave a network.
+    """A threshold for each layer, infinity leaves it whole; and sentences for a person who is
+    handed what they leave. They always leave a network.
 
     Where what was asked for would cut every path from the inputs to the outputs, or the whole of a
     layer, it is weakened as little as can be: to the smallest network within :data:`TOLERANCE` on
@@ -101,7 +88,6 @@ def choose_thresholds(
         asked: where to cut; by the validation rows if there are some, or else at the valley.
         found: what is compared with them, by layer.
         whole: the mean network.
-        model, data: of the fit.
 
     Raises:
         PyroccamError: for unknown layers, ``ByValidation`` without validation rows, or a search.
@@ -133,7 +119,6 @@ def _wanted(
     found: Mapping[str, Irrelevance],
     model: BayesianNetwork,
 ) -> dict[str, float]:
-    """Thresholds that need no rows to be chosen."""
     if isinstance(asked, Thresholds):
         if not isinstance(asked.at, Mapping):
             return dict.fromkeys(found, float(asked.at))
@@ -150,13 +135,7 @@ def _wanted(
 
 @dataclass(frozen=True)
 class Cuts:
-    """All cuts of a mean network by thresholds.
-
-    Arguments:
-        whole: the mean network.
-        found: what is compared with thresholds, by layer.
-        model, data: of the fit.
-    """
+    """All cuts of a mean network by thresholds, with which what was ``found`` is compared."""
 
     whole: nn.Module
     found: Mapping[str, Irrelevance]
@@ -183,13 +162,10 @@ class Cuts:
         return bool((outputs - outputs[:1]).abs().max() > 1e-6 * outputs.abs().max())
 
     def size(self, thresholds: Mapping[str, float]) -> float:
-        """The number of weights that are left."""
-        parts = [
-            float((one.values <= thresholds[name]).double().mean())
-            * self.model.layers[name].affine.shape.weight.numel()
+        return sum(
+            float((one.values <= thresholds[name]).double().mean()) * one.size
             for name, one in self.found.items()
-        ]
-        return sum(parts)
+        )
 
     def smallest(
         self, tolerance: float, above: Mapping[str, float] | None = None
@@ -237,14 +213,7 @@ def with_zeros(
     thresholds: Mapping[str, float],
     model: BayesianNetwork,
 ) -> nn.Module:
-    """The mean network with zeros for what is above the thresholds.
-
-    Arguments:
-        whole: the mean network.
-        found: what is compared with the thresholds.
-        thresholds: by layer.
-        model: of the fit.
-    """
+    """The mean network with zeros for what is above the thresholds."""
     groups: dict[str, Mask] = {}
     weights: dict[str, Tensor] = {}
     for name, one in found.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
-from ...data import Between, Options, Positive, PyroccamError, check, checked
+from ...data import Between, Options, Positive, PyroccamError, checked
 from ..cutting import count_parameters, multiply_adds, seconds_per_batch
 from ..elbo import evidence
 from ..files import Small
@@ -47,7 +47,6 @@ class Bytes(Options):
     most: Positive
 
     def cost(self, point: PathPoint) -> float:
-        """The bytes of a point."""
         return point.small.bytes
 
 
@@ -58,7 +57,6 @@ class Milliseconds(Options):
     most: Positive
 
     def cost(self, point: PathPoint) -> float:
-        """The milliseconds of a point."""
         return 1e3 * point.seconds
 
 
@@ -79,8 +77,7 @@ class PathPoint:
             priors no bound. Of a path over that weight it is the greatest near 1, for which it is
             the objective; of one over a number of the prior it is that of the prior with it.
         kl: of the posterior, in nats; of an improper prior up to a constant.
-        small: the small network, with few digits of its biases, too.
-        small_scores: its metrics, on the rows of the path.
+        small, small_scores: the small network, with few digits of its biases, too, and its metrics.
         multiply_adds: of one row.
         seconds: of a batch of at most 256 rows, measured in turn with the other points that were
             asked for.
@@ -104,7 +101,6 @@ class PathPoint:
 
     @property
     def parameters(self) -> int:
-        """Of the small network."""
         return count_parameters(self.small.net)
 
     @property
@@ -118,7 +114,6 @@ class PathPoint:
         return None if self.fit.structure is None else self.fit.structure.blocks_left
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers, for a result file."""
         return {
             "weight": self.weight,
             "scores": self.scores,
@@ -157,14 +152,10 @@ class Path(Sequence[PathPoint]):
     def __getitem__(self, index: Any) -> Any:
         return self.points[index]
 
+    @checked
     def best(self, by: Literal["nll", "elbo"] = "nll") -> PathPoint:
-        """The point whose small network predicts best, or whose bound is the greatest.
-
-        Arguments:
-            by: ``nll``, the negative log-likelihood of the rows of the path; ``elbo``, the bound on
-                the evidence of the training rows. For a budget see :meth:`within`.
-        """
-        check("by", by, Literal["nll", "elbo"])
+        """The point whose small network predicts best, or whose bound on the evidence is the
+        greatest."""
         if by == "elbo":
             return max(self.points, key=lambda point: point.elbo)
         return min(self.points, key=lambda point: point.nll)
@@ -212,7 +203,6 @@ class Path(Sequence[PathPoint]):
         return whole, _best(whole, budgets)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The numbers of all points, for a result file."""
         return [point.to_json() for point in self.points]
 
     def figure(self, chosen: PathPoint | None = None) -> Figure:
@@ -240,7 +230,6 @@ def path(
     fit: Fit[Any, Any],
     weights: Annotated[int, Between(2)] | Sequence[float] = POINTS,
     *,
-    split: str | None = None,
     draws: Annotated[int, Between(2)] = 20,
     cut: Cut | None = None,
 ) -> Path:
@@ -255,8 +244,6 @@ def path(
         fit: of a :class:`~pyroccam.guides.Conditional` guide.
         weights: λ of the points, or how many, equally spaced in their logarithms over the range
             that was trained.
-        split: whose rows are predicted; those of validation if there are some, or else those of
-            training.
         draws: of networks, by which predictions are averaged, and of which the band is.
         cut: see :func:`~pyroccam.inference.shrink`.
 
@@ -277,18 +264,16 @@ def path(
     chosen = _weights(fit.guide, weights)
     for weight in chosen:
         fit.guide.condition(weight)
-    rows = split if split is not None else "val" if len(fit.data.x_val) else "train"
-    if not len(fit.data.split(rows)[0]):
-        raise PyroccamError(f"split={rows!r} has no rows")
-    measure = partial(_points, fit, (rows, draws, cut))
+    rows = "val" if len(fit.data.x_val) else "train"
+    measure = partial(_points, fit, rows, draws, cut)
     return Path(measure(chosen), rows, fit.guide.traits.variable, measure)
 
 
 def _points(
-    fit: Fit[Any, Any], how: tuple[Any, ...], weights: Sequence[float]
+    fit: Fit[Any, Any], split: str, draws: int, cut: Cut | None, weights: Sequence[float]
 ) -> tuple[PathPoint, ...]:
     """Points, with the time of a batch, all in turn."""
-    points = [_measured(fit.at(weight), weight, *how) for weight in weights]
+    points = [_measured(fit.at(weight), weight, split, draws, cut) for weight in weights]
     nets = {str(k): point.small.net.to(fit.data.device) for k, point in enumerate(points)}
     found = seconds_per_batch(nets, fit.data.x_test[:BATCH], fields=fit.data.fields)
     return tuple(replace(point, seconds=found[str(k)]) for k, point in enumerate(points))

@@ -31,13 +31,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Assigned:
-    """The weights of one layer after :func:`assign`.
-
-    Attributes:
-        weight: the means of their components, in the shape of the weight; zero for the first.
-        index: of the component, 0 for the one at zero, in the same shape.
-        components: what ``index`` counts: those that were merged are one.
-    """
+    """The weights of one layer after :func:`assign`: the means of their components, zero for the
+    first, and ``index``, of the component, 0 for the one at zero, in the shape of the weight. It
+    counts ``components``: those that were merged are one."""
 
     weight: Tensor
     index: Tensor
@@ -69,18 +65,8 @@ def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
     """Set every weight to the mean of the component that most likely made it.
 
     Components that have become one are merged first (:func:`merged`). A weight of the component at
-    zero becomes zero.
-
-    Arguments:
-        model: with :class:`~pyroccam.models.priors.GaussianMixture` as the prior of its layers, or
-            of some; the others have no components and are left out.
-        guide: of the model; its means are the weights.
-
-    Returns:
-        :class:`Assigned` by layer, on the CPU; the weights have the dtype that they had.
-
-    Raises:
-        PyroccamError: where no layer has that prior.
+    zero becomes zero. Layers without :class:`~pyroccam.models.priors.GaussianMixture` as their
+    prior are left out.
 
     References:
         Ullrich, Meeds, Welling 2017, arXiv:1702.04008, section 4.
@@ -99,18 +85,8 @@ def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
 
 
 def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor, Tensor]]:
-    """The assignment as :class:`~pyroccam.guides.Book` takes it.
-
-    Arguments:
-        model, guide: a fitted pair as for :func:`assign`.
-
-    Returns:
-        By layer the means that occur in it, ``(U,)``, and for each weight the position of its mean,
-        -1 for a zero.
-
-    Raises:
-        PyroccamError: where nothing but zeros would be left of a layer.
-    """
+    """The assignment as :class:`~pyroccam.guides.Book` takes it: by layer the means that occur in
+    it, ``(U,)``, and for each weight the position of its mean, -1 for a zero."""
     found = {}
     for name, one in assign(model, guide).items():
         if not len(one.used):
@@ -122,14 +98,8 @@ def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor
 
 
 def assigned_guide(model: BayesianNetwork, guide: NetworkGuide) -> Points:
-    """The point at which every weight has the mean of its component, as a guide of shared values.
-
-    Arguments:
-        model, guide: as for :func:`books`.
-
-    Returns:
-        A guide of the same model; biases, and layers with another prior, are those of ``guide``.
-    """
+    """The point at which every weight has the mean of its component, as a guide of shared values;
+    biases, and layers with another prior, are those of ``guide``."""
     return Points(model, by=Book(books(model, guide)), begin=guide)
 
 
@@ -142,9 +112,6 @@ def merged(components: Components, *, within: float = 1e-10) -> Components:
     Arguments:
         components: K; the first is the one at zero.
         within: greatest KL, in nats, of one to the other and back, at which two are merged.
-
-    Returns:
-        As many as are left, at least one, in the order in which they were.
     """
     mixing, loc, scale = (t.double().clone() for t in components)
     variance = scale.square()
@@ -179,15 +146,11 @@ def on_levels(net: nn.Module, levels: Mapping[str, Tensor]) -> nn.Module:
     """A copy of a network whose weights are rounded to the nearest level.
 
     Arguments:
-        net: with layers of these names.
         levels: by layer, rising, ``(K,)``.
-
-    Raises:
-        PyroccamError: where nothing but zeros would be left of a layer.
 
     References:
         Achterhold et al. 2018, Variational network quantization, equation 15: the level of the
-        greatest density under the posterior.
+            greatest density under the posterior.
     """
     rounded = copy.deepcopy(net)
     for name, own in levels.items():
@@ -204,15 +167,8 @@ def on_levels(net: nn.Module, levels: Mapping[str, Tensor]) -> nn.Module:
 
 
 def belongs(weights: Tensor, components: Components) -> Tensor:
-    """The component of greatest responsibility, ``argmax_k π_k N(w; loc_k, scale_k²)``.
-
-    Arguments:
-        weights: of any shape.
-        components: K.
-
-    Returns:
-        Its index, of the shape of the weights; the first of several that are equal.
-    """
+    """The component of greatest responsibility, ``argmax_k π_k N(w; loc_k, scale_k²)``; the first
+    of several that are equal."""
     mixing, loc, scale = (t.double() for t in components)
     mixture = NormalMixture(mixing.log(), loc, -2.0 * scale.log())
     return mixture.log_parts(weights.detach().double()).argmax(0)

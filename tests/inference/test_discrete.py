@@ -189,20 +189,6 @@ def test_random_structures_count_a_graph_within_a_graph_once(rows):
         assert sum(p.numel() for p in discretise(fit, found).parameters()) == size
 
 
-def test_averages_over_structure_in_an_ensemble():
-    """Weights are numbers, and still a prediction needs draws: of the structure."""
-    torch.manual_seed(0)
-    x = torch.randn(40, 3)
-    classes = data.Dataset.from_tensors(x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
-    fit = fitted(classes, net=nn.Sequential(nn.Identity(), graph(outputs=2)))
-    inputs, draws = classes.x_test[:5], 400
-    each = fit.outputs(inputs, draws=draws).softmax(-1)
-    assert float(each.std(0).max()) > 1e-3
-    found = inference.posterior.EnsembleNetwork(fit, draws=draws, seed=1)(inputs).softmax(-1)
-    error = 6.0 * each.std(0) * (2.0 / draws) ** 0.5 + 1e-6  # of the difference of two means
-    assert bool(((found - each.mean(0)).abs() < error).all())
-
-
 def test_a_checkpoint_belongs_to_its_structure_prior(rows, tmp_path):
     fitted(rows, out=tmp_path)
     fitted(rows, out=tmp_path, resume=True)

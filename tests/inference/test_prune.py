@@ -39,9 +39,13 @@ def test_marginal_form_weighs_the_first_exits(found, depth, rule):
 
 
 def test_single_form_and_the_whole(found):
-    assert inference.shrink(found, exits="last").net.depth == found.structure.depth_chosen
     deeper, whole, x = at_depth(found, "last", depth=3), full_network(found), found.data.x_test
+    last, mixed, chosen = at_depth(found, "last"), at_depth(found), found.structure.depth_chosen
     with torch.no_grad():
+        assert torch.equal(inference.shrink(found, exits="last").net(x), last(x))
+        assert torch.equal(inference.shrink(found).net(x), mixed(x))
+        assert last.depth == mixed.depth == chosen
+        assert not torch.equal(last(x), mixed(x))
         near(deeper(x), found.model.stack.outputs(x)[3].log_softmax(-1))
         near(whole(x), found.predict(x))
     assert count_parameters(deeper) == (2 * 6 + 6) + 3 * (6 * 6 + 6 + 12) + (6 * 2 + 2)

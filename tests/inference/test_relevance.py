@@ -7,7 +7,6 @@ import torch
 from fitting import blobs
 from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference import figures
 from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.posterior.layers import layer_moments
 from pyroccam.inference.shrinking.relevance import (
@@ -184,16 +183,3 @@ def test_the_search_cuts_the_layer_that_saves_most(heavy):
         size=lambda t: sum(kept(t, n) * (10 if n == heavy else 1) for n in values),
     )
     assert {name: kept(found, name) for name in values} == {"a": 2, "b": 2} | {heavy: 1}
-
-
-def test_the_figure_shows_what_is_kept():
-    found = irrelevance(*pair(priors.GroupNormalJeffreys()))
-    limit = float(found["2"].values.median())
-    left = {"0": torch.tensor([True, False]), "2": torch.arange(6) < 1}  # as the cut left them
-    at = {"0": math.inf, "2": limit}
-    for given, counts in (((), (2, 3)), ((left,), (1, 1))):
-        first, second = figures.irrelevance_histograms(found, at, *given).axes
-        assert first.get_title(loc="left") == f"layer 0: {counts[0]} of 2 groups kept"
-        assert second.get_title(loc="left") == f"layer 2: {counts[1]} of 6 groups kept"
-        assert not first.lines
-        assert second.lines[0].get_xdata()[0] == limit

@@ -49,21 +49,6 @@ def test_another_prior_keeps_everything_else(gnj: Any) -> None:
     assert all(torch.equal(after[k], v) for k, v in before.items())  # the given fit stays
 
 
-@pytest.mark.parametrize(
-    ("prior", "guide"),
-    [
-        (P.GroupHorseshoe(1e-3), None),
-        (P.LogUniform(), guides.VariationalDropout),
-        (P.Normal(1.0), guides.Delta),
-        (None, lambda model: guides.MeanField(model, scale=1e-3)),
-    ],
-)
-def test_priors_and_guides(gnj: Any, prior: Any, guide: Any) -> None:
-    other = inference.swap(gnj, prior=prior, guide=guide, epochs=1, progress=False)
-    assert other.evaluate()["nll"] > 0
-    assert other.guide.traits.point == (guide is guides.Delta)
-
-
 def test_what_a_prior_learns_begins_afresh(digits: data.Dataset) -> None:
     """A mixture that two networks share would be one prior for both."""
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

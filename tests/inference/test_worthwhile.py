@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.depth import EQUAL
 from pyroccam.inference.shrinking import depth
 from pyroccam.inference.shrinking.depth import settled, worthwhile
@@ -175,14 +174,3 @@ def test_what_decides_beside_the_bound(fitted):
     assert 0 in worthwhile(fit_of(model_of(layers=["blocks.0.f"])))
     every = [f"blocks.{k}.f" for k in range(3)]
     assert len(worthwhile(fit_of(model_of(layers=every)))) == 1
-
-
-def test_a_stack_computes_without_a_block():
-    stack = odd_stack(64, 10).eval()
-    x, whole = DIGITS.x_test[:6], stack.at(3)
-    with torch.no_grad():
-        expected = whole[4](whole[3](whole[1](whole[0](x))))
-        torch.testing.assert_close(stack.at(3, [0, 2])(x), expected)
-    for blocks in ((0, 3), (1, 0), (1, 1)):
-        with pytest.raises(PyroccamError):
-            plain_stack().at(3, blocks)

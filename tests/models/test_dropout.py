@@ -19,18 +19,9 @@ def test_where_it_goes():
     assert rates(net) == {}
     x = torch.randn(5, 4)
     torch.testing.assert_close(dropped.eval()(x), net.eval()(x))
-    assert not torch.allclose(dropped.train()(x), net(x))
     assert rates(with_dropout(lenet_5_caffe((1, 28, 28), 10))) == {"5.0": 0.5, "7.0": 0.5}
     assert rates(with_dropout(net, 0.3, "1")) == {"1.0": 0.3}
     assert rates(with_dropout(nn.Linear(3, 2), 0.3, [""])) == {"0": 0.3}
-
-
-def test_what_cannot_be():
-    net = perceptron((4,), 2, hidden=(8,))
-    for rate in (0.0, 1.0, -0.1):
+    for wrong, layers in ((net, ["2"]), (nn.Sequential(nn.Conv1d(2, 3, 3)), None)):
         with pytest.raises(PyroccamError):
-            with_dropout(net, rate)
-    with pytest.raises(PyroccamError):
-        with_dropout(net, layers=["2"])
-    with pytest.raises(PyroccamError):
-        with_dropout(nn.Sequential(nn.Conv1d(2, 3, 3)))
+            with_dropout(wrong, layers=layers)

@@ -2,16 +2,12 @@ import copy
 
 import pytest
 import torch
-from plain import network
-from pyroccam import data, models
+from pyroccam import models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from pyroccam.models.networks.normalisation import (
     DepthBatchNorm,
-    has_batch_norm,
     per_depth,
     select_depths,
-    single_depth,
     without_statistics,
 )
 from torch import nn
@@ -39,13 +35,11 @@ def case(kind, **options):
     return norm, batches
 
 
-@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"momentum": 0.3, "eps": 1e-2}, {"momentum": None}, {"affine": False},
-     {"track_running_stats": False}],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "options"), [
+    (nn.BatchNorm1d, {}), (nn.BatchNorm2d, {}), (nn.BatchNorm2d, {"momentum": 0.3, "eps": 1e-2}),
+    (nn.BatchNorm1d, {"momentum": None}), (nn.BatchNorm2d, {"affine": False}),
+    (nn.BatchNorm1d, {"track_running_stats": False}),
+])  # fmt: skip
 def test_equals_separate_normalisations_that_share_their_affine_part(kind, options):
     norm, batches = case(kind, **options)
     theirs, mine = separate(norm), DepthBatchNorm(copy.deepcopy(norm), K)
@@ -60,14 +54,14 @@ def test_equals_separate_normalisations_that_share_their_affine_part(kind, optio
         ours = xs + ([mine.weight, mine.bias] if norm.affine else [])
         wanted = torch.autograd.grad((upstream * expected).sum(), inputs)
         found = torch.autograd.grad((upstream * got).sum(), ours)
-        for f, w in zip(found, wanted, strict=True):
-            torch.testing.assert_close(f, w, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-11)
     if norm.track_running_stats:
         for name in ("running_mean", "running_var"):
             want = torch.stack([getattr(m, name) for m in theirs])
             torch.testing.assert_close(getattr(mine, name), want, rtol=1e-12, atol=1e-12)
-            assert not torch.allclose(want[0], want[1])
         assert int(mine.num_batches_tracked) == 3
+    with pytest.raises(PyroccamError):  # rows that do not divide
+        mine(got[1:])
 
 
 @pytest.mark.parametrize("rows", [[0], [2], [0, 1], [1, 2]])
@@ -89,26 +83,17 @@ def test_select_keeps_the_statistics_of_the_depths_it_is_asked_for(rows):
     assert some.weight.data_ptr() != full.weight.data_ptr()
 
 
-def test_rows_that_do_not_divide_are_an_error():
-    with pytest.raises(PyroccamError):
-        DepthBatchNorm(nn.BatchNorm1d(C), 3)(torch.randn(7, C))
-
-
 def test_replacing_and_putting_back_inside_a_module():
     net = nn.Sequential(nn.Linear(C, C), nn.Sequential(nn.BatchNorm1d(C), nn.ReLU()))
-    assert has_batch_norm(net)
-    assert not has_batch_norm(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1)))
     net = per_depth(net, 4)
     assert isinstance(net[1][0], DepthBatchNorm)
-    assert has_batch_norm(net)
+    assert isinstance(per_depth(nn.BatchNorm2d(2), 3), DepthBatchNorm)
     net[1][0].running_mean += torch.arange(4.0)[:, None]
     three = select_depths(copy.deepcopy(net), range(3))
     assert three[1][0].running_mean[:, 0].tolist() == [0.0, 1.0, 2.0]
-    one = single_depth(net, 2)
+    one = select_depths(net, [2])
     assert type(one[1][0]) is nn.BatchNorm1d
     assert one[1][0].running_mean[0] == 2.0
-    root = per_depth(nn.BatchNorm2d(2), 3)
-    assert isinstance(root, DepthBatchNorm)
 
 
 def test_a_head_of_another_stack_is_refused_and_the_original_stays_what_it_was():
@@ -124,50 +109,6 @@ def test_a_head_of_another_stack_is_refused_and_the_original_stays_what_it_was()
 # -- why it is there: the head that all depths share ------------------------------------------
 
 D, STEPS = 6, 150
-
-
-def pooled_head(head, depths):
-    """The head as released: one ordinary normalisation, run at every depth in turn."""
-    return network(lambda net, x: torch.cat([net.head(p) for p in x.chunk(depths)]), head=head)
-
-
-def ordinary(norm):
-    return nn.BatchNorm1d(norm.num_features) if isinstance(norm, DepthBatchNorm) else norm
-
-
-def train_then_compare(digits, pooled):
-    """Per-depth NLL on training rows with batch statistics, and in evaluation mode."""
-    torch.manual_seed(0)
-    model = models.LearntDepth.conv(digits, width=10, inner=5, max_depth=D, pool=2)
-    if pooled:
-        residual, linear = model.stack.head
-        residual.f = nn.Sequential(*[ordinary(m) for m in residual.f])
-        model.stack.head = pooled_head(nn.Sequential(residual, linear), D + 1)
-    x, y = digits.x_train[:512], digits.y_train[:512]
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    for _ in range(STEPS):
-        rows = torch.randint(len(x), (64,))
-        loss = -model.log_likelihood(x[rows], y[rows]).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    probe = copy.deepcopy(model)  # its statistics move in training mode
-    with torch.no_grad():
-        batch = -probe.log_likelihood(x, y).mean(1)
-    evaluated = -log_likelihood_by_depth(model.eval(), x, y) / len(x)
-    return batch, evaluated.float()
-
-
-def test_statistics_for_each_depth_keep_evaluation_mode_honest():
-    digits = data.load("digits")
-    batch, evaluated = train_then_compare(digits, pooled=False)
-    assert batch[1:].max() < 1.2  # it has learnt something: chance is 2.3 nats
-    assert (batch - evaluated).abs().max() < 0.03, (batch, evaluated)
-    batch, evaluated = train_then_compare(digits, pooled=True)
-    assert batch[1:].max() < 1.2
-    assert (batch - evaluated).abs().max() > 0.5, (batch, evaluated)
 
 
 @pytest.mark.parametrize("options", [{}, {"eps": 0.1}, {"affine": False}, {"momentum": None}])
@@ -187,17 +128,6 @@ def test_a_scale_and_a_shift_say_what_statistics_did(options):
     assert bool(gone and after[1].num_batches_tracked == 0) == options.get("affine", True)
 
 
-def test_a_scale_that_two_share_stays():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3))
-    net[2].weight = net[0].weight
-    for _ in range(5):
-        net(5.0 + 3.0 * torch.randn(16, 3))
-    x = torch.randn(4, 3)
-    before = net.eval()(x)
-    torch.testing.assert_close(without_statistics(net)(x), before)
-
-
 class _FromOne(nn.BatchNorm1d):
     """Its scale is 1 + weight, which the name of its class does not say."""
 
@@ -206,19 +136,26 @@ class _FromOne(nn.BatchNorm1d):
         return nn.functional.batch_norm(x, mean, var, 1 + self.weight, self.bias, self.training)
 
 
+def tied():
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+    net[2].weight = net[0].weight
+    return net
+
+
 @pytest.mark.parametrize(
-    "norm",
+    "net",
     [
         _FromOne(3),
         nn.BatchNorm1d(3, affine=False),
         nn.BatchNorm1d(3, track_running_stats=False),
         nn.utils.parametrize.register_parametrization(nn.BatchNorm1d(3), "weight", nn.Softplus()),
+        tied(),
     ],
 )
-def test_what_says_more_than_a_scale_and_a_shift_stays(norm):
+def test_what_says_more_than_a_scale_and_a_shift_stays(net):
     torch.manual_seed(0)
     for _ in range(5):
-        norm(5.0 + 3.0 * torch.randn(16, 3))
+        net(5.0 + 3.0 * torch.randn(16, 3))
     x = torch.randn(4, 3)
-    before = norm.eval()(x)
-    torch.testing.assert_close(without_statistics(norm)(x), before)
+    before = net.eval()(x)
+    torch.testing.assert_close(without_statistics(net)(x), before)

@@ -1,13 +1,9 @@
 """Divergences of relaxed structure."""
 
-import itertools
-import math
-
 import mpmath
 import pytest
 import torch
 import torch.distributions as td
-from pyroccam.data.errors import PyroccamError
 from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -15,9 +11,7 @@ from pyroccam.models.distributions.relaxed import (
     RelaxedGate,
 )
 from pyroccam.models.distributions.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
-from random_weights import limit
-from relaxed_laws import F64, OTHER, WEIGHTS, t, z_scores
-from scipy.integrate import quad
+from relaxed_laws import F64, OTHER, WEIGHTS, t
 from torch.distributions import kl_divergence
 
 
@@ -39,21 +33,6 @@ def exact_slope(log_r, i):
         step = mpmath.mpf(10) ** -15
         ends = ([x + (i == j) * h for j, x in enumerate(log_r)] for h in (step, -step))
         return float((exact_kl(next(ends)) - exact_kl(next(ends))) / (2 * step))
-
-
-def test_the_reference_by_a_mean_over_the_sum():
-    """K = 2, 3: log S of S = Σ rᵢ Eᵢ against its density, by adaptive quadrature."""
-    for r in ([0.7, 2.0], [0.3, 1.0, 6.0]):
-        k = len(r)
-        shares = [math.prod(a / (a - b) for b in r if b != a) for a in r]
-
-        def integrand(u, r=r, shares=shares):
-            s = math.exp(u)
-            return u * s * sum(c / a * math.exp(-s / a) for c, a in zip(shares, r, strict=True))
-
-        mean = sum(quad(integrand, a, a + 2.0, epsabs=1e-13)[0] for a in range(-40, 8, 2))
-        kl = -sum(map(math.log, r)) - k * float(mpmath.digamma(k)) + k * mean
-        assert float(exact_kl([math.log(a) for a in r])) == pytest.approx(kl, abs=1e-9)
 
 
 def ratios(k, spread, seed=0):
@@ -90,64 +69,28 @@ def test_kl_where_laws_agree():
     (gradient,) = torch.autograd.grad(kl.sum(), logits)
     assert torch.equal(kl, torch.zeros(100))
     assert float(gradient.abs().max()) < 2e-5
-    logits = logits.detach()
-    shifted = relaxed_categorical_kl(logits.double() + 3.0, logits.double())
-    assert float(shifted.abs().max()) < 1e-12
+    logits = logits.detach().double()
+    assert float(relaxed_categorical_kl(logits + 3.0, logits).abs().max()) < 1e-12
 
 
-def test_kl_of_many_alternatives():
-    """K = 1000 against the mean over draws of the sum; extremes are finite."""
+@pytest.mark.parametrize("kl", [relaxed_categorical_kl, relaxed_bernoulli_kl])
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_kl_of_many_alternatives_is_finite(kl, dtype):
     torch.manual_seed(8)
-    log_r = torch.randn(1000, dtype=F64)
-    exponential = -torch.rand(20_000, 1000, dtype=F64).log()
-    ratio = 1000 * ((exponential @ log_r.exp()).log() - exponential.sum(-1).log())
-    kl = relaxed_categorical_kl(torch.zeros_like(log_r), log_r)
-    assert float(z_scores(ratio - log_r.sum(), kl)) < limit(1)
-    for dtype in (F64, torch.float32):
-        q = (1e4 * torch.randn(1000, dtype=dtype)).requires_grad_()
-        for kl in (relaxed_categorical_kl, relaxed_bernoulli_kl):
-            value = kl(q, torch.zeros_like(q))
-            assert value.isfinite().all()
-            assert torch.autograd.grad(value.sum(), q)[0].isfinite().all()
-
-
-@pytest.mark.parametrize("temperature", [5.0, 1.0, 0.1, 0.01])
-def test_kl_by_draws_does_not_depend_on_the_temperature(temperature):
-    torch.manual_seed(9)
-    shared = t(temperature)
-    weights = torch.stack([WEIGHTS, t([1.0, 1.0, 1.0])])
-    q, p = ExpRelaxedCategorical(shared, weights), ExpRelaxedCategorical(shared, OTHER)
-    value = q.sample((40_000,))
-    kl = kl_divergence(q, p)
-    assert kl.shape == (2,)
-    assert float(z_scores(q.log_prob(value) - p.log_prob(value), kl).max()) < limit(2)
-
-
-def test_order_of_divergences():
-    """Of the choices, of the relaxed choices, of the utilities log s + G less their best shift:
-    each is a function of the next."""
-    generator = torch.manual_seed(10)
-    for k, size in itertools.product((2, 3, 8, 50), (0.1, 1.0, 5.0)):
-        q, p = size * torch.randn(2, 200, k, generator=generator, dtype=F64)
-        discrete = kl_divergence(td.Categorical(logits=q), td.Categorical(logits=p))
-        relaxed = relaxed_categorical_kl(q, p)
-        utilities = k * ((p - q).logsumexp(-1) - math.log(k)) - (p - q).sum(-1)
-        assert (discrete < relaxed).all()
-        assert (relaxed < utilities).all()
+    q = (1e4 * torch.randn(1000, dtype=dtype)).requires_grad_()
+    value = kl(q, torch.zeros_like(q))
+    assert value.isfinite().all()
+    assert torch.autograd.grad(value.sum(), q)[0].isfinite().all()
 
 
 @pytest.mark.parametrize(("dtype", "eps"), [(F64, 1e-15), (torch.float32, 4e-7)])
-def test_kl_of_bernoulli_is_that_of_two_alternatives(dtype, eps):
+def test_kl_of_bernoulli_is_exact(dtype, eps):
     d = torch.cat([torch.logspace(-6, 2, 60, dtype=F64), t([2.0, 1.99, 2.01, 1e3])]).to(dtype)
     kl = relaxed_bernoulli_kl(d.requires_grad_(), torch.zeros((), dtype=dtype))
-    pair = torch.stack([d, torch.zeros_like(d)], -1)
-    two = relaxed_categorical_kl(pair, torch.zeros_like(pair))
-    torch.testing.assert_close(kl, two, rtol=2 * eps, atol=2 * eps)
-    gradient, of_two = (torch.autograd.grad(f.sum(), d)[0] for f in (kl, two))
-    torch.testing.assert_close(gradient, of_two, rtol=4 * eps, atol=4 * eps)
     with mpmath.workdps(40):
         exact = [float(x * mpmath.coth(mpmath.mpf(x) / 2) - 2) for x in d.tolist()]
     torch.testing.assert_close(kl, torch.tensor(exact, dtype=dtype), rtol=eps, atol=0.0)
+    (gradient,) = torch.autograd.grad(kl.sum(), d)
     small = d < 1e-3
     torch.testing.assert_close(gradient[small], d[small] / 3.0, rtol=1e-6, atol=0.0)
 
@@ -175,15 +118,10 @@ def test_which_temperatures_are_equal():
         torch.testing.assert_close(whole, expected.sum())
         masked = kl_divergence(*(fn.mask(torch.tensor([True, False])) for fn in (q, p)))
         torch.testing.assert_close(masked, expected * t([1.0, 0.0]))
-    assert at(shared).expand((3, 2)).temperature is shared
-    message = "ExpRelaxedCategorical .* equal temperatures only: .* the same tensor"
     for one, other in ((shared, copied), (0.5, 0.6), (0.5, shared)):
-        with pytest.raises(NotImplementedError, match=message):
-            kl_divergence(at(one), at(other))
-        with pytest.raises(NotImplementedError, match="LogitRelaxedBernoulli"):
-            kl_divergence(
-                LogitRelaxedBernoulli(one, logits=WEIGHTS), LogitRelaxedBernoulli(other, OTHER / 5)
-            )
+        for law in (at, lambda temperature: LogitRelaxedBernoulli(temperature, logits=WEIGHTS)):
+            with pytest.raises(NotImplementedError, match="equal temperatures only"):
+                kl_divergence(law(one), law(other))
     with pytest.raises(NotImplementedError):
         kl_divergence(at(shared), ExpDirichlet(WEIGHTS))
 
@@ -196,8 +134,3 @@ def test_kl_of_gates_is_that_of_their_logits():
     for unlike in (RelaxedGate(0.4, logits=other), of_torch):
         with pytest.raises(NotImplementedError):
             kl_divergence(q, unlike)
-
-
-def test_kl_of_different_choices():
-    with pytest.raises(PyroccamError):
-        relaxed_categorical_kl(torch.zeros(3), torch.zeros(2, 4))

@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 import torch.distributions as td
-from pyroccam.models.distributions import relaxed
 from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -96,21 +95,6 @@ def test_densities_are_those_of_torch_on_the_simplex():
 # Draws
 
 
-@pytest.mark.parametrize("dtype", [F64, torch.float32])
-@pytest.mark.parametrize("temperature", [0.01, 1.0, 20.0])
-def test_the_largest_is_chosen_by_weight_at_every_temperature(temperature, dtype):
-    torch.manual_seed(0)
-    q = ExpRelaxedCategorical(temperature, probs=WEIGHTS.to(dtype))
-    share = WEIGHTS / WEIGHTS.sum()
-    torch.testing.assert_close(q.probs.to(F64), share, check_dtype=False, rtol=1e-6, atol=0.0)
-    chosen = straight_through(q.sample((20_000,))).to(F64)
-    assert float(z_scores(chosen, share).max()) < limit(3)
-    gate = LogitRelaxedBernoulli(temperature, probs=torch.tensor(0.3, dtype=dtype))
-    assert float(gate.probs) == pytest.approx(0.3)
-    on = (gate.sample((20_000,)) > 0).to(F64)
-    assert float(z_scores(on, 0.3)) < limit(1)
-
-
 @pytest.mark.parametrize("temperature", [0.3, 2.0])
 def test_draws_have_the_density(temperature):
     """T log γᵢ/γ₃ is logistic about log sᵢ/s₃, and so is the logit of a gate."""
@@ -154,23 +138,21 @@ def test_draws_of_dirichlet_at_small_concentration(dtype):
 @pytest.mark.parametrize("temperature", [0.01, 20.0])
 def test_single_precision_is_finite(k, temperature):
     torch.manual_seed(4)
-    draws = 1000 if k == 3 else 100
     logits = (3.0 * torch.randn(k)).requires_grad_()
-    for shared in (0.01, 0.5, 20.0):
-        tensor = torch.tensor(temperature, requires_grad=True)
-        q = ExpRelaxedCategorical(tensor, logits=logits)
-        p = ExpRelaxedCategorical(shared, logits=torch.randn(k))
-        d = ExpDirichlet(torch.full((k,), 1e-4).requires_grad_())
-        for value, fn in itertools.product((q.rsample((draws,)), d.rsample((draws,))), (q, p, d)):
-            log_prob = fn.log_prob(value)
-            assert value.isfinite().all()
-            assert log_prob.isfinite().all()
-            leaves = (logits, tensor, d.concentration)
-            mean = log_prob.mean() + value.exp()[:, 0].mean()
-            for gradient in torch.autograd.grad(mean, leaves, retain_graph=True, allow_unused=True):
-                assert gradient is None or gradient.isfinite().all()
+    tensor = torch.tensor(temperature, requires_grad=True)
+    q = ExpRelaxedCategorical(tensor, logits=logits)
+    d = ExpDirichlet(torch.full((k,), 1e-4).requires_grad_())
+    others = [ExpRelaxedCategorical(shared, logits=torch.randn(k)) for shared in (0.01, 0.5, 20.0)]
+    leaves = (logits, tensor, d.concentration)
+    for value, fn in itertools.product((q.rsample((100,)), d.rsample((100,))), (q, d, *others)):
+        log_prob = fn.log_prob(value)
+        assert value.isfinite().all()
+        assert log_prob.isfinite().all()
+        mean = log_prob.mean() + value.exp()[:, 0].mean()
+        for gradient in torch.autograd.grad(mean, leaves, retain_graph=True, allow_unused=True):
+            assert gradient is None or gradient.isfinite().all()
     gate = LogitRelaxedBernoulli(temperature, logits=100.0 * logits)
-    assert gate.log_prob(gate.rsample((draws,))).isfinite().all()
+    assert gate.log_prob(gate.rsample((100,))).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [F64, torch.float32])
@@ -185,16 +167,6 @@ def test_the_ends_of_the_uniform_variables_are_finite(dtype, monkeypatch):
         value = law.rsample((9,))
         assert value.isfinite().all()
         assert law.log_prob(value).isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [F64, torch.float32])
-def test_only_the_ends_of_the_uniform_variables_are_moved(dtype, monkeypatch):
-    eps = torch.finfo(dtype).eps
-    drawn = torch.tensor([0.0, eps / 8, eps / 3, 0.5, 1 - eps / 2, 1.0], dtype=dtype)
-    monkeypatch.setattr(torch, "rand", lambda shape, dtype, device: drawn.clone())
-    inside = [eps / 4, eps / 4, eps / 3, 0.5, 1 - eps / 2, 1 - eps / 2]
-    expected = torch.tensor(inside, dtype=dtype)
-    assert torch.equal(relaxed._uniform((6,), drawn), expected)
 
 
 def test_gradients_of_draws_by_finite_differences():

@@ -34,50 +34,12 @@ from random_weights import normal_kl, normal_log_density
 from torch import nn
 
 SITES = [f"{FIRST}.structure", f"{SECOND}.structure"]
-LAYERS = ["edges.x-h.tanh.0", "edges.x-h.relu.0", "edges.x-h.deep.0", "edges.x-h.deep.2"]
-LAYERS += ["edges.h-y.straight", "edges.h-y.bent.1"]
 
 
 pytestmark = pytest.mark.usefixtures("clean")
 
 
 # -- a Pyro model -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("prior", [None, priors.Normal(), priors.GroupNormalJeffreys()])
-def test_sites_come_in_order(prior):
-    model = make(priors.GumbelSoftmax(), prior=prior)
-    guide = guides.MeanField(model, local=False).double()
-    x, y = batch(5)
-    with pyro.validation_enabled():
-        trace = poutine.trace(guide).get_trace(x)
-        replayed = poutine.trace(poutine.replay(model, trace=trace)).get_trace(x, y)
-        replayed.compute_log_prob()
-    weights = list(model.sites)
-    assert [site.rpartition(".")[0] for site in weights if site.endswith(".weight")] == (
-        [] if prior is None else LAYERS
-    )
-    assert names_of(replayed) == [*SITES, *weights, "y"]
-    assert names_of(trace) == [*SITES, *weights]
-    assert (guide.edges, guide.sites) == (SITES, weights)
-    site = replayed.nodes["y"]
-    assert (site["scale"], site["log_prob"].shape) == (12 / 5, (5,))
-    if prior is None:  # weights are parameters, learnt as numbers
-        names = {f"net.{name}" for name, _ in graph().named_parameters()}
-        assert {name for name, _ in model.named_parameters() if name.startswith("net.")} == names
-
-
-def names_of(trace):
-    sites = [name for name, site in trace.nodes.items() if site["type"] == "sample"]
-    return [name for name in sites if name != "data"]
-
-
-def test_draws_from_the_prior():
-    model = make(priors.Categorical(), prior=priors.Normal())
-    with pyro.validation_enabled():
-        trace = poutine.trace(model).get_trace(batch(5)[0])
-    assert trace.nodes[SITES[0]]["value"].shape == ()
-    assert trace.nodes["y"]["value"].shape == (5, 1)
 
 
 @pytest.mark.parametrize("random", [False, True])
@@ -231,19 +193,7 @@ def test_graphs_within_a_network(shared, random):
 # -- under Pyro -------------------------------------------------------------------------------
 
 
-def losses_of(elbo, model, guide, handler=None, steps=16):
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), elbo)
-    found = []
-    for step in range(steps):
-        with pyro.validation_enabled(step < 2), handler or pyro.validation_enabled(step < 2):
-            found.append(svi.step(*batch()))
-    assert torch.tensor(found).isfinite().all()
-    return found
-
-
-@pytest.mark.parametrize(
-    ("scaling", "local"), [(None, False), (None, True), (NonCentred(), True), (Floored(0.1), True)]
-)
+@pytest.mark.parametrize(("scaling", "local"), [(None, False), (NonCentred(), True)])
 def test_relaxed_structure_is_ordinary_pyro(scaling, local):
     """It trains by SVI with Pyro's own bound, which is the same as ours at the same draws."""
     model = make(priors.GumbelSoftmax(), prior=priors.Normal(), scaling=scaling)
@@ -255,15 +205,23 @@ def test_relaxed_structure_is_ordinary_pyro(scaling, local):
     with guide.handler or pyro.validation_enabled():
         theirs = TraceMeanField_ELBO().differentiable_loss(model, guide, x, y)
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
-    found = losses_of(TraceMeanField_ELBO(), model, guide, guide.handler)
-    assert sum(found[-6:]) < sum(found[:6])
-    stored = dict(pyro.get_param_store().items())
-    assert len(stored) == len([*model.parameters(), *guide.parameters()])
+    train(TraceMeanField_ELBO(), model, guide, guide.handler)
 
 
-@pytest.mark.parametrize(
-    ("prior", "scaling"), [(None, None), (priors.Normal(), None), (priors.Normal(), Floored(0.1))]
-)
+def test_the_temperature_of_a_copy_is_one():
+    """So that its KL stays in closed form."""
+    model, guide = pair(priors.GumbelSoftmax(0.5), prior=priors.Normal())
+    other, own = copy.deepcopy((model, guide))
+    for site, prior in other.structure.items():
+        assert own.posterior(site).temperature is other.temperature.value
+        kl = torch.distributions.kl_divergence(own.posterior(site), prior())
+        torch.testing.assert_close(kl, relaxed_categorical_kl(own.edge(site).logits, prior.logits))
+    with torch.no_grad():
+        other.temperature.value.add_(1.0)
+    assert model.temperature.value == 0.5
+
+
+@pytest.mark.parametrize(("prior", "scaling"), [(None, None), (priors.Normal(), Floored(0.1))])
 def test_enumerated_structure_is_ordinary_pyro(prior, scaling):
     """All structures are summed over by Pyro's own bound."""
     model, guide = pair(
@@ -277,44 +235,19 @@ def test_enumerated_structure_is_ordinary_pyro(prior, scaling):
         theirs = elbo.differentiable_loss(model, config_enumerate(guide), *batch())
         ours = bound(model, guide)(*batch())
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
-    found = losses_of(elbo, model, config_enumerate(guide))
+    train(elbo, model, config_enumerate(guide))
+
+
+def train(elbo, model, guide, handler=None):
+    svi, found = SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), elbo), []
+    for step in range(16):
+        with pyro.validation_enabled(step < 2), handler or pyro.validation_enabled(step < 2):
+            found.append(svi.step(*batch()))
+    assert torch.tensor(found).isfinite().all()
     assert sum(found[-6:]) < sum(found[:6])
 
 
 # -- copies -----------------------------------------------------------------------------------
-
-
-def test_pairs_are_copied_as_any_module():
-    """The temperature is one in the copy too, so that the KL stays in closed form."""
-    model, guide = pair(priors.GumbelSoftmax(0.5), prior=priors.Normal())
-    x, y = batch()
-    torch.manual_seed(3)
-    expected = bound(model, guide)(x, y)
-    other, own = copy.deepcopy((model, guide))
-    torch.manual_seed(3)
-    torch.testing.assert_close(bound(other, own)(x, y), expected, rtol=1e-12, atol=0)
-    assert own.posterior(SITES[1]).temperature is other.temperature.value
-    with torch.no_grad():
-        for p in [*other.parameters(), *own.parameters(), other.temperature.value]:
-            p.add_(1.0)
-    torch.manual_seed(3)
-    torch.testing.assert_close(bound(model, guide)(x, y), expected, rtol=0, atol=0)
-    site = SITES[0]
-    kl = torch.distributions.kl_divergence(own.posterior(site), other.structure[site]())
-    expected = relaxed_categorical_kl(own.edge(site).logits, other.structure[site].logits)
-    torch.testing.assert_close(kl, expected)
-
-
-def test_a_saved_state_is_taken_up():
-    model, _ = pair(priors.GumbelSoftmax(0.5, learn=True), prior=priors.Normal(learn="weight"))
-    with torch.no_grad():
-        for p in [*model.parameters(), model.temperature.value]:
-            p.add_(0.3)
-    other = make(priors.GumbelSoftmax(0.5, learn=True), prior=priors.Normal(learn="weight"))
-    other.load_state_dict(model.state_dict())
-    for name, t in model.state_dict().items():
-        assert torch.equal(t, other.state_dict()[name]), name
-    assert other.temperature.value == model.temperature.value == pytest.approx(0.8)
 
 
 def test_the_plain_network():
@@ -323,16 +256,12 @@ def test_the_plain_network():
     x, values = batch(4)[0], drawn_weights(model)
     weights = {n: (values[f"{n}.weight"], values[f"{n}.bias"]) for n in model.layers}
     given = {f"1.{edge}": gamma for edge, gamma in GAMMAS.items()}
-    plain = model.plain(weights, given)
+    plain, even = model.plain(weights, given), model.plain(weights)
     assert not plain.training
-    assert not any(type(m).__module__.startswith("pyroccam.models.bay") for m in plain.modules())
-    expected = computed(values, given, x, larger(True))
-    torch.testing.assert_close(plain(x), expected)
-    centre = {edge: torch.full_like(gamma, 1 / len(gamma)) for edge, gamma in given.items()}
-    torch.testing.assert_close(
-        model.plain(weights)(x), computed(values, centre, x, larger(True)), rtol=1e-6, atol=1e-8
-    )
     with torch.no_grad():
         for t in [*model.parameters(), *model.buffers()]:
             t.zero_()
-    torch.testing.assert_close(plain(x), expected)
+    torch.testing.assert_close(plain(x), computed(values, given, x, larger(True)))
+    centre = {edge: torch.full_like(gamma, 1 / len(gamma)) for edge, gamma in given.items()}
+    expected = computed(values, centre, x, larger(True))
+    torch.testing.assert_close(even(x), expected, rtol=1e-6, atol=1e-8)

@@ -8,10 +8,8 @@ import torch
 from pyroccam.models.distributions.log_uniform import (
     LOG_DENSITY_AT_ONE,
     ImproperLogUniform,
-    log_uniform_kl,
 )
 from pyroccam.models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
-from pyroccam.models.priors.student_t import student_t_kl
 from random_weights import limit
 from scipy.integrate import quad
 from torch.distributions import Normal, kl_divergence
@@ -25,32 +23,24 @@ VARIANCE = {"normal": 1.0, "uniform": 1.0 / 3.0, "rademacher": 1.0}
 def test_draws(kind):
     """Mean zero and the variance, which the author's code has a quarter of for two kinds."""
     torch.manual_seed(0)
-    q = KINDS[kind](SCALES)
-    w = q.rsample((20_000,)) / SCALES
+    scales = SCALES.clone().requires_grad_()
+    q = KINDS[kind](scales)
+    drawn = q.rsample((20_000,))
+    w = (drawn / scales).detach()
     error = limit(8) / math.sqrt(len(w))
     assert float(w.mean(0).abs().max()) < error
     fourth = {"normal": 3.0, "uniform": 0.2, "rademacher": 1.0}[kind]
     sd = math.sqrt(max(fourth - VARIANCE[kind] ** 2, 1e-12))
     assert float((w.square().mean(0) - VARIANCE[kind]).abs().max()) <= error * sd + 1e-9
     assert torch.equal(q.mean, torch.zeros_like(SCALES))
-    torch.testing.assert_close(q.variance, VARIANCE[kind] * SCALES**2)
+    torch.testing.assert_close(q.variance.detach(), VARIANCE[kind] * SCALES**2)
     if kind == "rademacher":
         assert set(w.unique().tolist()) == {-1.0, 1.0}
-    if kind == "uniform":
-        assert 0.99 < float(w.max()) < 1.0
-        assert -1.0 < float(w.min()) < -0.99
+    (gradient,) = torch.autograd.grad(drawn.sum(), scales)
+    torch.testing.assert_close(gradient, w.sum(0))
     wide = q.expand((3, 4))
     assert wide.rsample().shape == (3, 4)
     assert type(wide) is type(q)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_draws_are_differentiable_in_the_scale(kind):
-    scale = SCALES.clone().requires_grad_()
-    torch.manual_seed(0)
-    w = KINDS[kind](scale).rsample((5,))
-    (gradient,) = torch.autograd.grad(w.sum(), scale)
-    torch.testing.assert_close(gradient, (w / scale).sum(0))
 
 
 def test_kl_to_the_log_uniform_by_quadrature():
@@ -87,19 +77,3 @@ def test_the_band_that_two_points_stand_for():
     value = torch.tensor(-1.0, dtype=torch.float64)  # its own log-density is that of a draw
     q = Rademacher(value.abs())
     assert float(q.log_prob(value)) == pytest.approx(LOG_DENSITY_AT_ONE)
-
-
-def test_student_t_behaves_as_log_uniform_for_few_degrees_of_freedom():
-    """Its slope in every parameter of the posterior is that of the log-uniform KL."""
-    loc = torch.tensor([-2.0, 0.0, 0.1, 1.0, 1.0], dtype=torch.float64, requires_grad=True)
-    scale = torch.tensor([0.1, 0.5, 1.0, 0.3, 5.0], dtype=torch.float64, requires_grad=True)
-    one, zero = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    want = torch.autograd.grad(log_uniform_kl(loc, scale).sum(), (loc, scale))
-    worst = []
-    for df in (1.0, 1e-2, 1e-4, 1e-8):
-        kl = student_t_kl(loc, scale, df * one, one, zero)
-        found = torch.autograd.grad(kl.sum(), (loc, scale))
-        gaps = [float((a - b).abs().max()) for a, b in zip(found, want, strict=True)]
-        worst.append(max(gaps))
-    assert worst == sorted(worst, reverse=True)
-    assert worst[-1] < 1e-3 < 0.1 < worst[0]

@@ -10,7 +10,6 @@ from pyroccam import guides, inference
 from pyroccam.models import priors
 from pyroccam.models.priors.unsquared_norm import SphericalLaplace
 from scipy import stats
-from scipy.integrate import dblquad
 
 RATE = torch.tensor(1.7, dtype=torch.float64)
 
@@ -19,16 +18,6 @@ def test_of_one_number_it_is_the_laplace_distribution():
     x = torch.linspace(-3, 3, 7, dtype=torch.float64)
     expected = torch.distributions.Laplace(0.0, 1 / RATE).log_prob(x)
     torch.testing.assert_close(SphericalLaplace(RATE, (1,)).log_prob(x[:, None]), expected)
-
-
-def test_of_two_numbers_it_is_normalised():
-    fn = SphericalLaplace(RATE, (2,))
-
-    def density(y, x):
-        return float(fn.log_prob(torch.tensor([x, y], dtype=torch.float64)).exp())
-
-    quarter, _ = dblquad(density, 0, 25, 0, 25, epsabs=1e-7)
-    assert 4 * quarter == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3)])
@@ -79,29 +68,15 @@ def shrunk(table, penalty):
     return max(0.0, 1.0 - penalty * NOISE**2 / (len(x) * float(best.norm()))) * best
 
 
-def test_points_are_those_of_the_proximal_operator():
-    """Shorter, and in the same direction, or nothing; for one weight of the norm, and for all."""
+@pytest.mark.parametrize("rate", [200.0, 1000.0])
+def test_points_are_those_of_the_proximal_operator(rate):
+    """Shorter, and in the same direction, or nothing."""
     table = rows(n=64, features=3, orthogonal=True)
-    how = {"epochs": 300, "batch_size": 64, "lr": 0.03, "schedule": "linear", "evaluations": 1,
-           "progress": False, "device": "cpu", "compile": False}  # fmt: skip
-    for rate in (50.0, 200.0, 1000.0):
-        model = model_of(table, prior=priors.UnsquaredNorm(rate))
-        model.likelihood.requires_grad_(False)
-        fit = inference.fit(model, guides.Delta(model), table, **how)
-        found = fit.guide.posterior("0.weight").mean.detach()
-        torch.testing.assert_close(found, shrunk(table, rate), atol=5e-3, rtol=0.0)
-        assert (rate == 1000.0) == (float(shrunk(table, rate).norm()) == 0.0)
-    model = model_of(table, prior=priors.UnsquaredNorm(100.0))
+    model = model_of(table, prior=priors.UnsquaredNorm(rate))
     model.likelihood.requires_grad_(False)
-    every = {
-        "kl_weight": guides.Conditional(guides.Delta(model), low=0.5, high=2.0, pivots=3),
-        "prior.rate": guides.Conditional(
-            guides.Delta(model), over="prior.rate", model=model, low=50.0, high=200.0, pivots=3
-        ),
-    }
-    for over, guide in every.items():
-        fit = inference.fit(model, guide, table, **{**how, "epochs": 500})
-        for rate in (50.0, 100.0, 200.0):
-            at = fit.at(rate / 100.0 if over == "kl_weight" else rate)
-            found = at.guide.posterior("0.weight").mean.detach()
-            torch.testing.assert_close(found, shrunk(table, rate), atol=0.05, rtol=0.0)
+    how = {"batch_size": 64, "lr": 0.03, "schedule": "linear", "evaluations": 1, "compile": False}
+    more = {"epochs": 300, "progress": False, "device": "cpu"}
+    fit = inference.fit(model, guides.Delta(model), table, **how, **more)
+    found = fit.guide.posterior("0.weight").mean.detach()
+    torch.testing.assert_close(found, shrunk(table, rate), atol=5e-3, rtol=0.0)
+    assert (rate == 1000.0) == (float(shrunk(table, rate).norm()) == 0.0)

@@ -17,7 +17,7 @@ from pyroccam.models.distributions.log_uniform import (
 )
 from pyroccam.models.priors.ard import EmpiricalNormal
 from pyroccam.models.priors.normal import normal_optimum
-from pyroccam.models.priors.student_t import mean_log_distance, student_t_kl
+from pyroccam.models.priors.student_t import student_t_kl
 from scipy.integrate import quad
 from torch.distributions import kl_divergence
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -67,20 +67,6 @@ EXACT = t([exact_log_uniform(u) for u in U])
 SLOPE = t([exact_derivative(u) for u in U])
 
 
-@pytest.mark.parametrize("u", [1e-3, 0.3, 4.0, 50.0])
-def test_the_reference_is_the_poisson_mean_of_digamma(u):
-    terms = (
-        mpmath.exp(-u) * mpmath.mpf(u) ** k / mpmath.factorial(k) * mpmath.digamma(0.5 + k)
-        for k in range(400)
-    )
-    by_sum = float((sum(terms) - mpmath.digamma(0.5)) / 2)
-    assert exact_log_uniform(u) == pytest.approx(by_sum, rel=1e-9)
-    at, at_zero = (
-        expect(lambda e, m=m: math.log(abs(m + e) + 1e-300), [-m]) for m in (math.sqrt(2 * u), 0.0)
-    )
-    assert exact_log_uniform(u) == pytest.approx(at - at_zero, abs=1e-8)
-
-
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 6e-7), (torch.float32, 1.2e-6)])
 @pytest.mark.parametrize("scale", [1.0, 1e-3])
 @pytest.mark.parametrize("form", [log_uniform_kl, log_uniform_kl_once])
@@ -103,14 +89,6 @@ def test_slope_of_log_uniform_is_dawsons(form, dtype, bound):
     assert (error * torch.tensor(U)).max() < bound  # per unit of log u
     small = torch.tensor(U) < 10
     assert (error / SLOPE)[small].max() < 1.6e-5
-
-
-def test_log_uniform_is_even_zero_at_zero_and_grows_with_the_signal():
-    m = torch.linspace(0, 30, 3001, dtype=F64)
-    kl = log_uniform_kl(m, t(1.0))
-    assert kl[0] == 0
-    assert (kl.diff() > 0).all()
-    assert torch.equal(kl, log_uniform_kl(-m, t(1.0)))
 
 
 def test_log_uniform_gradients_twice():
@@ -168,15 +146,6 @@ def test_log_density_agrees_with_the_kl():
 # Student's t
 
 
-@pytest.mark.parametrize("d", [0.0, 1e-6, 1e-2, 0.5, 3.0, 40.0, 1e4])
-def test_mean_log_distance(d):
-    for m in (0.0, 0.02, 0.7, 2.0, 6.0, 50.0):
-        exact = expect(
-            lambda e, m=m: 0.5 * math.log((m + e) ** 2 + d * d + 1e-300), around(-m, d or 1e-8)
-        )
-        assert float(mean_log_distance(t(m), t(d))) == pytest.approx(exact, abs=6e-7)
-
-
 @pytest.mark.parametrize("df", [1e-3, 0.5, 1.0, 4.0, 30.0, 100.0])
 @pytest.mark.parametrize(("loc", "scale"), [(0.0, 1e-4), (0.3, 1e-2), (-1.0, 1.0), (5.0, 20.0)])
 def test_student_t_by_quadrature(df, loc, scale):
@@ -191,16 +160,6 @@ def test_student_t_by_quadrature(df, loc, scale):
     rough = dist.Normal(torch.tensor(loc), torch.tensor(scale))
     single = kl_divergence(rough, dist.StudentT(df, 0.1, 0.5))
     assert float(single) == pytest.approx(exact, abs=2e-6 * (df + 1))
-
-
-def test_student_t_tends_to_log_uniform():
-    loc, scale = t([0.0, 0.1, 1.0, -3.0]), t([0.5, 0.2, 0.3, 0.1])
-    gaps = []
-    for df in (1e-4, 1e-8):
-        kl = student_t_kl(loc, scale, t(df), t(1.0), t(0.0))
-        gaps.append((kl - kl[0] - log_uniform_kl(loc, scale)).abs().max())
-    assert gaps[0] < 0.1
-    assert gaps[1] < 2e-3
 
 
 def test_student_t_gradients():
@@ -238,23 +197,6 @@ def test_gamma_and_inverse_gamma_by_quadrature(a, log_theta, shift, scale):
     assert float(kl_divergence(q, inverse)) == pytest.approx(exact, abs=1e-8)
     single = kl_divergence(dist.LogNormal(torch.tensor(loc), scale), dist.Gamma(a, rate))
     assert float(single) == pytest.approx(exact, rel=1e-5, abs=1e-5)
-
-
-def test_the_second_argument_of_gamma_is_a_scale():
-    tau0, loc, scale = 0.3, -3.2, 0.7
-    kl = kl_divergence(dist.LogNormal(t(loc), t(scale)), dist.Gamma(t(0.5), t(tau0**-2)))
-    assert float(kl) == pytest.approx(0.485, abs=1e-3)
-    wrong = 0.5 * (loc + math.log(scale**2) + 1 + math.log(2)) + math.log(tau0)
-    wrong -= math.exp(loc + scale**2 / 2) / tau0
-    assert -wrong == pytest.approx(2.488, abs=1e-3)
-
-
-def test_minimum_of_the_factors():
-    theta = 1e-10
-    q = dist.LogNormal(t(math.log(theta) - 1 - math.log(2)).requires_grad_(), t(2.0).sqrt())
-    kl = kl_divergence(q, dist.Gamma(t(0.5), t(1 / theta)))
-    assert float(kl.detach()) == pytest.approx(0.1534, abs=1e-4)
-    assert torch.autograd.grad(kl, q.loc)[0].abs() < 1e-12
 
 
 def log_half_cauchy(tau):
@@ -333,22 +275,11 @@ def test_the_gradient_of_the_best_normal_is_that_of_the_normal_held(moves):
         return kl_divergence(dist.Normal(loc, scale).to_event(2), p)
 
     values = [one.clone().requires_grad_() for one in at]
-    found = torch.autograd.grad(kl(*values), values)
-    if moves:
-        held = dist.Normal(*normal_optimum(*at))
-    else:
-        held = dist.Normal(t(0.0), (at[0].square() + at[1].square()).mean().sqrt())
+    held = dist.Normal(t(0.0), (at[0].square() + at[1].square()).mean().sqrt())
+    held = dist.Normal(*normal_optimum(*at)) if moves else held
     of_held = torch.autograd.grad(kl_divergence(dist.Normal(*values), held).sum(), values)
-    torch.testing.assert_close(found, of_held)
-    for which in (0, 1):
-        for place in ((0, 0), (2, 3)):
-            ends = []
-            for step in (1e-6, -1e-6):
-                moved = [one.clone() for one in at]
-                moved[which][place] += step
-                ends.append(float(kl(*moved)))
-            slope = (ends[0] - ends[1]) / 2e-6
-            assert slope == pytest.approx(float(found[which][place]), rel=1e-6, abs=1e-7)
+    torch.testing.assert_close(torch.autograd.grad(kl(*values), values), of_held)
+    assert torch.autograd.gradcheck(kl, values)
 
 
 def test_the_best_normal_of_a_large_layer_in_single_precision():
@@ -359,12 +290,6 @@ def test_the_best_normal_of_a_large_layer_in_single_precision():
     found = float(kl_divergence(dist.Normal(loc, scale).to_event(2), p))
     known = dist.Normal(loc.double(), scale.double()).to_event(2)
     assert found == pytest.approx(float(kl_divergence(known, p)), rel=1e-6)
-
-
-def test_empirical_normal_needs_a_normal():
-    for q in (dist.LogNormal(torch.zeros(3), torch.ones(3)), dist.Normal(torch.zeros(2), 1.0)):
-        with pytest.raises(NotImplementedError):
-            kl_divergence(q.to_event(1), EmpiricalNormal((3,)))
 
 
 # All of them
@@ -441,3 +366,11 @@ def test_kls_vectorise_and_trace(name, unchecked):
     graph = make_fx(value_and_gradient)(loc[0], scale[0])
     found, expected = graph(loc[1], scale[1]), value_and_gradient(loc[1], scale[1])
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("u", [1e-3, 0.3, 4.0, 50.0])
+def test_the_reference_is_a_mean_logarithm(u):
+    at, at_zero = (
+        expect(lambda e, m=m: math.log(abs(m + e) + 1e-300), [-m]) for m in (math.sqrt(2 * u), 0.0)
+    )
+    assert exact_log_uniform(u) == pytest.approx(at - at_zero, abs=1e-8)

@@ -5,18 +5,16 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
-import torch.distributions as td
 from prior_case import CONV, LINEAR, ONE, PriorCase
 from pyroccam import models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.guides.factors import GateFactor, NormalFactor
+from pyroccam.guides.factors import NormalFactor
 from pyroccam.models import priors
 from pyroccam.models.distributions.log_uniform import ImproperLogUniform
 from pyroccam.models.distributions.multi_spike import MultiSpikeLogUniform
 from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.priors import LayerShape
 from pyroccam.models.priors.ard import EmpiricalNormal
-from pyroccam.models.priors.normal import normal_optimum
 from random_weights import PRIORS, Rows
 from scipy import stats
 from torch import nn
@@ -40,13 +38,7 @@ class TestNormal(PriorCase):
         ("normal:learn-scale", priors.Normal(learn="scale")),
         ("normal:learn-each", priors.Normal(learn="weight")),
     )
-    refused = (
-        {"scale": 0.0},
-        {"scale": "fan"},
-        {"loc": math.inf},
-        {"learn": "each"},
-        {"learn": "weight", "loc": 1.0},
-    )
+    refused = ({"learn": "weight", "loc": 1.0},)
 
     def learns(self, prior):
         names = {"layer": ["loc", "log_scale"], "weight": ["log_scale", "log_scale_bias"]}
@@ -60,7 +52,6 @@ class TestLogUniform(PriorCase):
         (" Log-Uniform ", priors.LogUniform()),
         ("log_uniform:molchanov", priors.LogUniform("molchanov")),
     )
-    refused = ({"kl": "sigmoid"},)
     improper = ("weight",)
 
 
@@ -76,16 +67,7 @@ class TestMultiSpike(PriorCase):
         ("multi-spike:3:achterhold", priors.MultiSpike(3, "achterhold")),
         ("multi-spike:7:first-free", priors.MultiSpike(7, first="free")),
     )
-    refused = (
-        {"levels": 4},
-        {"levels": True},
-        {"levels": 5, "kl": "achterhold"},
-        {"kl": "published"},
-        {"first": "last"},
-        {"rate": 0.0},
-        {"least": -1.0},
-        {"start": math.inf},
-    )
+    refused = ({"levels": 5, "kl": "achterhold"},)
     improper = ("weight",)
 
     def learns(self, prior):
@@ -98,7 +80,6 @@ class TestGroupNormalJeffreys(PriorCase):
         ("gnj", priors.GroupNormalJeffreys()),
         ("gnj:refit", priors.GroupNormalJeffreys("refit")),
     )
-    refused = ({"kl": "x"},)
     improper = ("scale",)
     grouped = True
 
@@ -106,11 +87,6 @@ class TestGroupNormalJeffreys(PriorCase):
 class TestGroupHorseshoe(PriorCase):
     variants = (priors.GroupHorseshoe(1e-5),)
     words = (("ghs", priors.GroupHorseshoe()), ("ghs:1e-4", priors.GroupHorseshoe(1e-4)))
-    refused = (
-        {"tau0": -1.0},
-        {"tau0": 1e-20},
-        {"tau0": "1e-5"},
-    )
     at_their_best = ("global.a", "scale.a")
     grouped = True
 
@@ -121,7 +97,6 @@ class TestGroupHorseshoe(PriorCase):
 class TestGroupHalfCauchy(PriorCase):
     variants = (priors.GroupHalfCauchy(1e-5),)
     words = (("half-cauchy:0.1", priors.GroupHalfCauchy(0.1)),)
-    refused = ({"tau0": math.nan},)
     grouped = True
 
     def centre(self, prior, latent):
@@ -131,7 +106,6 @@ class TestGroupHalfCauchy(PriorCase):
 class TestARD(PriorCase):
     variants = (priors.ARD(), priors.ARD("group"), priors.ARD("layer"))
     words = (("ard", priors.ARD()), ("ard:layer", priors.ARD("layer")))
-    refused = ({"per": "unit"},)
     improper = ("weight",)
 
 
@@ -143,28 +117,17 @@ class TestSharedNormal(PriorCase):
 class TestStudentT(PriorCase):
     variants = (priors.StudentT(2.0, scale=0.5),)
     words = (("student-t:2", priors.StudentT(2.0)),)
-    refused = (
-        {"df": 0.0},
-        {"df": 1e3, "scale": 2.0},
-    )
 
 
 class TestUnsquaredNorm(PriorCase):
     variants = (priors.UnsquaredNorm(0.7),)
     words = (("unsquared_norm:2", priors.UnsquaredNorm(2.0)),)
-    refused = ({"rate": 0.0},)
     closed = False
 
 
 class TestSpikeSlab(PriorCase):
     variants = (priors.SpikeSlab(0.1), priors.SpikeSlab(0.1, per="weight"))
     words = (("spike-slab:0.1", priors.SpikeSlab(0.1)),)
-    refused = (
-        {"slab": 1.0},
-        {"slab": "x"},
-        {"temperature": 0.0},
-        {"per": "layer"},
-    )
 
 
 class TestGaussianMixture(PriorCase):
@@ -173,15 +136,6 @@ class TestGaussianMixture(PriorCase):
         ("mixture", priors.GaussianMixture()),
         ("mixture:8", priors.GaussianMixture(8)),
         ("mixture:8:0.9", priors.GaussianMixture(8, zero=0.9)),
-    )
-    refused = (
-        {"components": 1},
-        {"components": 2.5},
-        {"zero": 1.0},
-        {"spread": -1.0},
-        {"scale": 0.0},
-        {"precision": (0.0, 1.0)},
-        {"per": "group"},
     )
     closed = False
 
@@ -192,11 +146,6 @@ class TestGaussianMixture(PriorCase):
 class TestIntegers(PriorCase):
     variants = (priors.Integers(0.3), priors.Integers(bias_step=0.25, components=1))
     words = (("integers", priors.Integers()), ("integers:0.1", priors.Integers(0.1)))
-    refused = (
-        {"step": 0.0},
-        {"bias_step": -1.0},
-        {"components": 0},
-    )
     closed = False
 
     def learns(self, prior):
@@ -277,41 +226,18 @@ def test_the_split_horseshoe_is_half_cauchy(tau0):
         assert test.pvalue > 1e-4, name  # the rate of false alarms of this test
 
 
-def test_log_density_of_ard_is_the_best_one():
-    w = torch.tensor([[0.3, -1.0], [2.0, 0.1]], dtype=torch.float64)
-    for shared, s2 in (((), w**2), ((0,), (w**2).mean(0, True)), ((0, 1), (w**2).mean())):
-        best = dist.Normal(torch.zeros_like(w), s2.sqrt().expand(2, 2)).log_prob(w).sum()
-        torch.testing.assert_close(EmpiricalNormal((2, 2), shared).log_prob(w), best)
-    expanded = EmpiricalNormal((2, 2), (1,)).expand((7,))
-    assert expanded.log_prob(w).shape == (7,)
-    assert expanded.shared == (-1,)
-
-
 def test_all_weights_of_a_layer_share_a_normal_and_its_biases_another():
-    found = priors.SharedNormal().for_layer(LayerShape("fc", *map(torch.Size, ([3, 4], [3])), 1,
-                                                       False, 4)).double()()  # fmt: skip
+    found = priors.SharedNormal().for_layer(LINEAR).double()()
     for latent, values in zip(found.values(), (torch.randn(3, 4), torch.randn(3)), strict=True):
         w = values.double() + 2
         best = dist.Normal(w.mean(), w.std(correction=0)).log_prob(w).sum()
         torch.testing.assert_close(latent.prior.log_prob(w), best)
-        assert latent.unbounded
         same = latent.prior.log_prob(torch.full_like(w, 0.3))  # as zeros, at which biases may begin
         assert torch.isfinite(same)
         assert same > best + 100
         assert latent.prior.numbers == 2
-    assert [priors.ARD(per).for_layer(LINEAR)()["weight"].prior.numbers
-            for per in ("weight", "group", "layer")] == [12, 4, 1]  # fmt: skip
-    one = priors.SharedNormal().for_layer(ONE)()  # would be sent for nothing
-    for latent in one.values():
-        q = dist.Normal(torch.full(latent.prior.event_shape, 0.3), 0.1)
-        q = q.to_event(len(latent.prior.event_shape))
-        known = kl_divergence(dist.Normal(0.3, 0.1), dist.Normal(0.0, 1.0))
-        torch.testing.assert_close(kl_divergence(q, latent.prior), known)
-
-
-def test_a_mean_of_each_weight_is_refused():
-    with pytest.raises(PyroccamError, match="share a mean"):
-        EmpiricalNormal((3,), moves=True)
+    for latent in priors.SharedNormal().for_layer(ONE)().values():  # would be sent for nothing
+        torch.testing.assert_close(base(latent.prior).loc, torch.zeros(latent.prior.event_shape))
 
 
 @pytest.mark.parametrize(("per", "sizes"), [("weight", 40), ("group", 5), ("layer", 1)])
@@ -323,27 +249,7 @@ def test_ard_shares_variances(per, sizes):
     n = sets.shape[1]
     expected = -n / 2 * (2 * math.pi * math.e * sets.square().mean(1)).log().sum()
     torch.testing.assert_close(p.log_prob(w), expected)
-
-
-def test_normal_optimum_is_where_learning_ends():
-    torch.manual_seed(0)
-    loc, scale = torch.randn(3, 4).double() + 2, torch.rand(3, 4).double() + 0.5
-    module = priors.Normal(learn="layer").for_layer(LayerShape("fc", loc.shape, None, 1, False, 4))
-    module.double()
-    q = dist.Normal(loc, scale).to_event(2)
-    optimiser = torch.optim.LBFGS(module.parameters(), max_iter=300, tolerance_grad=1e-9)
-
-    def closure():
-        optimiser.zero_grad()
-        loss = kl_divergence(q, module()["weight"].prior)
-        loss.backward()
-        return loss
-
-    optimiser.step(closure)
-    best_loc, best_scale = normal_optimum(loc, scale)
-    torch.testing.assert_close(module.loc.detach(), best_loc, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(module.log_scale.detach().exp(), best_scale, rtol=1e-5, atol=1e-6)
-    assert best_scale > loc.std(correction=0) + 0.05  # Graves's form leaves out the scales
+    assert p.numbers == sizes
 
 
 def test_normal_scales():
@@ -361,35 +267,7 @@ def test_a_gate_is_open_with_the_probability_of_the_slab():
     assert abs(share - 0.1) < 4.4 * math.sqrt(0.1 * 0.9 / (4 * 5000))  # false alarm once in 1e5
 
 
-def test_kl_of_gates_against_draws():
-    """By the densities that torch has of the same laws."""
-    torch.manual_seed(1)
-    logits = torch.tensor([-2.0, 0.5, 3.0, 6.0], dtype=torch.float64)
-    prior = priors.SpikeSlab(0.1, temperature=0.4).for_layer(LINEAR).double()()["gate"].prior
-    q = GateFactor(logits, 0.4).requires_grad_(False)()
-    t = torch.tensor(0.4, dtype=torch.float64)
-    p = td.RelaxedBernoulli(t, probs=torch.tensor(0.1, dtype=torch.float64))
-    draws = q.sample((100_000,))
-    ratio = (td.RelaxedBernoulli(t, logits=logits).log_prob(draws) - p.log_prob(draws)).sum(-1)
-    error = float(ratio.std()) / math.sqrt(len(ratio))
-    assert abs(float(kl_divergence(q, prior)) - float(ratio.mean())) < 4.4 * error
-    assert error < 0.01 * float(ratio.mean())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "gsh:1e-5",
-        "",
-        "ghs:x",
-        "ghs:",
-        "ghs:-1",
-        "ard:unit",
-        "spike-slab:x",
-        "mixture:x",
-        "mixture:16:2",
-    ],
-)
+@pytest.mark.parametrize("text", ["gsh:1e-5", "ghs:", "ard:unit", "spike-slab:x", "mixture:16:2"])
 def test_parse_weights_errors(text):
     with pytest.raises(PyroccamError):
         priors.parse_weights(text)
@@ -404,31 +282,6 @@ def test_each_of_a_batch_has_its_own_best_variances(shared, moves):
     q = [dist.Normal(value, 0.2 + value.abs()).to_event(2) for value in (*values, values)]
     kls = torch.stack([kl_divergence(one, p) for one in q[:4]])
     torch.testing.assert_close(kl_divergence(q[4], p.expand((4,))), kls)
-
-
-@pytest.mark.parametrize(
-    ("prior", "starts", "unbounded"),
-    [
-        (priors.Normal(), {"weight": (None, 1e-2), "bias": (None, 1e-2)}, ""),
-        (priors.LogUniform(), {"weight": (None, math.exp(-5)), "bias": (None, math.exp(-5))},
-         "weight"),
-        (priors.GroupNormalJeffreys(), {"weight": (None, math.exp(-4.5)),
-         "scale": (1.0, math.exp(-4.5)), "bias": (None, math.exp(-4.5))}, "scale"),
-        (priors.SpikeSlab(), {"weight": (None, 1e-2), "gate": (3.0, 0.5),
-         "bias": (None, 1e-2)}, ""),
-    ],
-    ids=lambda one: type(one).__name__,
-)  # fmt: skip
-def test_where_guides_begin(prior, starts, unbounded):
-    latents = prior.for_layer(LINEAR).latents()
-    assert {name: one.start for name, one in latents.items()} == starts
-    assert [name for name, one in latents.items() if one.unbounded] == unbounded.split()
-
-
-def test_settings_of_priors_as_published():
-    assert priors.GroupHorseshoe().tau0 == 1e-5
-    spike = priors.SpikeSlab()
-    assert (spike.slab, spike.temperature, spike.scale) == (0.5, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("levels", [3, 7])
@@ -458,16 +311,10 @@ def test_a_level_does_not_fall_below_the_least_and_can_come_back():
 
 
 def test_the_first_layer_may_be_free_in_every_network():
-    prior = priors.MultiSpike(first="free")
-    for _ in range(2):
-        net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    net, prior = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), priors.MultiSpike(first="free")
+    for _ in range(3):
         model = models.BayesianNetwork(net, Rows(3), prior=prior)
         kinds = [type(base(one.latents()["weight"].prior)) for one in model.layers.values()]
         assert kinds == [ImproperLogUniform, MultiSpikeLogUniform]
         # As when it is narrowed: each layer has the prior of the one before.
-        again = {name: one.weight_prior for name, one in model.layers.items()}
-        narrow = models.BayesianNetwork(net, Rows(3), prior=again)
-        assert [one.latents()["weight"].levels is None for one in narrow.layers.values()] == [
-            True,
-            False,
-        ]
+        prior = {name: one.weight_prior for name, one in model.layers.items()}

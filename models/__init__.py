@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .base import Model, anneal, likelihood_of, priors_of
     from .bayesian import BayesianNetwork
     from .bayesian_stack import BayesianStack
-    from .checks import as_number, kinds, shown, suggestion, unknown_name
+    from .checks import as_number, kinds, suggestion, unknown_name
     from .contexts import Weighing, dropping, evaluating, local_parameters, plain_kernels, seeded
     from .distributions import Annealed
     from .feeding import (

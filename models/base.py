@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .hyperparameters import Number
     from .layers import BayesianLayer
 
-__all__ = ["Model", "anneal", "likelihood_of", "priors_of"]
-
 
 class Model(LocalModule):
     """A Pyro model of targets, given inputs, over a network.

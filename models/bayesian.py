@@ -33,8 +33,6 @@ from .priors import WeightPrior
 from .threads import turn
 from .unpacked import copied, folded, unpacked
 
-__all__ = ["BayesianNetwork"]
-
 
 class BayesianNetwork(Model):
     r"""Any network with random weights.

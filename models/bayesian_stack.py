@@ -22,8 +22,6 @@ from .networks import DepthStack, Gammas, at_depth
 from .priors import DepthEdge, DepthPrior, EdgePrior, Powered, Uniform, WeightPrior
 from .unpacked import unwrapped
 
-__all__ = ["BayesianStack", "Exits"]
-
 
 class Exits(DepthStack):
     """A stack that mixes its exits, ``Σ_d γ_d f_d(x)``: of one depth where γ is a vertex.

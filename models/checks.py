@@ -9,15 +9,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ..data import nearest, shown
-
-__all__ = [
-    "as_number",
-    "kinds",
-    "shown",
-    "suggestion",
-    "unknown_name",
-]
+from ..data import nearest
 
 K = TypeVar("K")
 

@@ -16,16 +16,6 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from .threads import turn
 
-__all__ = [
-    "Counting",
-    "Weighing",
-    "dropping",
-    "evaluating",
-    "local_parameters",
-    "plain_kernels",
-    "seeded",
-]
-
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:

@@ -13,21 +13,6 @@ from torch import Tensor, nn
 
 from ..data import PyroccamError
 
-__all__ = [
-    "Fields",
-    "arguments",
-    "feed",
-    "feed_like",
-    "fields_of",
-    "give",
-    "given",
-    "has_other_hooks",
-    "mark",
-    "outputs_taken",
-    "refuse_several",
-    "unfed",
-]
-
 _GIVEN = "_given_inputs"
 
 

@@ -13,15 +13,6 @@ from .contexts import Weighing
 from .layers import BayesianLayer
 from .priors import EdgePrior, WeightPrior
 
-__all__ = [
-    "Number",
-    "Numbering",
-    "Slot",
-    "numbers_of_weights",
-    "power",
-    "raised",
-]
-
 
 @dataclass(frozen=True)
 class Slot:

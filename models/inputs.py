@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from .base import Model
 
-__all__ = ["changed", "give_copies", "own_copies"]
-
 
 def changed(t: Tensor, before: Tensor, version: int) -> bool:
     """A pass has written to a tensor, of which there is a copy and its version from before; what

@@ -22,8 +22,6 @@ from .plain_network import PlainNetwork
 from .priors import DepthPrior, Geometric
 from .unpacked import copied, unwrapped
 
-__all__ = ["LearntDepth", "log_likelihood_by_depth"]
-
 
 class LearntDepth(Model):
     r"""A residual stack whose depth is a latent variable.

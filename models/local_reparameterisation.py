@@ -18,8 +18,6 @@ from .priors import Latent
 if TYPE_CHECKING:
     from .base import Model
 
-__all__ = ["LocalReparameterization", "Scales"]
-
 Scales = Literal["example", "batch"]
 
 # Added to a variance before its root is taken, whose slope at zero is infinite.

@@ -17,18 +17,7 @@ from torch.nn.modules.module import register_module_module_registration_hook as 
 from torch.nn.modules.module import register_module_parameter_registration_hook as of_parameters
 from torch.nn.parameter import is_lazy
 
-from ..data import NetworkError, PyroccamError, ask, checked
-from .checks import shown
-
-__all__ = [
-    "LocalModule",
-    "Numbers",
-    "as_it_began",
-    "asking",
-    "numbers_of",
-    "put_back",
-    "refuse_without_values",
-]
+from ..data import NetworkError, PyroccamError, ask, checked, shown
 
 Numbers = dict[str, Tensor]
 """Parameters and buffers by name."""

@@ -12,8 +12,6 @@ from .networks import hold_statistics
 from .parameters import refuse_without_values
 from .unpacked import copied
 
-__all__ = ["PlainNetwork"]
-
 
 class PlainNetwork(Model):
     r"""A network without a prior: what is learnt of its weights are numbers.

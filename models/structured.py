@@ -21,8 +21,6 @@ from .likelihoods import Likelihood, TargetSpec
 from .networks import StructureGraph, distinct, structures
 from .priors import EdgePrior, Scaling, Share, StructurePrior, WeightPrior
 
-__all__ = ["StructuredNetwork"]
-
 
 class StructuredNetwork(BayesianNetwork):
     r"""A network in which the structure of graphs is random, and its weights too if they have a

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 from ..data import PyroccamError
 
-__all__ = ["Busy", "fitting", "give_way", "turn"]
-
 PATIENCE = 300.0  # seconds to wait for a turn: a fit gives way after each step, and compiles in one
 
 

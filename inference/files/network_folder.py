@@ -13,8 +13,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as saved_tensors
 from torch import Tensor, nn
 
-from ...data import PyroccamError, TooLarge, allowing, ask
-from ...models import shown
+from ...data import PyroccamError, TooLarge, allowing, ask, shown
 from ...models.likelihoods import Classification, Likelihood, Regression, words
 from ...models.networks import DepthStack, build
 from ...models.plain import (

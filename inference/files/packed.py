@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data import TooLarge, allowing, ask
-from ...models import shown
+from ...data import TooLarge, allowing, ask, shown
 from ...models.plain import (
     DescriptionError,
     check_same,

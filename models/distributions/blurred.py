@@ -11,8 +11,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Categorical, constraints, register_kl
 
-__all__ = ["BlurredLogistics", "RoundedPoint"]
-
 
 class BlurredLogistics(TorchDistribution):
     r"""A mixture of logistics about zero, plus a uniform of one width, the same for every element.

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["UNIFORMS", "gamma_of", "gamma_quantile"]
-
 NODES = 64
 """Of the quadrature of the distribution function."""
 

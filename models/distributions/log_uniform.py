@@ -14,18 +14,6 @@ from torch.distributions import constraints, register_kl
 
 from ...data import checked
 
-__all__ = [
-    "KL",
-    "KLS",
-    "LOG_DENSITY_AT_ONE",
-    "MEAN_LOG",
-    "ImproperLogUniform",
-    "log_uniform_kl",
-    "log_uniform_kl_once",
-    "molchanov_kl",
-    "refit_kl",
-]
-
 KL = Literal["exact", "molchanov", "refit"]
 
 # E log|m + ε| - E log|ε| = ½ log(1 + v) + r P(s), v = m² / 18, r = v / (1 + v), s = 2 r - 1. Fitted

@@ -11,8 +11,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Categorical, constraints
 
-__all__ = ["Components", "NormalMixture"]
-
 
 class Components(NamedTuple):
     """Parameters of a mixture of K normals; the first is the one whose weights become zero.

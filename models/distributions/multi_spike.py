@@ -14,16 +14,6 @@ from torch.distributions import constraints, register_kl
 from .log_uniform import LOG_DENSITY_AT_ONE, log_uniform_kl_once, molchanov_kl
 from .spike_tables import SpikeTable, log_spikes, near, place, remainder, spike_table
 
-__all__ = [
-    "SPIKE_KLS",
-    "Levels",
-    "MultiSpikeLogUniform",
-    "SpikeKL",
-    "achterhold_kl",
-    "multi_spike_kl",
-    "to_levels",
-]
-
 SpikeKL = Literal["exact", "achterhold"]
 SPIKE_KLS = ("exact", "achterhold")
 

@@ -26,14 +26,6 @@ from torch.nn.functional import log_softmax, logsigmoid
 from ...data import PyroccamError
 from .relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
 
-__all__ = [
-    "ExpDirichlet",
-    "ExpRelaxedCategorical",
-    "LogitRelaxedBernoulli",
-    "RelaxedGate",
-    "straight_through",
-]
-
 
 class _LogSimplex(constraints.Constraint):
     """Finite logarithms of positive numbers with sum one.

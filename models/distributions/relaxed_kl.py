@@ -10,8 +10,6 @@ from torch.nn.functional import logsigmoid
 
 from ...data import PyroccamError
 
-__all__ = ["relaxed_bernoulli_kl", "relaxed_categorical_kl"]
-
 
 def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
     r"""KL between two Gumbel-Softmax laws of equal temperature, whatever that is: ``(*batch)``.

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from .log_uniform import MEAN_LOG, log_uniform_kl
 
-__all__ = ["Place", "SpikeTable", "log_spikes", "near", "remainder", "spike_table"]
-
 # Cells of a region along the mean and along the standard deviation: enough for the errors that
 # multi_spike_kl names.
 _ALONG_LOC, _ALONG_SCALE = 16, 48

@@ -15,8 +15,6 @@ from torch.distributions import constraints, register_kl
 
 from .log_uniform import LOG_DENSITY_AT_ONE, ImproperLogUniform
 
-__all__ = ["CentredNormal", "CentredUniform", "Rademacher"]
-
 
 class CentredNormal(dist.Normal):
     """``N(0, scale²)``; that the mean is zero is known before it is looked at.

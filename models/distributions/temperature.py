@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from ...data import Between, Options, Positive
 
-__all__ = ["Annealed", "LearntTemperature", "Temperature", "lend"]
-
 
 @dataclass(frozen=True)
 class Annealed(Options):

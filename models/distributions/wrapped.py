@@ -9,8 +9,6 @@ from pyro.distributions import ExpandedDistribution, TorchDistribution
 from torch import Tensor
 from torch.distributions import Independent
 
-__all__ = ["Weighted", "WithHyperprior", "base"]
-
 
 class WithHyperprior(TorchDistribution):
     """A distribution whose density is multiplied by that of its own parameters.

@@ -17,8 +17,6 @@ from ..plain import LAYERS, output_dim
 from ..priors import LayerShape
 from ..unpacked import Matrix
 
-__all__ = ["AFFINE", "KNOWN", "Affine", "with_weights"]
-
 _CONV: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: F.conv1d,
     nn.Conv2d: F.conv2d,

@@ -17,8 +17,6 @@ from ...data import PyroccamError, checked
 from ..priors import Latent, Scaling, Share, WeightPrior
 from .affine import Affine, with_weights
 
-__all__ = ["BayesianLayer", "affine", "convolves", "power"]
-
 
 class _Unseen:
     """What there is to see of random weights: of what type and shape they are, and where."""

@@ -15,16 +15,6 @@ from .. import fields_of, turn
 from ..priors import WeightPrior
 from .affine import AFFINE, KNOWN, Affine
 
-__all__ = [
-    "Chosen",
-    "choose_layers",
-    "hooks_of",
-    "layers_called",
-    "order_of_use",
-    "outputs_in_evaluation",
-    "refuse_shared",
-]
-
 Chosen = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
 
 

@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from ...data import Between, Count, NotNegative, Positive, PyroccamError, checked
 from .base import Likelihood
 
-__all__ = ["Heteroscedastic", "Regression", "StudentT"]
-
-
 _LEAST_DF, _MOST_DF = 2.0, 100.0
 Freedom = Annotated[float, Between(_LEAST_DF, _MOST_DF, "()")]
 

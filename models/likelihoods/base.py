@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from ...data import PyroccamError
 
-__all__ = ["Likelihood", "TargetSpec"]
-
 
 class TargetSpec(Protocol):
     """The facts that a model needs of a data set (``pyroccam.data.Dataset`` has it)."""

@@ -12,8 +12,6 @@ from .base import Likelihood, TargetSpec
 from .classes import Classification, MultiLabel
 from .counts import Poisson
 
-__all__ = ["checked", "for_data", "has_weights", "parse", "precision", "words"]
-
 _BY_TASK: dict[str, type[Likelihood]] = {
     kind.task: kind for kind in (Classification, Regression, Poisson, MultiLabel)
 }

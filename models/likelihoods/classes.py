@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from ...data import Between, Count, checked
 from .base import Likelihood
 
-__all__ = ["Classification", "MultiLabel", "Ordinal"]
-
 Classes = Annotated[int, Between(2)]
 
 

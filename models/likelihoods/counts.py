@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from ...data import Between, Count, PyroccamError, checked
 from .base import Likelihood, TargetSpec
 
-__all__ = ["NegativeBinomial", "Poisson"]
-
 _LEAST = 1e-3
 
 

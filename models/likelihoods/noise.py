@@ -9,8 +9,6 @@ from torch import Tensor
 
 from .base import Likelihood
 
-__all__ = ["LEAST_ROWS", "learns_noise", "noise_of_rows", "set_noise"]
-
 # The density that a σ of n rows loses on a new one is about 1 / (2 n) nats for each target.
 LEAST_ROWS = 10
 

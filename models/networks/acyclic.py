@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from ...data import PyroccamError
 
-__all__ = ["Edge", "inputs_of", "order_of", "output_of"]
-
 
 class Edge(NamedTuple):
     """An edge, from one vertex to another."""

@@ -10,8 +10,6 @@ from torch import nn
 from ...data import checked
 from .structure_graph import Gammas, StructureGraph
 
-__all__ = ["discretised", "filled", "primitive_sizes", "structures"]
-
 
 def discretised(net: nn.Module, choice: Mapping[str, str | Sequence[str]]) -> nn.Module:
     """The network with plain ones in place of its graphs, by a choice as for

@@ -11,8 +11,6 @@ from torch.nn.modules.conv import _ConvNd
 from ...data import PyroccamError, Share, checked
 from .. import unknown_name
 
-__all__ = ["with_dropout"]
-
 
 @checked
 def with_dropout(

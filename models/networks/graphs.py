@@ -12,8 +12,6 @@ from .. import asking
 from .primitives import Zero
 from .structure_graph import StructureGraph
 
-__all__ = ["GRAPHS", "cell_graph", "perceptron_graph"]
-
 
 @asking
 @checked

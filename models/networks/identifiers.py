@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from torch import fx, nn
 
-__all__ = ["RESERVED", "distinct", "identifiers"]
-
 # What a generated ``forward`` or its module already calls something else.
 RESERVED = frozenset({"self", *dir(fx.GraphModule), *dir(nn.Module()), "_graph", "_code"})
 

@@ -20,18 +20,6 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ...data import PyroccamError
 
-__all__ = [
-    "DepthBatchNorm",
-    "has_batch_norm",
-    "hold_statistics",
-    "per_depth",
-    "select_depths",
-    "single_depth",
-    "with_held_statistics",
-    "without_statistics",
-]
-
-
 M = TypeVar("M", bound=nn.Module)
 _HELD = "statistics_are_held"
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

@@ -12,8 +12,6 @@ from torch import nn
 from ...data import Count, Positive, PyroccamError, checked
 from .. import asking
 
-__all__ = ["PLAIN", "lenet_5_caffe", "lenet_300_100", "perceptron", "torchvision_resnet", "vgg"]
-
 VGG_WIDTHS: tuple[int | str, ...] = (
     64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool",
     512, 512, 512, "pool", 512, 512, 512, "pool",

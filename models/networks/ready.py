@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data import Count, PyroccamError, Whole, checked
-from .. import asking, shown
+from ...data import Count, PyroccamError, Whole, checked, shown
+from .. import asking
 from .plain import torchvision_resnet
 from .stack import DepthStack, match_adapters
-
-__all__ = ["NETWORKS", "Residual", "build", "residual_conv", "residual_mlp", "resnet", "take_apart"]
 
 
 class Residual(nn.Module):

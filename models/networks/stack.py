@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from ...data import PyroccamError, checked
 from .normalisation import has_batch_norm, per_depth, select_depths
 
-__all__ = ["DepthStack", "at_depth", "match_adapters"]
-
 
 class DepthStack(nn.Module):
     r"""Stem, blocks and a head that every depth shares.

@@ -15,8 +15,6 @@ from .. import unknown_name
 from .acyclic import Edge, inputs_of, order_of, output_of
 from .identifiers import identifiers
 
-__all__ = ["AGGREGATIONS", "Gammas", "StructureGraph"]
-
 Aggregation = Callable[[list[Tensor]], Tensor]
 Primitives = Mapping[str, nn.Module] | Sequence[nn.Module]
 

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ...data import TooLarge, ask
-from .. import shown
+from ...data import TooLarge, ask, shown
 from .named_tensors import attribute, checked_shape, declared_dtypes, fill, state, tensors_of
 from .tracing import WAY_OUT, trace
 from .untrusted import plain_words
@@ -32,8 +31,6 @@ from .vocabulary import (
     make,
     word_for,
 )
-
-__all__ = ["DescriptionError", "describe", "fill", "rebuild", "state"]
 
 FORMAT = 1
 MOST_CONSTANTS = 4096  # numbers that forward() makes itself; they are written into the JSON

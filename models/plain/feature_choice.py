@@ -8,8 +8,6 @@ from typing import TypeGuard, cast
 import torch
 from torch import Tensor, fx, nn
 
-__all__ = ["Select", "is_select", "select", "selected_dim"]
-
 
 class Select(fx.GraphModule):
     """The type of what :func:`select` makes, for type checkers: of no module is it the class."""

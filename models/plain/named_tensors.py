@@ -8,12 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import shown
+from ...data import shown
 from .vocabulary import DescriptionError, dtype_named
-
-__all__ = [
-    "attribute", "check_same", "checked_shape", "declared_dtypes", "fill", "state", "tensors_of"
-]  # fmt: skip
 
 _ORDER = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 """The tensors of the known modules, as a new one registers them."""

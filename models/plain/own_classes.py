@@ -15,8 +15,6 @@ import operator
 import torch
 from torch import Tensor, fx, nn
 
-__all__ = ["torch_only"]
-
 _PACKAGE = __name__.partition(".")[0]
 
 

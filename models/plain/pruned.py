@@ -13,8 +13,6 @@ from ..likelihoods import Classification, Likelihood, Regression
 from ..networks import DepthStack
 from .own_classes import torch_only
 
-__all__ = ["Form", "PrunedNetwork"]
-
 Form = Literal["marginal", "single"]
 """An average over the exits of all depths that are kept, or one exit alone."""
 

@@ -28,23 +28,6 @@ from .tracing import (
     traced,
 )
 
-__all__ = [
-    "CONVS",
-    "LAYERS",
-    "NORMS",
-    "TRANSPOSED",
-    "Edit",
-    "Plan",
-    "cell_edits",
-    "is_leaf",
-    "layer_kind",
-    "output_dim",
-    "rows_first",
-    "shrink",
-    "shrunk",
-    "trace",
-]
-
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # Twice: by the exact types a checker knows what an instance has; all others need no more than this.

@@ -15,17 +15,6 @@ from .. import given, has_other_hooks
 from ..unpacked import AttentionWeights
 from .vocabulary import MODULES, DescriptionError
 
-__all__ = [
-    "WAY_OUT",
-    "drop_defaults",
-    "drop_unread",
-    "made_by_tracer",
-    "plain_default",
-    "recorded_length",
-    "trace",
-    "traced",
-]
-
 WAY_OUT = (
     "Such a network has to be built by its own code: keep its tensors only (describe_net=False), "
     "and pass the built network as skeleton= when they are read."

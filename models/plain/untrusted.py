@@ -8,10 +8,7 @@ from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
-from ...data import PyroccamError, ask
-from .. import shown
-
-__all__ = ["NotJSON", "parsed", "plain_words"]
+from ...data import PyroccamError, ask, shown
 
 _TAKES = 32  # bytes that a byte of JSON can become: "[[],[]]" is lists of 56 bytes and pointers
 _DIGITS = 40  # of a whole number; reading one takes the square of its digits

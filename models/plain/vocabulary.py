@@ -17,24 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from ...data import PyroccamError, checked
-from .. import shown
+from ...data import PyroccamError, checked, shown
 from ..unpacked import AttentionWeights, Heads
-
-__all__ = [
-    "FUNCTIONS",
-    "METHODS",
-    "MODULES",
-    "DescriptionError",
-    "arguments_of",
-    "checked_call",
-    "checked_name",
-    "decode",
-    "dtype_named",
-    "encode",
-    "make",
-    "word_for",
-]
 
 
 class DescriptionError(PyroccamError):

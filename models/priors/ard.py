@@ -21,8 +21,6 @@ from .base import (
     WeightPrior,
 )
 
-__all__ = ["ARD"]
-
 
 class EmpiricalNormal(TorchDistribution):
     r"""``N(0, s²)`` with the s² that serves best, one for each set of weights that share it.

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from ...data import Options, PyroccamError
 
-__all__ = ["Latent", "LayerPrior", "LayerShape", "WeightPrior"]
-
 
 @dataclass(frozen=True)
 class LayerShape:

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from ...data import Between, NotNegative, Options, Positive, PyroccamError, check, checked
 
-__all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Uniform", "Vector", "parse"]
-
 
 @runtime_checkable
 class DepthPrior(Protocol):

@@ -15,8 +15,6 @@ from ...data import Between, Positive, Share
 from ..distributions import NormalMixture, WithHyperprior
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
-__all__ = ["GaussianMixture"]
-
 # The published steps of the means, log-precisions and log-mixing are these multiples of that of the
 # weights. Adam moves a parameter by its rate, whatever the parameter's unit: so a parameter is kept
 # in units of the multiple, and one rate serves all.

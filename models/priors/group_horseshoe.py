@@ -16,9 +16,6 @@ from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
 from ...data import Between
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
 
-__all__ = ["GroupHorseshoe"]
-
-
 Tau0 = Annotated[float, Between(1e-15, 1e15)]
 """The range in which 1/τ0² is a float32 number, with room for the products of a KL."""
 

@@ -10,8 +10,6 @@ from ..distributions import KL
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import log_uniform
 
-__all__ = ["GroupNormalJeffreys"]
-
 
 @dataclass(frozen=True)
 class GroupNormalJeffreys(WeightPrior):

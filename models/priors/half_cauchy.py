@@ -14,8 +14,6 @@ from torch.distributions import HalfCauchy, LogNormal, register_kl
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
 from .group_horseshoe import Tau0
 
-__all__ = ["GroupHalfCauchy"]
-
 _NODES, _REACH = 33, 5.5  # of the trapezoidal rule over a standard normal
 _WIDTH = math.pi / math.sqrt(12.0)
 

@@ -14,8 +14,6 @@ from ...data import Count, Positive
 from ..distributions import BlurredLogistics
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
-__all__ = ["Integers"]
-
 
 @dataclass(frozen=True)
 class Integers(WeightPrior):

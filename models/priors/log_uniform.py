@@ -10,8 +10,6 @@ from typing import Any
 from ..distributions import KL, ImproperLogUniform
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
-__all__ = ["LogUniform"]
-
 
 @dataclass(frozen=True)
 class LogUniform(WeightPrior):

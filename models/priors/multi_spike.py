@@ -23,8 +23,6 @@ from ..distributions import (
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import LogUniform
 
-__all__ = ["MultiSpike"]
-
 # Levels, of which the best is the start, and weights, as many quantiles of all, that tell it.
 _TRIED, _ENOUGH = 100, 10_000
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from ...data import Finite, Positive, PyroccamError
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
-__all__ = ["Normal"]
-
 
 @dataclass(frozen=True)
 class Normal(WeightPrior):

@@ -6,8 +6,6 @@ from ...data import PyroccamError, checked
 from .. import kinds, suggestion
 from .base import WeightPrior
 
-__all__ = ["parse_weights"]
-
 
 def words() -> dict[str, type[WeightPrior]]:
     """All weight priors that have words, a person's own among them, by name."""

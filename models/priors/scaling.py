@@ -14,8 +14,6 @@ from torch import Tensor
 from ...data import Options, Positive, PyroccamError
 from .base import Latent
 
-__all__ = ["Floored", "NonCentred", "Scaling", "Share"]
-
 
 @dataclass(frozen=True)
 class Share:

@@ -10,8 +10,6 @@ import torch
 from .ard import EmpiricalNormal
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
-__all__ = ["SharedNormal"]
-
 
 @dataclass(frozen=True)
 class SharedNormal(WeightPrior):

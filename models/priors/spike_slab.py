@@ -14,8 +14,6 @@ from ...data import Between, Positive, Share
 from ..distributions import RelaxedGate
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
-__all__ = ["SpikeSlab"]
-
 
 @dataclass(frozen=True)
 class SpikeSlab(WeightPrior):

@@ -24,17 +24,6 @@ from ..distributions import (
     straight_through,
 )
 
-__all__ = [
-    "Bernoulli",
-    "Categorical",
-    "Dirichlet",
-    "EdgePrior",
-    "GumbelSoftmax",
-    "RelaxedBernoulli",
-    "StructurePrior",
-    "parse_structure",
-]
-
 Restriction = Literal["simplex interior", "simplex vertices", "cube interior", "cube vertices"]
 Weights = Mapping[str, Sequence[float]] | Sequence[float] | None
 

@@ -18,8 +18,6 @@ from ...data import Between, Positive
 from ..distributions import MEAN_LOG
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, independent
 
-__all__ = ["StudentT"]
-
 # The series of log_uniform, as a Chebyshev series on the circle; lowest power first.
 _B = (
     1.4130206277,

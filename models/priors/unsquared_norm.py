@@ -15,8 +15,6 @@ from torch.distributions import Gamma, constraints
 from ...data import Positive
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
-__all__ = ["UnsquaredNorm"]
-
 
 class SphericalLaplace(TorchDistribution):
     r"""A density of a vector that falls exponentially with its norm, and has no direction.

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from ...data import PyroccamError
 
-__all__ = ["Attention", "AttentionWeights", "Heads", "linear"]
-
 
 class Heads(nn.Module):
     r"""The attention of every head, of queries, keys and values that are computed already.

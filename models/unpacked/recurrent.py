@@ -12,8 +12,6 @@ from torch.nn.utils.rnn import PackedSequence
 from ...data import PyroccamError
 from .attention import linear
 
-__all__ = ["GATES", "Cell", "Matrix", "Recurrent"]
-
 _KINDS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "RNN_TANH": (torch.rnn_tanh, 1, 0),
     "RNN_RELU": (torch.rnn_relu, 1, 0),

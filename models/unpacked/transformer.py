@@ -6,8 +6,6 @@ from torch import Tensor, nn
 
 from .attention import Attention
 
-__all__ = ["Encoder", "EncoderLayer"]
-
 
 class EncoderLayer(nn.Module):
     """An ``nn.TransformerEncoderLayer`` of the same parts, under the same names.

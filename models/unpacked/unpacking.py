@@ -17,8 +17,6 @@ from .attention import Attention
 from .recurrent import Recurrent
 from .transformer import Encoder, EncoderLayer
 
-__all__ = ["copied", "folded", "unpacked", "unwrapped"]
-
 # From the inside out: an encoder takes layers that are unpacked already.
 _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     nn.TransformerEncoderLayer: EncoderLayer,

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroccam.data import ranges
-from pyroccam.data.errors import TooLarge
+from pyroccam.data.errors import TooLarge, shown
 from pyroccam.data.limits import allowing
-from pyroccam.models.checks import shown
 from pyroccam.models.plain.description import DescriptionError, describe, fill, rebuild, state
 from pyroccam.models.plain.untrusted import NotJSON, parsed, plain_words
 from pyroccam.models.plain.vocabulary import MODULES, arguments_of, make

@@ -75,9 +75,8 @@ class BayesianNetwork(Model):
         spec: the priors and choices that it was made with, by argument.
 
     Raises:
-        PyroccamError: for a layer that cannot be Bayesian.
-        ValueError: for names that the network does not have, layers that share a weight, that are
-            not used, or that are used more than once in a pass.
+        PyroccamError: for a layer that cannot be Bayesian, names that the network does not have,
+            layers that share a weight, or are not used once in a pass.
         NetworkError: for a network in half precision, or that computes something else with other
             kinds of layers in it.
 

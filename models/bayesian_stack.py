@@ -109,8 +109,7 @@ class BayesianStack(BayesianNetwork):
         number_bits: b, what a number that is no random weight costs.
 
     Raises:
-        PyroccamError: for a network that is no stack, or a prior that is not over depth.
-        ValueError: as for a Bayesian network; for fewer than no bits.
+        PyroccamError: for a network that is no stack, and as for a Bayesian network.
 
     References:
         Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797, for the depth; Nazaret, Blei

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
 from ...data import checked
+from .wrapped import Improper
 
 KL = Literal["exact", "molchanov", "refit"]
 
@@ -143,7 +143,7 @@ KLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class ImproperLogUniform(TorchDistribution):
+class ImproperLogUniform(Improper):
     r"""The improper density ``p(w) ∝ 1 / |w|`` on the real line; there are no draws from it.
 
     Its ``log_prob`` is :math:`-\log|w| - 2.054`. The factor is free; with this one
@@ -155,7 +155,6 @@ class ImproperLogUniform(TorchDistribution):
             :func:`log_uniform_kl_once`), ``"molchanov"`` or ``"refit"``.
     """
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
     support = constraints.real
 
     @checked
@@ -170,15 +169,6 @@ class ImproperLogUniform(TorchDistribution):
         """``(*batch)``; infinite at zero."""
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
         return (LOG_DENSITY_AT_ONE - value.abs().log()).expand(shape)
-
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Refused by a NotImplementedError."""
-        raise NotImplementedError(
-            "ImproperLogUniform has no draws: 1/|w| has no finite integral; draw from "
-            "a guides.MeanField."
-        )
-
-    rsample = sample
 
 
 @register_kl(TorchNormal, ImproperLogUniform)

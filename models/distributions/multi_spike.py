@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
 from .log_uniform import LOG_DENSITY_AT_ONE, log_uniform_kl_once, molchanov_kl
 from .spike_tables import SpikeTable, log_spikes, near, place, remainder, spike_table
+from .wrapped import Improper
 
 SpikeKL = Literal["exact", "achterhold"]
 SPIKE_KLS = ("exact", "achterhold")
@@ -106,7 +106,7 @@ def achterhold_kl(loc: Tensor, scale: Tensor, level: Tensor) -> Tensor:
     return total + rest * molchanov_kl(theta, sigma)
 
 
-class MultiSpikeLogUniform(TorchDistribution):
+class MultiSpikeLogUniform(Improper):
     r"""The improper density :math:`p(w) ∝ \frac1K \sum_k 1 / |w - c_k|`; there are no draws of it.
 
     Arguments:
@@ -118,7 +118,6 @@ class MultiSpikeLogUniform(TorchDistribution):
         table: see :func:`multi_spike_kl`.
     """
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
     support = constraints.real
 
     def __init__(
@@ -147,15 +146,6 @@ class MultiSpikeLogUniform(TorchDistribution):
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
         spikes = log_spikes(value / self.level, self.levels)
         return (spikes - self.level.log() + LOG_DENSITY_AT_ONE).expand(shape)
-
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Refused by a NotImplementedError."""
-        raise NotImplementedError(
-            "MultiSpikeLogUniform has no draws: it has no finite integral; draw from "
-            "a guides.MeanField."
-        )
-
-    rsample = sample
 
 
 @register_kl(TorchNormal, MultiSpikeLogUniform)

@@ -97,10 +97,6 @@ class ExpRelaxedCategorical(_AtTemperature):
         probs: the weights s, ``(*batch, K)``, positive; they need not have sum one.
         logits: log s, in place of ``probs``.
 
-    Raises:
-        PyroccamError: for a temperature or weights not as above; K < 2; both of ``probs`` and
-            ``logits`` or neither.
-
     References:
         Maddison, Mnih, Teh 2017, arXiv:1611.00712; Jang, Gu, Poole 2017, arXiv:1611.01144.
 
@@ -147,9 +143,6 @@ class LogitRelaxedBernoulli(_AtTemperature):
         probs: ``(*batch)``, between 0 and 1.
         logits: their log-odds, in place of ``probs``.
 
-    Raises:
-        PyroccamError: for arguments not as above.
-
     References:
         Maddison, Mnih, Teh 2017, arXiv:1611.00712, appendix B.
     """
@@ -186,9 +179,6 @@ class RelaxedGate(TransformedDistribution):
 
     Arguments:
         temperature, probs, logits: of :class:`LogitRelaxedBernoulli`.
-
-    Raises:
-        PyroccamError: for arguments not as there.
 
     References:
         Maddison, Mnih, Teh 2017, arXiv:1611.00712, appendix B.
@@ -237,9 +227,6 @@ class ExpDirichlet(TorchDistribution):
 
     Arguments:
         concentration: a, ``(*batch, K)``, positive (1e-18 or more in float32, for gradients).
-
-    Raises:
-        PyroccamError: for concentrations not positive (in torch's words); K < 2.
 
     References:
         For the draws of small concentration: Marsaglia, Tsang 2000, A simple method for generating

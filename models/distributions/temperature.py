@@ -20,9 +20,6 @@ class Annealed(Options):
         start, end: positive.
         over: the fraction of the steps after which ``end`` is reached.
         shape: ``linear``, or ``exponential``, by the same factor in each step.
-
-    Raises:
-        ValueError: for a temperature that is not positive, or a fraction outside (0, 1].
     """
 
     start: Positive

@@ -23,9 +23,6 @@ def with_dropout(
         rate: of units that are dropped.
         layers: names. By default all linear layers but one that is the first of all.
 
-    Raises:
-        PyroccamError: for a rate outside of (0, 1), unknown layers, or if there are none.
-
     References:
         Srivastava et al. 2014, Dropout: a simple way to prevent neural networks from overfitting.
     """

@@ -151,9 +151,6 @@ def torchvision_resnet(
         outputs: classes, or regression targets.
         variant: ``resnet18``, ``resnet34``, ``resnet50``, ...
         small: 3x3 stem without pooling, the usual change for images of 28 to 64 pixels.
-
-    Raises:
-        PyroccamError: if torchvision has no such variant.
     """
     import torchvision  # seconds that only this network needs
 

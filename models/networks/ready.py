@@ -180,9 +180,6 @@ def resnet(
         variant: ``resnet18``, ``resnet34``, ``resnet50``, ...
         small: 3x3 stem without pooling, the usual change for images of 28 to 64 pixels.
         max_depth: keep only the first blocks (all by default).
-
-    Raises:
-        PyroccamError: if torchvision has no such variant.
     """
     net = torchvision_resnet(tuple(input_shape), outputs, variant=variant, small=small)
     stack = take_apart(net, torch.zeros(2, *input_shape))

@@ -97,7 +97,6 @@ class StructureGraph(nn.Module):
         PyroccamError: for a cycle, a vertex that cannot be reached or leads nowhere, an edge
             without primitives; when called, for outputs that do not fit together. The edge is
             named.
-        TypeError: for a primitive that is no module.
 
     References:
         Bakhteev, Strijov, Bayesian selection of deep learning model structure.

@@ -8,21 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Independent, constraints, register_kl
 from torch.distributions import Normal as TorchNormal
 
 from ...data import PyroccamError
-from .base import (
-    Latent,
-    LayerPrior,
-    LayerShape,
-    WeightPrior,
-)
+from ..distributions import Improper
+from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 
-class EmpiricalNormal(TorchDistribution):
+class EmpiricalNormal(Improper):
     r"""``N(0, s²)`` with the s² that serves best, one for each set of weights that share it.
 
     With a normal posterior the best s² is the mean of loc² + scale² over the set, where the KL is
@@ -47,8 +42,6 @@ class EmpiricalNormal(TorchDistribution):
     Raises:
         PyroccamError: for a mean of each weight, at which every KL would be 0.
     """
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
 
     def __init__(
         self,
@@ -98,15 +91,6 @@ class EmpiricalNormal(TorchDistribution):
         log_variance = self._sharing * variance.log().sum(events)
         best = -0.5 * (n * math.log(2.0 * math.pi * math.e) + log_variance)
         return best.expand(torch.broadcast_shapes(best.shape, self.batch_shape))
-
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Refused by a NotImplementedError."""
-        raise NotImplementedError(
-            "EmpiricalNormal has no draws: its variance depends on the posterior; draw "
-            "from a guides.MeanField."
-        )
-
-    rsample = sample
 
 
 @register_kl(Independent, EmpiricalNormal)

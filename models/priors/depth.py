@@ -141,9 +141,6 @@ class Powered(Options):
 def parse(text: str) -> DepthPrior:
     """A prior from words: ``geometric:0.85``, ``uniform``, ``poisson:5``, ``cost:100`` or
     ``0.1,0.2,0.7``.
-
-    Raises:
-        PyroccamError: naming what can be written.
     """
     name, _, argument = text.strip().partition(":")
     try:

@@ -47,9 +47,6 @@ class GaussianMixture(WeightPrior):
         zero_precision, precision: shape and rate of the Gamma densities of λ_0 and of the others.
         per: what has one mixture: the whole ``"network"``, or each ``"layer"``.
 
-    Raises:
-        ValueError: for fewer than two components, or a number out of its range.
-
     References:
         Nowlan, Hinton 1992, Simplifying neural networks by soft weight-sharing, Neural Computation
         4; Ullrich, Meeds, Welling 2017, arXiv:1702.04008, for the component at zero, the Gamma

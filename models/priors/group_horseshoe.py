@@ -52,9 +52,6 @@ class GroupHorseshoe(WeightPrior):
     Arguments:
         tau0: scale of the layers' scales, between 1e-15 and 1e15 (1/τ0² must fit float32).
 
-    Raises:
-        PyroccamError: for other τ0.
-
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665; Carvalho, Polson, Scott 2010, The
         horseshoe estimator for sparse signals, Biometrika 97.

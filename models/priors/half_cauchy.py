@@ -30,9 +30,6 @@ class GroupHalfCauchy(WeightPrior):
     Arguments:
         tau0: scale of the layers' scales, between 1e-15 and 1e15.
 
-    Raises:
-        ValueError: for other τ0.
-
     References:
         Carvalho, Polson, Scott 2010, The horseshoe estimator for sparse signals, Biometrika 97.
     """

@@ -35,9 +35,6 @@ class Integers(WeightPrior):
             precision to hold them exactly.
         components: C, with scales from 1/4 to 2 at the start.
 
-    Raises:
-        ValueError: for a step that is not positive, or no component.
-
     References:
         Oktay, Ballé, Singh, Shrivastava 2020, arXiv:1906.06624.
 

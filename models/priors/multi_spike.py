@@ -52,9 +52,6 @@ class MultiSpike(WeightPrior):
         least: a is at least this, divided by the square root of the weights of an output.
         start: a begins at this multiple of the level that moves the weights least.
 
-    Raises:
-        PyroccamError: for a number of levels, a KL or a number that cannot be.
-
     References:
         Achterhold, Koehler, Schmeink, Genewein 2018, Variational network quantization, ICLR. There
         the least level is 0.05, whatever the layer: that of a 5 x 5 convolution of one channel

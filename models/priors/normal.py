@@ -20,7 +20,7 @@ class Normal(WeightPrior):
 
     Arguments:
         scale: standard deviation; ``"fan_in"`` for 1/√fan_in of each layer.
-        loc: mean of the weights; the biases have mean 0 in a fixed prior.
+        loc: mean of the weights, 0 where each has a scale; biases have mean 0 in a fixed prior.
         learn: ``"layer"`` for one loc and one scale per layer, shared by its weights and biases,
             that begin at the values given and are learnt with the guide (empirical Bayes);
             :func:`normal_optimum` is what learning tends to, and what
@@ -30,10 +30,6 @@ class Normal(WeightPrior):
             :func:`~pyroccam.inference.select`; where both levels are one,
             :class:`~pyroccam.models.priors.ARD` has the optimum in closed form). ``None`` for a
             fixed prior.
-
-    Raises:
-        PyroccamError: for a scale that is not positive, a loc that is not finite (or not zero, with
-            a scale of each weight), another ``learn``.
 
     References:
         Graves 2011, Practical variational inference for neural networks, shares a learnt prior;

@@ -19,9 +19,6 @@ def parse_weights(text: str) -> WeightPrior:
 
     Without an argument it is the prior's default. Case and ``_`` for ``-`` do not matter.
 
-    Raises:
-        PyroccamError: naming what can be written, and the name that is nearest.
-
     Example:
         >>> parse_weights("ghs:1e-4")
         GroupHorseshoe(tau0=0.0001)

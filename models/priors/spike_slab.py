@@ -31,9 +31,6 @@ class SpikeSlab(WeightPrior):
         temperature: of the relaxation, in (0, 1].
         scale: standard deviation of the slab.
 
-    Raises:
-        ValueError: for a number out of its range.
-
     References:
         Mitchell, Beauchamp 1988, Bayesian variable selection in linear regression, JASA 83;
         Maddison, Mnih, Teh 2017, The concrete distribution, arXiv:1611.00712.

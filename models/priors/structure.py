@@ -354,9 +354,6 @@ def parse_structure(text: str) -> StructurePrior:
     """A structure prior from words: a kind and, where it is relaxed, a temperature after a colon,
     or two for one that falls: ``gumbel-softmax:1``, ``gumbel-softmax:1:0.2``, ``categorical``.
 
-    Raises:
-        PyroccamError: naming what can be written.
-
     Example:
         >>> parse_structure("dirichlet:0.5")
         Dirichlet(temperature=0.5, probs=None, learn=False)

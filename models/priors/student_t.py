@@ -94,9 +94,6 @@ class StudentT(WeightPrior):
             At most 100, beyond which the KL loses digits in float32.
         scale: of the prior.
 
-    Raises:
-        PyroccamError: for a df or a scale that is not positive and finite, or a df above 100.
-
     References:
         Kharitonov, Molchanov, Vetrov 2018, Variational dropout via empirical Bayes,
         arXiv:1811.00596, and Neklyudov et al. 2018, arXiv:1803.03764, compare such priors.

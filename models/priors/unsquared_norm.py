@@ -85,9 +85,6 @@ class UnsquaredNorm(WeightPrior):
     Arguments:
         rate: of the norm, per unit of a weight. The norm has a mean of n / rate over n weights.
 
-    Raises:
-        ValueError: for a rate that is not positive and finite.
-
     References:
         Grebenkova, Bakhteev, Strijov (ICAART 2023) state a penalty of λ times the squared norm;
         their code, github.com/Intelligent-Systems-Phystech/VarHyperNet, has the norm, without

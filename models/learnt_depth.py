@@ -94,40 +94,20 @@ class LearntDepth(Model):
         self.began = {"stack": numbers_of(stack), "likelihood": numbers_of(self.likelihood)}
 
     @classmethod
-    def mlp(
-        cls,
-        data: TargetSpec,
-        *,
-        prior: DepthPrior | None = None,
-        likelihood: Likelihood | str | None = None,
-        **network: Any,
-    ) -> LearntDepth:
-        """Over a residual perceptron: :func:`~pyroccam.models.networks.ready.residual_mlp`."""
-        return cls.of("mlp", data, prior=prior, likelihood=likelihood, **network)
+    def mlp(cls, data: TargetSpec, **options: Any) -> LearntDepth:
+        """Over a residual perceptron: :func:`~pyroccam.models.networks.ready.residual_mlp`, whose
+        options it takes with ``prior`` and ``likelihood``."""
+        return cls.of("mlp", data, **options)
 
     @classmethod
-    def conv(
-        cls,
-        data: TargetSpec,
-        *,
-        prior: DepthPrior | None = None,
-        likelihood: Likelihood | str | None = None,
-        **network: Any,
-    ) -> LearntDepth:
+    def conv(cls, data: TargetSpec, **options: Any) -> LearntDepth:
         """Over a convolutional net: :func:`~pyroccam.models.networks.ready.residual_conv`."""
-        return cls.of("conv", data, prior=prior, likelihood=likelihood, **network)
+        return cls.of("conv", data, **options)
 
     @classmethod
-    def resnet(
-        cls,
-        data: TargetSpec,
-        *,
-        prior: DepthPrior | None = None,
-        likelihood: Likelihood | str | None = None,
-        **network: Any,
-    ) -> LearntDepth:
+    def resnet(cls, data: TargetSpec, **options: Any) -> LearntDepth:
         """Over a torchvision ResNet: :func:`~pyroccam.models.networks.ready.resnet`."""
-        return cls.of("resnet", data, prior=prior, likelihood=likelihood, **network)
+        return cls.of("resnet", data, **options)
 
     @classmethod
     def of(

@@ -40,10 +40,15 @@ class _LogSimplex(constraints.Constraint):
         return value.isfinite().all(-1) & (value.logsumexp(-1).abs() < 1e-3)
 
 
+class _Finite(constraints.Constraint):
+    def check(self, value: Tensor) -> Tensor:
+        return value.isfinite()
+
+
 class _AtTemperature(TorchDistribution):
     """A temperature, kept as it was given, and logits: of both relaxed choices."""
 
-    arg_constraints = {"logits": constraints.real}  # noqa: RUF012 (as torch declares it)
+    arg_constraints = {"logits": _Finite()}  # noqa: RUF012 (as torch declares it)
     has_rsample = True
 
     def __init__(
@@ -53,17 +58,10 @@ class _AtTemperature(TorchDistribution):
         logits: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        name = type(self).__name__
-        validate = self._validate_args if validate_args is None else validate_args
-        _check_temperature(f"{name}(temperature)", temperature, validate)
         if (probs is None) == (logits is None):
-            found = "neither" if probs is None else "both"
-            raise PyroccamError(f"{name} takes one of probs and logits, got {found}.")
+            raise PyroccamError(f"{type(self).__name__} takes one of probs and logits.")
         self.temperature = temperature
         self.logits: Tensor = self._logits_of(probs) if logits is None else logits
-        if validate and not self.logits.isfinite().all():
-            given = f"logits {logits}" if probs is None else f"probs {probs}"
-            raise PyroccamError(f"{name} needs {self._expected}, or finite logits; got {given}.")
         batch, event = _batch_and_event(self, self.logits)
         super().__init__(batch, event, validate_args=validate_args)
 
@@ -108,7 +106,6 @@ class ExpRelaxedCategorical(_AtTemperature):
 
     support = _LogSimplex()
     _logits_of = staticmethod(torch.log)
-    _expected = "positive probs"
 
     @property
     def probs(self) -> Tensor:
@@ -149,7 +146,6 @@ class LogitRelaxedBernoulli(_AtTemperature):
 
     support = constraints.real
     _logits_of = staticmethod(torch.logit)
-    _expected = "probs between 0 and 1, both excluded"
 
     @property
     def probs(self) -> Tensor:
@@ -326,23 +322,8 @@ def _as_strict(one: TorchDistribution, new: TorchDistribution) -> Any:
 
 
 def _batch_and_event(fn: Any, weights: Tensor) -> tuple[torch.Size, torch.Size]:
-    dims = fn.support.event_dim
-    if dims and (not weights.dim() or weights.shape[-1] < 2):
-        found = f"{type(fn).__name__} of weights of shape {tuple(weights.shape)}"
-        raise PyroccamError(found, "at least two alternatives, in the last dimension")
-    cut = weights.dim() - dims
+    cut = weights.dim() - fn.support.event_dim
     return weights.shape[:cut], weights.shape[cut:]
-
-
-def _check_temperature(name: str, temperature: float | Tensor, validate: bool) -> None:
-    if isinstance(temperature, Tensor):
-        if temperature.dim():
-            found = f"{name} of shape {tuple(temperature.shape)}"
-            raise PyroccamError(found, "one for the whole batch, a number or a tensor of shape ()")
-        if not validate:
-            return
-    if not 0.0 < temperature < math.inf:
-        raise PyroccamError(f"{name} must be positive and finite, got {float(temperature)}.")
 
 
 def _same_temperature(q: _AtTemperature, p: _AtTemperature) -> None:

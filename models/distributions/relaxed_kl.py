@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ...data import PyroccamError
-
 
 def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
     r"""KL between two Gumbel-Softmax laws of equal temperature, whatever that is: ``(*batch)``.
@@ -41,9 +39,6 @@ def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
     Arguments:
         q_logits, p_logits: ``(*batch, K)``, broadcast, each up to a constant. All derivatives.
 
-    Raises:
-        PyroccamError: for different K.
-
     References:
         Derived. For the laws: Maddison, Mnih, Teh 2017, arXiv:1611.00712; Jang, Gu, Poole 2017,
         arXiv:1611.01144 (who put the discrete KL).
@@ -52,7 +47,7 @@ def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
         >>> relaxed_categorical_kl(torch.tensor([1.0, 0.0, -1.0]), torch.zeros(3))
         tensor(0.7155)
     """
-    log_r = _log_ratio(q_logits, p_logits)
+    log_r = p_logits - q_logits  # and a constant
     k = log_r.shape[-1]
     log_r = log_r - log_r.detach().amax(-1, keepdim=True)  # any constant has the same derivatives
     tail = -math.log(torch.finfo(log_r.dtype).eps)
@@ -92,11 +87,3 @@ def relaxed_bernoulli_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
         fraction = square / (odd + fraction)
     far = torch.where(near, torch.ones_like(x), x)  # no 0 / 0 in the derivative
     return 2.0 * torch.where(near, fraction, far / far.tanh() - 1.0)
-
-
-def _log_ratio(q_logits: Tensor, p_logits: Tensor) -> Tensor:
-    """``log r + constant``, ``(*batch, K)``."""
-    if q_logits.shape[-1] != p_logits.shape[-1]:
-        found = f"logits of shapes {tuple(q_logits.shape)} and {tuple(p_logits.shape)}"
-        raise PyroccamError(found, "choices from the same alternatives, the last dimension")
-    return p_logits - q_logits

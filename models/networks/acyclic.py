@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -51,26 +52,17 @@ def order_of(edges: list[Edge], inputs: Sequence[str]) -> list[str]:
     """Vertices, each behind those it depends on."""
     order = list(inputs)
     waiting = list(dict.fromkeys(edge.target for edge in edges))
-    while waiting:
-        ready = [
-            vertex
-            for vertex in waiting
-            if all(edge.source in order for edge in edges if edge.target == vertex)
-        ]
-        if not ready:
-            raise PyroccamError(f"the cycle {_cycle(edges, waiting)}", "a graph without one")
-        order += ready
-        waiting = [vertex for vertex in waiting if vertex not in ready]
+    sorter = TopologicalSorter({v: [e.source for e in edges if e.target == v] for v in waiting})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        found = ", ".join(Edge(a, b).name.join("''") for a, b in pairwise(error.args[1]))
+        raise PyroccamError(f"the cycle {found}", "a graph without one") from None
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        order += sorted({*ready} - {*inputs}, key=waiting.index)
+        sorter.done(*ready)
     return order
-
-
-def _cycle(edges: list[Edge], among: Sequence[str]) -> str:
-    """One of the cycles, as a chain of edges; each vertex of ``among`` has an edge from another."""
-    path = [among[0]]
-    while path.count(path[-1]) < 2:
-        path.append(next(e.source for e in edges if e.target == path[-1] and e.source in among))
-    path = path[path.index(path[-1]) :][::-1]
-    return ", ".join(Edge(a, b).name.join("''") for a, b in pairwise(path))
 
 
 def output_of(edges: list[Edge], order: list[str]) -> str:

@@ -96,6 +96,15 @@ class LayerPrior(nn.Module):
         """Standard normals of event shape ``shape`` that begin where the network's values are."""
         return Latent(normal(shape, self.zero, self.one), start=(None, start))
 
+    def normals(
+        self, of_weight: tuple[Tensor, Tensor], of_bias: tuple[Tensor, Tensor]
+    ) -> dict[str, Latent]:
+        """Normal weights and, of a layer that has them, biases, of means and deviations."""
+        found = {"weight": Latent(normal(self.layer.weight, *of_weight))}
+        if self.layer.bias is not None:
+            found["bias"] = Latent(normal(self.layer.bias, *of_bias))
+        return found
+
     def standard_bias(self, start: float = 1e-2) -> dict[str, Latent]:
         """The ``bias`` of a layer that has one, standard normal."""
         return {} if self.layer.bias is None else {"bias": self.standard(self.layer.bias, start)}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import Finite, Positive, PyroccamError
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
+from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,7 @@ class _NormalLayer(LayerPrior):
     scale: Tensor
 
     def latents(self) -> Mapping[str, Latent]:
-        found = {"weight": Latent(normal(self.layer.weight, self.loc, self.scale))}
-        if self.layer.bias is not None:
-            found["bias"] = Latent(normal(self.layer.bias, self.zero, self.scale))
-        return found
+        return self.normals((self.loc, self.scale), (self.zero, self.scale))
 
 
 class _LearntNormalLayer(LayerPrior):
@@ -93,11 +90,8 @@ class _LearntNormalLayer(LayerPrior):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
 
     def latents(self) -> Mapping[str, Latent]:
-        scale = self.log_scale.exp()
-        found = {"weight": Latent(normal(self.layer.weight, self.loc, scale))}
-        if self.layer.bias is not None:
-            found["bias"] = Latent(normal(self.layer.bias, self.loc, scale))
-        return found
+        own = self.loc, self.log_scale.exp()
+        return self.normals(own, own)
 
     @torch.no_grad()
     def updated(self, normals: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
@@ -129,11 +123,8 @@ class _DiagonalNormalLayer(LayerPrior):
             self.log_scale_bias = nn.Parameter(torch.full(layer.bias, math.log(scale)))
 
     def latents(self) -> Mapping[str, Latent]:
-        found = {"weight": Latent(normal(self.layer.weight, self.zero, self.log_scale.exp()))}
-        if self.layer.bias is not None and self.log_scale_bias is not None:
-            bias = normal(self.layer.bias, self.zero, self.log_scale_bias.exp())
-            found["bias"] = Latent(bias)
-        return found
+        of_bias = self.one if self.log_scale_bias is None else self.log_scale_bias.exp()
+        return self.normals((self.zero, self.log_scale.exp()), (self.zero, of_bias))
 
 
 def normal_optimum(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

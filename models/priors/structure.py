@@ -119,8 +119,6 @@ class StructurePrior(Options):
 
 def _logits(asked: Weights, edge: str, primitives: Sequence[str], what: str, cube: bool) -> Tensor:
     """Logits of the weights that a person gave to the primitives of an edge."""
-    if asked is None:
-        return torch.zeros(len(primitives))
     given = asked.get(edge) if isinstance(asked, Mapping) else asked
     if given is None:
         return torch.zeros(len(primitives))

@@ -78,25 +78,19 @@ def test_values_off_the_simplex():
 
 @pytest.mark.parametrize("law", [ExpRelaxedCategorical, LogitRelaxedBernoulli])
 def test_what_is_refused(law):
-    wrong = (0.0, -1.0, math.inf, math.nan)
-    zeros, half = torch.zeros(3), torch.full((3,), 0.5)
-    given = [((t,), {"logits": zeros}) for one in wrong for t in (one, torch.tensor(one))]
-    given += [((torch.ones(1),), {"logits": zeros}), ((1.0,), {}), ((1.0, half, zeros), {})]
-    given += [((1.0, torch.tensor([0.5, w])), {}) for w in (0.0, -0.1)]
-    for args, named in [*given, ((1.0,), {"logits": torch.tensor([0.5, math.nan])})]:
+    """Torch says so, in its words."""
+    for given in ({}, {"probs": torch.ones(3) / 2, "logits": torch.zeros(3)}):
         with pytest.raises(PyroccamError):
-            law(*args, **named)
-
-
-def test_what_dirichlet_refuses():
+            law(1.0, **given)
+    for given in (
+        {"probs": t([0.5, 0.0])},
+        {"probs": t([0.5, -0.1])},
+        {"logits": t([0.5, math.nan])},
+    ):
+        with pytest.raises(ValueError, match="logits"):
+            law(1.0, **given)
     with pytest.raises(ValueError, match="concentration"):
         ExpDirichlet(torch.tensor([1.0, 0.0]))
-    for wrong in (torch.ones(()), torch.ones(4, 1)):
-        for law in (ExpDirichlet, lambda w: ExpRelaxedCategorical(1.0, w)):
-            with pytest.raises(PyroccamError):
-                law(wrong)
-    with pytest.raises(PyroccamError):
-        relaxed_categorical_kl(torch.zeros(3), torch.zeros(2, 4))
 
 
 # Densities

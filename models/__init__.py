@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from .bayesian import BayesianNetwork
     from .bayesian_stack import BayesianStack
     from .checks import as_number, kinds, suggestion, unknown_name
-    from .contexts import Weighing, dropping, evaluating, local_parameters, plain_kernels, seeded
+    from .contexts import (
+        Weighing,
+        dropping,
+        evaluating,
+        keeping_modes,
+        local_parameters,
+        plain_kernels,
+        seeded,
+    )
     from .distributions import Annealed
     from .feeding import (
         Fields,

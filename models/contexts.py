@@ -18,31 +18,32 @@ from .threads import turn
 
 
 @contextmanager
+def keeping_modes(module: nn.Module) -> Iterator[None]:
+    """The modes of all parts are put back in the end."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+@contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode, without gradients; the former mode of every part is put back."""
-    with turn():  # not in the middle of a step of a fit in another thread
-        modes = [(part, part.training) for part in module.modules()]
+    # Not in the middle of a step of a fit in another thread.
+    with turn(), keeping_modes(module), torch.no_grad():
         module.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            for part, mode in modes:
-                part.training = mode
+        yield
 
 
 @contextmanager
 def dropping(module: nn.Module) -> Iterator[None]:
     """Dropout that drops, for a while."""
-    parts = [part for part in module.modules() if isinstance(part, _DropoutNd)]
-    modes = [part.training for part in parts]
-    for part in parts:
-        part.training = True
-    try:
+    with keeping_modes(module):
+        for part in module.modules():
+            part.training |= isinstance(part, _DropoutNd)
         yield
-    finally:
-        for part, mode in zip(parts, modes, strict=True):
-            part.training = mode
 
 
 @contextmanager

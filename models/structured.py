@@ -18,7 +18,7 @@ from .feeding import refuse_several
 from .hyperparameters import Number, Slot, power, raised
 from .layers import BayesianLayer, Chosen
 from .likelihoods import Likelihood, TargetSpec
-from .networks import StructureGraph, distinct, structures
+from .networks import distinct, graphs_in, structures
 from .priors import EdgePrior, Scaling, Share, StructurePrior, WeightPrior
 
 
@@ -238,10 +238,8 @@ class StructuredNetwork(BayesianNetwork):
     def _counted(self) -> Iterator[tuple[BayesianLayer, str, int]]:
         """Bayesian layers in primitives that have alternatives, the edge, the primitive."""
         net: Any = self._modules["net"]
-        paths = {id(gammas): path for path, gammas in structures(net).items()}
         known = {prior.edge for prior in self.structure.values()}
-        for graph in [m for m in net.modules() if isinstance(m, StructureGraph)]:
-            prefix = f"{paths[id(graph.gamma)]}.".lstrip(".")
+        for prefix, graph in graphs_in(net):
             edges: Any = graph.edges
             for edge in (name for name in edges if prefix + name in known):
                 for k, primitive in enumerate(edges[edge].values()):

@@ -16,7 +16,17 @@ from torch.distributions import constraints, register_kl
 from .log_uniform import LOG_DENSITY_AT_ONE, ImproperLogUniform
 
 
-class CentredNormal(dist.Normal):
+class _Scaled:
+    """What is made of a scale alone."""
+
+    scale: Tensor
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        made: Any = type(self)
+        return made(self.scale.expand(torch.Size(batch_shape)), validate_args=False)
+
+
+class CentredNormal(_Scaled, dist.Normal):
     """``N(0, scale²)``; that the mean is zero is known before it is looked at.
 
     Arguments:
@@ -26,11 +36,8 @@ class CentredNormal(dist.Normal):
     def __init__(self, scale: Tensor, validate_args: bool | None = None) -> None:
         super().__init__(torch.zeros_like(scale), scale, validate_args=validate_args)
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> CentredNormal:
-        return type(self)(self.scale.expand(torch.Size(batch_shape)), validate_args=False)
 
-
-class CentredUniform(dist.Uniform):
+class CentredUniform(_Scaled, dist.Uniform):
     """Uniform in ``(-scale, scale)``, of variance ``scale² / 3``.
 
     Arguments:
@@ -44,11 +51,8 @@ class CentredUniform(dist.Uniform):
         super().__init__(-scale, scale, validate_args=validate_args)
         self.scale = scale
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> CentredUniform:
-        return type(self)(self.scale.expand(torch.Size(batch_shape)), validate_args=False)
 
-
-class Rademacher(TorchDistribution):
+class Rademacher(_Scaled, TorchDistribution):
     r"""``scale`` or ``-scale``, each with probability one half: of variance ``scale²``.
 
     Two points have no density on the line. Its ``log_prob`` is that of a narrow band around both,
@@ -71,9 +75,6 @@ class Rademacher(TorchDistribution):
     def __init__(self, scale: Tensor, validate_args: bool | None = None) -> None:
         self.scale = scale
         super().__init__(scale.shape, validate_args=validate_args)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Rademacher:
-        return type(self)(self.scale.expand(torch.Size(batch_shape)), validate_args=False)
 
     @property
     def mean(self) -> Tensor:
@@ -99,8 +100,9 @@ class Rademacher(TorchDistribution):
 
 
 @register_kl(CentredNormal, ImproperLogUniform)
-def _kl_centred_normal_log_uniform(q: CentredNormal, p: ImproperLogUniform) -> Tensor:
-    """Zero, ``(*batch)``: the constant of the density is chosen so."""
+@register_kl(Rademacher, ImproperLogUniform)
+def _kl_log_uniform(q: CentredNormal | Rademacher, p: ImproperLogUniform) -> Tensor:
+    """Zero, ``(*batch)``: the constant of the density is chosen so; two points have the same."""
     return q.scale.new_zeros(torch.broadcast_shapes(q.batch_shape, p.batch_shape))
 
 
@@ -109,12 +111,6 @@ def _kl_uniform_log_uniform(q: CentredUniform, p: ImproperLogUniform) -> Tensor:
     r"""``(*batch)``: :math:`-\log 2σ + E\log|w| + 2.054 = 2.054 - \log 2 - 1`."""
     value = -math.log(2.0) - 1.0 - LOG_DENSITY_AT_ONE
     return q.scale.new_full(torch.broadcast_shapes(q.batch_shape, p.batch_shape), value)
-
-
-@register_kl(Rademacher, ImproperLogUniform)
-def _kl_rademacher_log_uniform(q: Rademacher, p: ImproperLogUniform) -> Tensor:
-    """Zero, ``(*batch)``: both densities are the same function of ``|w|``."""
-    return q.scale.new_zeros(torch.broadcast_shapes(q.batch_shape, p.batch_shape))
 
 
 @register_kl(Rademacher, TorchNormal)

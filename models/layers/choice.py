@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import PyroccamError
-from .. import fields_of, turn
+from .. import evaluating, fields_of, seeded
 from ..priors import WeightPrior
 from .affine import AFFINE, KNOWN, Affine
 
@@ -121,22 +121,12 @@ def order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]
 def outputs_in_evaluation(net: nn.Module, example: Tensor) -> Any:
     """Outputs of one pass, always with the same random numbers; modes and generators are put
     back."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    cuda = [example.device] if example.is_cuda else []
     try:
-        with turn(), torch.no_grad(), torch.random.fork_rng(devices=cuda), layers_called():
-            torch.default_generator.manual_seed(0)  # only what is put back afterwards
-            if cuda:
-                with torch.cuda.device(example.device):
-                    torch.cuda.manual_seed(0)
+        with evaluating(net), seeded(0, example.device), layers_called():
             return net(example.clone())
     except Exception as error:
         error.add_note(_on_inputs(net, example))
         raise
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _on_inputs(net: nn.Module, example: Tensor) -> str:

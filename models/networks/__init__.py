@@ -6,7 +6,7 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from . import primitives
-    from .discrete import discretised, filled, primitive_sizes, structures
+    from .discrete import discretised, filled, graphs_in, primitive_sizes, structures
     from .dropout import with_dropout
     from .graphs import GRAPHS, cell_graph, perceptron_graph
     from .identifiers import distinct

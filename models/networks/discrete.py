@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -15,21 +15,19 @@ def discretised(net: nn.Module, choice: Mapping[str, str | Sequence[str]]) -> nn
     """The network with plain ones in place of its graphs, by a choice as for
     :meth:`StructureGraph.discretise` with the names that :func:`structures` gives to edges; a
     change in place, but for the network that is a graph itself."""
-    owners = structures(net)  # before the first of them is replaced
+    prefixes = {graph: prefix for prefix, graph in graphs_in(net)}  # before the first is replaced
     places = net.named_modules(remove_duplicate=False)  # a graph may stand at several
-    graphs = [(n, m) for n, m in places if isinstance(m, StructureGraph)]
     made: dict[StructureGraph, nn.Module] = {}
-    for path, graph in reversed(graphs):  # those within a primitive first
-        if graph in made:
-            net.set_submodule(path, made[graph])
+    for path, graph in reversed([*places]):  # those within a primitive first
+        if not isinstance(graph, StructureGraph):
             continue
-        first = next(name for name, gammas in owners.items() if gammas is graph.gamma)
-        prefix = f"{first}." if first else ""
-        own = {edge: choice[prefix + edge] for edge in graph.primitives if prefix + edge in choice}
-        made[graph] = small = graph.discretise(own)
+        if graph not in made:
+            names = {prefixes[graph] + edge: edge for edge in graph.primitives}
+            own = {edge: choice[name] for name, edge in names.items() if name in choice}
+            made[graph] = graph.discretise(own)
         if not path:
-            return small
-        net.set_submodule(path, small)
+            return made[graph]
+        net.set_submodule(path, made[graph])
     return net
 
 
@@ -39,9 +37,7 @@ def filled(
     """Edges of the graphs in a network that need a primitive: :meth:`StructureGraph.empty`, by the
     names that :func:`structures` gives to edges."""
     names: set[str] = set()
-    owners = structures(net)
-    for graph in (m for m in net.modules() if isinstance(m, StructureGraph)):
-        prefix = next(f"{name}." if name else "" for name, g in owners.items() if g is graph.gamma)
+    for prefix, graph in graphs_in(net):
         own = {
             e: choice[prefix + e] or (("",) if prefix + e in names else ())
             for e in graph.primitives
@@ -60,9 +56,7 @@ def primitive_sizes(net: nn.Module) -> dict[str, dict[str, int]]:
     from which they are counted so that large ones are not zero.
     """
     found: dict[str, dict[str, int]] = {}
-    owners = structures(net)
-    for graph in (m for m in net.modules() if isinstance(m, StructureGraph)):
-        prefix = next(f"{name}." if name else "" for name, g in owners.items() if g is graph.gamma)
+    for prefix, graph in graphs_in(net):
         edges: Any = graph.edges
         for edge, primitives in edges.items():
             own = found.setdefault(prefix + edge, dict.fromkeys(primitives, 0))
@@ -78,3 +72,10 @@ def structures(net: nn.Module) -> dict[str, Gammas]:
         if isinstance(module, StructureGraph) and module.gamma not in found.values():
             found[name] = module.gamma
     return found
+
+
+def graphs_in(net: nn.Module) -> Iterator[tuple[str, StructureGraph]]:
+    """The graphs in a network, and what stands before the names of their edges."""
+    paths = {id(gammas): path for path, gammas in structures(net).items()}
+    for graph in (m for m in net.modules() if isinstance(m, StructureGraph)):
+        yield f"{paths[id(graph.gamma)]}.".lstrip("."), graph

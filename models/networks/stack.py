@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import PyroccamError, checked
+from .. import evaluating
 from .normalisation import has_batch_norm, per_depth, select_depths
 
 
@@ -217,15 +218,11 @@ def match_adapters(
     Raises:
         PyroccamError: if an activation is not a map, or no stride takes its resolution to the last.
     """
-    training = [m.training for m in (stem, *blocks)]
-    with torch.no_grad():
-        a = stem.eval()(example)
-        shapes = [tuple(a.shape[1:])]
-        for block in blocks:
-            a = block.eval()(a)
+    shapes, a = [], example
+    with evaluating(nn.ModuleList([stem, *blocks])):
+        for part in (stem, *blocks):
+            a = part(a)
             shapes.append(tuple(a.shape[1:]))
-    for module, mode in zip((stem, *blocks), training, strict=True):
-        module.train(mode)
     final = shapes[-1]
     made: dict[tuple[int, ...], nn.Module] = {}
     for d, shape in enumerate(shapes):
@@ -241,7 +238,7 @@ def match_adapters(
             nn.Conv2d(shape[0], final[0], 1, stride=stride, bias=False),
             nn.BatchNorm2d(final[0]),
             nn.ReLU(inplace=True),
-        ).train(any(training))
+        ).train(any(part.training for part in (stem, *blocks)))
     return [made.get(shape) for shape in shapes]
 
 

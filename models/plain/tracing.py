@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from .. import given, has_other_hooks
+from .. import given, has_other_hooks, keeping_modes
 from ..unpacked import AttentionWeights
 from .vocabulary import MODULES, DescriptionError
 
@@ -69,10 +69,9 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
                 found = f"{type(net).__name__}.forward has the default {parameter}"
                 raise DescriptionError(f"{found}, no number, text or None. {WAY_OUT}")
             defaults[name] = parameter.default
-    modes = {module: module.training for module in net.modules()}
     made: list[dict[str, Tensor]] = []
-    net.eval()
-    try:
+    with keeping_modes(net):
+        net.eval()
         for _ in range(2):  # twice: a constant that changes is a random number
             tracer = _Tracer()
             try:
@@ -86,9 +85,6 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
                     f"{where} cannot be described: {str(error).rstrip('.')}. {WAY_OUT}"
                 ) from error
             made.append({name: t for name, t in hung.items() if isinstance(t, Tensor)})
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     # In the order in which they were made: their names depend on what the network has already.
     first, second = ([*one.values()] for one in made)
     if len(first) != len(second) or not all(map(torch.equal, first, second)):

@@ -73,6 +73,7 @@ class BayesianNetwork(Model):
         narrowed_at: thresholds by layer that :func:`pyroccam.inference.narrow` made it with, by the
             names before; given to it again they cut the same.
         spec: the priors and choices that it was made with, by argument.
+        power: by which what random structure costs, in nats, has been multiplied since then.
 
     Raises:
         PyroccamError: for a layer that cannot be Bayesian, names that the network does not have,
@@ -95,6 +96,7 @@ class BayesianNetwork(Model):
     random_weights = True
     usual_guide = "MeanField"
     structure_argument: ClassVar[str] = "structure"
+    power: float = 1.0
 
     def __init__(
         self,
@@ -202,6 +204,10 @@ class BayesianNetwork(Model):
 
         return numbers_of_weights(self.layers, record)
 
+    def raise_power(self, power: float) -> None:
+        """Record that what random structure costs has been multiplied by a number."""
+        self.power *= power
+
     def count_from(self, whole: BayesianNetwork) -> None:
         """Compare what will be left with the network with which ``whole`` is compared."""
         self.weights_before = whole.weights_before
@@ -216,6 +222,8 @@ class BayesianNetwork(Model):
         given = {"prior": prior, self.structure_argument: structure}
         other = {name: value for name, value in given.items() if value is not None}
         made = type(self)(self.first_network(), data, **{**self.arguments(), **other})
+        if structure is None and self.power != 1.0:
+            made.numbers()["structure.power"].set(self.power)
         if made.layers.keys() == self.layers.keys():
             made.count_from(self)
             made.names = dict(self.names)

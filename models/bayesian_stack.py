@@ -19,7 +19,7 @@ from .hyperparameters import Number, power
 from .layers import Chosen, layers_called
 from .likelihoods import Likelihood, TargetSpec
 from .networks import DepthStack, Gammas, at_depth
-from .priors import DepthEdge, DepthPrior, EdgePrior, Powered, Uniform, WeightPrior
+from .priors import DepthEdge, DepthPrior, EdgePrior, Uniform, WeightPrior
 from .unpacked import unwrapped
 
 
@@ -213,8 +213,11 @@ class BayesianStack(BayesianNetwork):
     def log_prior_of(self, depth: int, blocks: Sequence[int]) -> float:
         """The prior of some blocks of a depth, up to the constant that all have: that of as many
         first ones, at the price of their own numbers."""
-        own = float(self.spec["depth"].log_probs(self.max_depth + 1)[len(blocks)])
-        return own - self.spec["number_bits"] * math.log(2.0) * self.count_numbers(depth, blocks)
+        logits = self.spec["depth"].log_probs(self.max_depth + 1)
+        if self.power != 1.0:
+            logits = (self.power * logits.double()).log_softmax(0)
+        bits = self.power * self.spec["number_bits"] * self.count_numbers(depth, blocks)
+        return float(logits[len(blocks)]) - bits * math.log(2.0)
 
     def _count(self) -> Counter[str]:
         """Numbers by part of the stack. What a prior learns is in no file, and none of them."""
@@ -235,12 +238,7 @@ class BayesianStack(BayesianNetwork):
         """Numbers of its priors that may be others, by path: of weights, and ``structure.power``,
         with which the nats that the prior of the depth takes for a block, and for its numbers, are
         multiplied."""
-
-        def price(value: float) -> None:
-            self.spec["depth"] = Powered(self.spec["depth"], value)
-            self.spec["number_bits"] *= value
-
-        return super().numbers() | power(self.structure.values(), price)
+        return super().numbers() | power(self.structure.values(), self.raise_power)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Outputs for inputs ``(B, *)`` at the depth that is sampled, or, where it is enumerated,

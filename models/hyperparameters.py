@@ -147,13 +147,3 @@ def power(priors: Iterable[EdgePrior], record: Callable[[float], None]) -> dict[
     fixed = [prior for prior in priors if prior.priced and "logits" in prior._buffers]
     slots = tuple(Slot(prior, "logits", raises=True) for prior in fixed)
     return {"structure.power": Number(slots, 1.0, record)} if slots else {}
-
-
-def raised(priors: Iterable[EdgePrior], *, cube: bool) -> dict[str, list[float]]:
-    """Weights of primitives by edge, as they are given to a prior, from logits as they are now."""
-    found = {}
-    for prior in priors:
-        logits = prior.logits.detach().double()
-        probs = logits.sigmoid() if cube else (logits - logits.max()).exp()
-        found[prior.edge] = probs.clamp(1e-300, 1.0 - 1e-15 if cube else 1.0).tolist()
-    return found

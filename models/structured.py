@@ -15,7 +15,7 @@ from ..data import PyroccamError
 from .bayesian import BayesianNetwork
 from .distributions import Temperature
 from .feeding import refuse_several
-from .hyperparameters import Number, Slot, power, raised
+from .hyperparameters import Number, Slot, power
 from .layers import BayesianLayer, Chosen
 from .likelihoods import Likelihood, TargetSpec
 from .networks import distinct, graphs_in, structures
@@ -144,16 +144,11 @@ class StructuredNetwork(BayesianNetwork):
         """Numbers of its priors that may be others, by path: of weights, and of the structure the
         ``structure.temperature`` of a relaxation, and the ``structure.power`` of its
         probabilities, if they are some."""
-        edges = list(self.structure.values())
 
         def heat(value: float) -> None:
             self.spec["structure"] = replace(self.spec["structure"], temperature=value)
 
-        def price(_: float) -> None:
-            weights = raised(edges, cube=self.spec["structure"].cube)
-            self.spec["structure"] = replace(self.spec["structure"], probs=weights)
-
-        found = super().numbers() | power(edges, price)
+        found = super().numbers() | power(self.structure.values(), self.raise_power)
         own = self.temperature
         if own is not None and own.schedule is None:
             found["structure.temperature"] = Number((Slot(own, "value"),), float(own.value), heat)

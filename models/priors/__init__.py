@@ -3,7 +3,7 @@
 # All are imported: those of a kind are found by it.
 from .ard import ARD
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
-from .depth import Cost, DepthPrior, Geometric, Poisson, Powered, Uniform, Vector, parse
+from .depth import Cost, DepthPrior, Geometric, Poisson, Uniform, Vector, parse
 from .gaussian_mixture import GaussianMixture
 from .group_horseshoe import GroupHorseshoe
 from .group_normal_jeffreys import GroupNormalJeffreys

@@ -116,27 +116,6 @@ class Vector(Options):
         return torch.log_softmax(torch.tensor(self.probs, dtype=torch.float64).log(), 0).float()
 
 
-@dataclass(frozen=True)
-class Powered(Options):
-    r"""``p(d) ∝ p'(d) ** power``: what a block costs in nats, times a number.
-
-    Arguments:
-        prior: p'.
-        power: at least 0. Probabilities may be too small for a number, their logarithms are not.
-
-    Example:
-        >>> Powered(Cost(1.0), 1000.0).log_probs(3).round()
-        tensor([    0., -1000., -2000.])
-    """
-
-    prior: DepthPrior
-    power: NotNegative
-
-    def log_probs(self, depths: int) -> Tensor:
-        logits = self.power * self.prior.log_probs(depths).double()
-        return torch.log_softmax(logits, 0).float()
-
-
 @checked
 def parse(text: str) -> DepthPrior:
     """A prior from words: ``geometric:0.85``, ``uniform``, ``poisson:5``, ``cost:100`` or

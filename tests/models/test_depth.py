@@ -3,6 +3,7 @@ import pytest
 import torch
 from pyroccam import models
 from pyroccam.data.errors import PyroccamError
+from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from torch import nn
 
 
@@ -62,6 +63,8 @@ def test_log_likelihood_by_depth_equals_each_fixed_depth(task):
     model, x, y = smooth(task=task, outputs=3)
     table = model.log_likelihood(x, y)
     assert table.shape == (4, 8)
+    streamed = log_likelihood_by_depth(model, x, y, batch_size=3)
+    torch.testing.assert_close(streamed, table.sum(1).detach())
     for d in range(4):
         fixed = model.at_depth(d)
         out = fixed.net(x)

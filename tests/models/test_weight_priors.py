@@ -297,3 +297,35 @@ def test_the_first_layer_may_be_free_in_every_network():
         assert kinds == [ImproperLogUniform, MultiSpikeLogUniform]
         # As when it is narrowed: each layer has the prior of the one before.
         prior = {name: one.weight_prior for name, one in model.layers.items()}
+
+
+@pytest.mark.parametrize(
+    ("prior", "starts", "unbounded"),
+    [
+        (priors.LogUniform(), {"weight": (None, math.exp(-5)), "bias": (None, math.exp(-5))},
+         "weight"),
+        (priors.GroupNormalJeffreys(), {"weight": (None, math.exp(-4.5)),
+         "scale": (1.0, math.exp(-4.5)), "bias": (None, math.exp(-4.5))}, "scale"),
+        (priors.SpikeSlab(), {"weight": (None, 1e-2), "gate": (3.0, 0.5),
+         "bias": (None, 1e-2)}, ""),
+    ],
+    ids=lambda one: type(one).__name__,
+)  # fmt: skip
+def test_where_guides_begin(prior, starts, unbounded):
+    latents = prior.for_layer(LINEAR).latents()
+    assert {name: one.start for name, one in latents.items()} == starts
+    assert [name for name, one in latents.items() if one.unbounded] == unbounded.split()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "GroupHorseshoe(tau0=1e-05)",
+        "GroupHalfCauchy(tau0=1e-05)",
+        "SpikeSlab(slab=0.5, per='group', temperature=0.5, scale=1.0)",
+        "GaussianMixture(components=16, zero=0.99, spread=0.6, scale=0.25, "
+        "zero_precision=(5000.0, 2.0), precision=(250.0, 0.1), per='network')",
+    ],
+)
+def test_numbers_as_published(said):
+    assert repr(getattr(priors, said.partition("(")[0])()) == said

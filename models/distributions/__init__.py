@@ -20,6 +20,6 @@ if TYPE_CHECKING:
     from .spike_tables import SpikeTable, spike_table
     from .symmetric import CentredNormal, CentredUniform, Rademacher
     from .temperature import Annealed, LearntTemperature, Temperature, lend
-    from .wrapped import Improper, Weighted, WithHyperprior, base
+    from .wrapped import Alike, Improper, Weighted, WithHyperprior, base
 
 __getattr__, __dir__ = lazy_names(__name__)

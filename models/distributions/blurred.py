@@ -11,8 +11,10 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Categorical, constraints, register_kl
 
+from .wrapped import Alike
 
-class BlurredLogistics(TorchDistribution):
+
+class BlurredLogistics(Alike):
     r"""A mixture of logistics about zero, plus a uniform of one width, the same for every element.
 
     With x in widths, and F the logistic distribution function, the density is
@@ -41,9 +43,6 @@ class BlurredLogistics(TorchDistribution):
     ) -> None:
         self.log_mixing, self.log_scale, self.width = log_mixing, log_scale, width
         super().__init__(torch.Size(batch_shape), validate_args=False)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> BlurredLogistics:
-        return type(self)(self.log_mixing, self.log_scale, self.width, batch_shape)
 
     def log_mass(self, widths: Tensor) -> Tensor:
         """``log P`` at ``widths``, of their shape.

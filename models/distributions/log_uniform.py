@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -161,9 +161,6 @@ class ImproperLogUniform(Improper):
     def __init__(self, batch_shape: Sequence[int] = (), kl: KL = "exact") -> None:
         self.kl = kl
         super().__init__(torch.Size(batch_shape), validate_args=False)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> ImproperLogUniform:
-        return type(self)(batch_shape, self.kl)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``(*batch)``; infinite at zero."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Categorical, constraints
+
+from .wrapped import Alike
 
 
 class Components(NamedTuple):
@@ -25,7 +26,7 @@ class Components(NamedTuple):
     scale: Tensor
 
 
-class NormalMixture(TorchDistribution):
+class NormalMixture(Alike):
     r"""``Σ_k π_k N(loc_k, 1 / λ_k)``, the same for every element of the batch.
 
     There is no closed KL of a normal to it: a bound takes log q - log p at the draw.
@@ -57,9 +58,6 @@ class NormalMixture(TorchDistribution):
     def components(self) -> Components:
         """Components with the proportions and the scales themselves."""
         return Components(self.log_mixing.exp(), self.loc, (-0.5 * self.log_precision).exp())
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> NormalMixture:
-        return type(self)(self.log_mixing, self.loc, self.log_precision, batch_shape)
 
     def log_parts(self, value: Tensor) -> Tensor:
         """``log π_k + log N(value; loc_k, 1 / λ_k)``, ``(K, *value)``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -137,9 +137,6 @@ class MultiSpikeLogUniform(Improper):
         half = self.levels // 2
         steps = torch.arange(-half, half + 1, dtype=self.level.dtype, device=self.level.device)
         return self.level * (steps / half)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> MultiSpikeLogUniform:
-        return type(self)(self.level, self.levels, batch_shape, self.kl, self.table)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``(*batch)``; infinite at the levels."""

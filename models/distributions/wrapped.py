@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Self
 
+import torch
 from pyro.distributions import ExpandedDistribution, TorchDistribution
 from torch import Tensor
 from torch.distributions import Independent
 
 
-class Improper(TorchDistribution):
+class Alike(TorchDistribution):
+    """A distribution whose parameters are the same for all of its batch."""
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        made = copy.copy(self)
+        made._batch_shape = torch.Size(batch_shape)
+        return made
+
+
+class Improper(Alike):
     """A distribution without draws: its density has no finite integral, or depends on the
     posterior."""
 

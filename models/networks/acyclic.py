@@ -31,21 +31,10 @@ def inputs_of(edges: list[Edge], asked: Sequence[str] | None) -> tuple[str, ...]
                 raise PyroccamError(found, "a word without '.' and '-'")
     targets = {edge.target for edge in edges}
     sources = list(dict.fromkeys(edge.source for edge in edges if edge.source not in targets))
-    if asked is None:
-        if len(sources) > 1:
-            edge = next(edge for edge in edges if edge.source == sources[1])
-            found = f"vertex {sources[1]!r}, of edge {edge.name!r}, has no edges to it"
-            raise PyroccamError(found, "one that can be reached", f"inputs={sources}")
-        asked = sources
-    for vertex in asked:
-        if vertex in targets or all(vertex != edge.source for edge in edges):
-            raise PyroccamError(f"inputs={vertex!r}", "a vertex with edges from it and none to it")
-    for vertex in sources:
-        if vertex not in asked:
-            edge = next(edge for edge in edges if edge.source == vertex)
-            found = f"vertex {vertex!r}, of edge {edge.name!r}, has no edges to it"
-            raise PyroccamError(found, f"one of the inputs {list(asked)}")
-    return tuple(asked)
+    if (asked is None and len(sources) > 1) or (asked is not None and {*asked} != {*sources}):
+        expected = f"the vertices without edges to them, inputs={sources}"
+        raise PyroccamError(f"a graph with inputs={asked and list(asked)}", expected)
+    return tuple(sources if asked is None else asked)
 
 
 def order_of(edges: list[Edge], inputs: Sequence[str]) -> list[str]:

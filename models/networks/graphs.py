@@ -29,8 +29,6 @@ def perceptron_graph(
     layer of a quarter of the units and a linear one back).
 
     Arguments:
-        input_shape: of one input.
-        outputs: classes, or regression targets.
         width: units of every vertex.
         vertices: of the graph, its input included.
     """
@@ -73,7 +71,6 @@ def cell_graph(
 
     Arguments:
         input_shape: of one image, ``(channels, height, width)``.
-        outputs: classes.
         channels: of every vertex, a multiple of 4.
         vertices: of a cell, its input included.
         cells: how many.

@@ -26,8 +26,6 @@ def perceptron(
     """Linear layers with ReLU between them; the input is flattened.
 
     Arguments:
-        input_shape: of one input.
-        outputs: classes, or regression targets.
         hidden: units of the hidden layers.
     """
     widths = [math.prod(input_shape), *hidden, outputs]
@@ -64,7 +62,6 @@ def lenet_5_caffe(
 
     Arguments:
         input_shape: ``(C, H, W)``, at least 16 x 16.
-        outputs: classes, or regression targets.
         channels: of the two convolutions.
         hidden: units of the linear layer.
         batch_norm: batch normalisation and ReLU after each convolution and the first linear layer,
@@ -110,7 +107,6 @@ def vgg(
 
     Arguments:
         input_shape: ``(C, H, W)``, at least 32 x 32.
-        outputs: classes, or regression targets.
         width: factor on all widths.
         hidden: units of the linear layer.
         dropout: before each linear layer.
@@ -148,7 +144,6 @@ def torchvision_resnet(
 
     Arguments:
         input_shape: ``(C, H, W)``.
-        outputs: classes, or regression targets.
         variant: ``resnet18``, ``resnet34``, ``resnet50``, ...
         small: 3x3 stem without pooling, the usual change for images of 28 to 64 pixels.
     """

@@ -43,7 +43,6 @@ def residual_mlp(
 
     Arguments:
         input_shape: shape of one input; it is flattened.
-        outputs: classes, or regression targets.
         width: units in every layer.
         max_depth: D, the number of blocks.
 
@@ -84,7 +83,6 @@ def residual_conv(
 
     Arguments:
         input_shape: ``(C, H, W)``.
-        outputs: classes, or regression targets.
         width, inner: channels outside and inside a bottleneck (the authors' 64 and 32).
         max_depth: D (the authors' 50).
         pool: side of the stem's average pooling (the authors' 2; larger is cheaper).
@@ -176,7 +174,6 @@ def resnet(
 
     Arguments:
         input_shape: ``(C, H, W)``.
-        outputs: classes, or regression targets.
         variant: ``resnet18``, ``resnet34``, ``resnet50``, ...
         small: 3x3 stem without pooling, the usual change for images of 28 to 64 pixels.
         max_depth: keep only the first blocks (all by default).

@@ -60,10 +60,6 @@ class EmpiricalNormal(Improper):
     def support(self) -> Any:
         return constraints.independent(constraints.real, len(self.event_shape))
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EmpiricalNormal:
-        shared = [dim + len(self.event_shape) for dim in self.shared]
-        return type(self)(self.event_shape, shared, batch_shape, self.moves)
-
     @property
     def _sharing(self) -> int:
         """Weights of a set."""

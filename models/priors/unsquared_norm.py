@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Gamma, constraints
 
 from ...data import Positive
+from ..distributions import Alike
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 
-class SphericalLaplace(TorchDistribution):
+class SphericalLaplace(Alike):
     r"""A density of a vector that falls exponentially with its norm, and has no direction.
 
     .. math:: p(w) = \frac{Γ(n/2) \, r^n}{2 π^{n/2} \, Γ(n)} \, e^{-r \|w\|}, \qquad
@@ -47,9 +47,6 @@ class SphericalLaplace(TorchDistribution):
     @property
     def support(self) -> Any:
         return constraints.independent(constraints.real, self.event_dim)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> SphericalLaplace:
-        return type(self)(self.rate, self.event_shape, batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``(*batch)``, in nats."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from torch import Tensor, nn
 
@@ -110,8 +110,7 @@ class Model(LocalModule):
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Log-likelihood of each row, ``(*, B)``, in nats; see :meth:`observed`."""
         made, targets = self.observed(outputs, y)
-        found: Tensor = made.log_prob(targets)
-        return found
+        return cast(Tensor, made.log_prob(targets))
 
     def anneal(self, progress: float) -> None:
         """Set what follows a schedule to its value after a fraction ``progress`` of the steps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyro
 import torch
@@ -185,9 +185,7 @@ class BayesianStack(BayesianNetwork):
     @property
     def exits(self) -> Exits:
         """The stack."""
-        net: Any = self._modules["net"]
-        found: Exits = net
-        return found
+        return cast(Exits, self._modules["net"])
 
     @property
     def max_depth(self) -> int:
@@ -268,8 +266,7 @@ class BayesianStack(BayesianNetwork):
         if gammas:
             with torch.no_grad():
                 net.gamma.get_buffer("depth").copy_(gammas["depth"])
-        found: nn.Module = net
-        return found
+        return cast(nn.Module, net)
 
     def settled(
         self,

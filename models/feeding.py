@@ -7,7 +7,7 @@ Called as its own forward says, with several arguments or by name, it is what it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -120,8 +120,7 @@ def mark(net: nn.Module, fields: Fields | None) -> None:
 
 def given(net: nn.Module) -> tuple[str, ...] | int:
     """The arguments of ``forward`` that rows give, by name; or how many, which are the first."""
-    found: tuple[str, ...] | int = getattr(net, _GIVEN, 1)
-    return found
+    return cast(tuple[str, ...] | int, getattr(net, _GIVEN, 1))
 
 
 def arguments(x: Tensor, fields: Fields | None) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:

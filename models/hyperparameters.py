@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ class Slot:
         """What the buffer is with another number, ``()``, where it is ``own`` in the model."""
         if self.raises:
             prior: Any = self.module
-            found: Tensor = prior.raised(own, value.to(own))
-            return found
+            return cast(Tensor, prior.raised(own, value.to(own)))
         return value.to(own)
 
 

@@ -41,11 +41,9 @@ class LocalReparameterization(Messenger):
 
     Put it around guide and model together. In the guide a site of the network that is normal (or,
     for a scale, log-normal) is not drawn: its value is a stand-in (the median; where the mean is
-    zero, the scale), and its distribution is kept. In the model the layer finds the distribution by
-    the name of the site. Whatever a guide draws otherwise, a delta or a relaxed gate, is used as it
-    is drawn. The KL of a site that is not drawn must be analytic, which is checked, and the bound
-    must use it, as ours and Pyro's ``TraceMeanField_ELBO`` do: ``Trace_ELBO`` would take densities
-    at the stand-ins.
+    zero, the scale), and the layer finds its distribution. Whatever a guide draws otherwise, a
+    delta or a relaxed gate, is used as it is drawn. The KL of a site that is not drawn must be
+    analytic, and the bound must use it, as ours and Pyro's ``TraceMeanField_ELBO`` do.
 
     Arguments:
         model: a :class:`~pyroccam.models.BayesianNetwork`.

@@ -42,11 +42,10 @@ def multi_spike_kl(
     for a → 0, and vanishes for scale → ∞. It depends on ``loc / a`` and ``scale / a`` only, so that
     nothing in it prefers a large or a small a. It can be negative, down to ``-log K``.
 
-    The value is the KL to the log-uniform density about the nearest level, in closed form, and what
-    the other levels change of that: the bend at the level in closed form, and the rest, which is
-    smooth, by splines through quadratures (:mod:`~pyroccam.models.distributions.spike_tables`). It
-    is off by at most 6e-5 nats for 3 levels, 2e-4 for 5 and 7, and 6e-4 up to 15, wherever the
-    mean and the deviation are. Coordinates of the splines reach to zero and to infinity.
+    The value is the KL to the log-uniform density about the nearest level, and what the other
+    levels change of that: the bend at the level in closed form, and the rest by splines through
+    quadratures (:mod:`~pyroccam.models.distributions.spike_tables`). It is off by at most 6e-5 nats
+    for 3 levels, 2e-4 for 5 and 7, and 6e-4 up to 15, wherever the mean and the deviation are.
 
     There is a first derivative in all three, but no second, as of
     :func:`~pyroccam.models.distributions.log_uniform.log_uniform_kl_once`.

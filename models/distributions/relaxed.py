@@ -84,9 +84,7 @@ class ExpRelaxedCategorical(_AtTemperature):
 
     The KL to another law *of the same temperature* is registered
     (:func:`~pyroccam.models.distributions.relaxed_kl.relaxed_categorical_kl`), which is decided
-    without
-    looking at values: one and the same tensor, or equal numbers. ``temperature`` is kept, also by
-    ``expand``, as it was given. For other pairs none is known:
+    without looking at values: one and the same tensor, or equal numbers. For other pairs
     ``torch.distributions.kl_divergence`` raises NotImplementedError, and
     ``pyro.infer.TraceMeanField_ELBO`` takes the ratio of the densities at the draw instead.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from pyro.distributions import ExpandedDistribution, TorchDistribution
@@ -56,8 +56,7 @@ class _Around(TorchDistribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws of the distribution itself."""
-        values: Tensor = self.base_dist.sample(sample_shape)
-        return values
+        return cast(Tensor, self.base_dist.sample(sample_shape))
 
 
 class WithHyperprior(_Around):
@@ -70,8 +69,7 @@ class WithHyperprior(_Around):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``(*batch)``."""
-        log_prob: Tensor = self.base_dist.log_prob(value) + self.by
-        return log_prob
+        return cast(Tensor, self.base_dist.log_prob(value) + self.by)
 
 
 class Weighted(_Around):
@@ -83,8 +81,7 @@ class Weighted(_Around):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``(*, B)``."""
-        log_prob: Tensor = self.by * self.base_dist.log_prob(value)
-        return log_prob
+        return cast(Tensor, self.by * self.base_dist.log_prob(value))
 
 
 def base(fn: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, cast
 
 import pyro.distributions as dist
 import torch
@@ -77,8 +77,7 @@ class Likelihood(nn.Module):
 
     def below(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The probability that a target is less than ``y`` ``(*batch, T)``, each on its own."""
-        found: Tensor = self(outputs).base_dist.cdf(y)
-        return found
+        return cast(Tensor, self(outputs).base_dist.cdf(y))
 
     def log_predictive(self, outputs: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
         r"""``log Σ_s w_s p(y | outputs_s)`` for a mixture over the leading dimension.
@@ -128,8 +127,7 @@ class Likelihood(nn.Module):
     def losses_of(self, outputs: Tensor, taught: Tensor) -> Tensor:
         """What outputs ``(B, outputs)`` lose, ``(B,)`` in nats, if what :meth:`mean_prediction`
         gives is the truth."""
-        found: Tensor = -self(outputs).log_prob(taught)
-        return found
+        return cast(Tensor, -self(outputs).log_prob(taught))
 
     def refuse_other(self, outputs: Tensor) -> None:
         """Outputs of another shape would be broadcast against the targets and train to nonsense."""

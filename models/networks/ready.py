@@ -55,13 +55,8 @@ def residual_mlp(
         Residual(nn.Linear(width, width), nn.ReLU(), nn.BatchNorm1d(width))
         for _ in range(max_depth)
     ]
-    description = {"network": "mlp", "width": width, "max_depth": max_depth}
-    return DepthStack(
-        stem,
-        blocks,
-        nn.Linear(width, outputs),
-        description=_full(description, input_shape, outputs),
-    )
+    description = _described("mlp", input_shape, outputs, width=width, max_depth=max_depth)
+    return DepthStack(stem, blocks, nn.Linear(width, outputs), description=description)
 
 
 @asking
@@ -113,20 +108,9 @@ def residual_conv(
         Residual(nn.Linear(width, width), nn.ReLU(), nn.BatchNorm1d(width)),
         nn.Linear(width, outputs),
     )
-    description = {
-        "network": "conv",
-        "width": width,
-        "inner": inner,
-        "max_depth": max_depth,
-        "pool": pool,
-    }
-    return DepthStack(
-        stem,
-        blocks,
-        head,
-        adapters=GlobalMeanPool(),
-        description=_full(description, input_shape, outputs),
-    )
+    own = {"width": width, "inner": inner, "max_depth": max_depth, "pool": pool}
+    description = _described("conv", input_shape, outputs, **own)
+    return DepthStack(stem, blocks, head, adapters=GlobalMeanPool(), description=description)
 
 
 @checked
@@ -180,8 +164,8 @@ def resnet(
     """
     net = torchvision_resnet(tuple(input_shape), outputs, variant=variant, small=small)
     stack = take_apart(net, torch.zeros(2, *input_shape))
-    description = {"network": "resnet", "variant": variant, "small": small}
-    stack.description = _full({**description, "max_depth": stack.max_depth}, input_shape, outputs)
+    own = {"variant": variant, "small": small, "max_depth": stack.max_depth}
+    stack.description = _described("resnet", input_shape, outputs, **own)
     return stack if max_depth is None else stack.truncated(min(max_depth, stack.max_depth))
 
 
@@ -212,7 +196,7 @@ def build(description: dict[str, Any]) -> DepthStack:
     return NETWORKS[name](**arguments)
 
 
-def _full(
-    description: dict[str, Any], input_shape: Sequence[int], outputs: int
+def _described(
+    network: str, input_shape: Sequence[int], outputs: int, **own: object
 ) -> dict[str, object]:
-    return {**description, "input_shape": list(input_shape), "outputs": outputs}
+    return {"network": network, **own, "input_shape": list(input_shape), "outputs": outputs}

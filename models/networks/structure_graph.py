@@ -57,8 +57,7 @@ class Gammas(nn.Module):
         """``(K,)``, or, of rows that differ in their structure, ``(rows, K)``."""
         if self._given is not None:
             return self._given[edge]
-        found: Tensor = getattr(self, edge)
-        return found
+        return cast(Tensor, getattr(self, edge))
 
     @contextmanager
     def given(self, gammas: Mapping[str, Tensor]) -> Iterator[None]:

@@ -41,13 +41,10 @@ class GroupHorseshoe(WeightPrior):
     The second argument of Gamma is a *scale*; Pyro's takes the rate 1/τ0². Some public code uses
     ``log τ0`` and ``exp(...) / τ0`` in the KL, which is right at τ0 = 1 only.
 
-    A guide begins with a product of the scales of about 1, so the network is as it was. Where
-    that asks for a deviation from the prior, the heavy-tailed factor takes it: ``global.a`` and
-    ``scale.a`` lie at the minimum of their KL (log θ - 1 - log 2), the b factors at minus that,
-    which costs ½ nat per unit of the logarithm; an ``a`` as high would cost exponentially much
-    (1e10 nats for τ0 = 1e-5). Standard deviations begin at 0.1, not at the √2 of the minimum: four
-    factors of √2 are scales with a log-sd of √2, noise in which nothing is learnt at first. With
-    0.1 the scales have 10 % of noise, for 2.3 nats per factor.
+    A guide begins with scales whose product is 1, so that the network is as it was: ``global.a``
+    and ``scale.a`` lie at the minimum of their KL (log θ - 1 - log 2), the b factors, whose tails
+    are heavy, at minus that. Standard deviations begin at 0.1, not at the √2 of the minimum, in
+    whose noise nothing would be learnt.
 
     Arguments:
         tau0: scale of the layers' scales, between 1e-15 and 1e15 (1/τ0² must fit float32).

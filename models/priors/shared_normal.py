@@ -20,16 +20,12 @@ class SharedNormal(WeightPrior):
         KL = ½ Σ_i \log \frac{s²}{σ_i²}
 
     for a posterior :math:`N(μ_i, σ_i²)` of each. m and s² are put into the KL
-    (:class:`~pyroccam.models.priors.ard.EmpiricalNormal`) and are no state: setting them before
-    every step has the same gradients, since the KL does not change with m and s² at its minimum.
-    So they are at their best in every step, however it runs, and belong to the posterior that is
-    saved:
-    :func:`~pyroccam.models.priors.normal.normal_optimum` gives them. ``Normal(learn="layer")``
-    learns them by gradient, and has a density.
+    (:class:`~pyroccam.models.priors.ard.EmpiricalNormal`) and are no state: at its minimum it does
+    not change with them. :func:`~pyroccam.models.priors.normal.normal_optimum` gives them.
+    ``Normal(learn="layer")`` learns them by gradient, and has a density.
 
-    The source shares one normal in the whole network. Here it is one for a layer, as layers of
-    different size have weights of different size: the KL is never larger, for two more numbers to
-    send. A single number is N(0, 1): it would be its own prior, at no cost.
+    The source shares one normal in the whole network, here it is one for a layer. A single number
+    is N(0, 1): it would be its own prior, at no cost.
 
     Needs a guide that is normal at the weights, such as ``guides.MeanField``, and a bound with
     closed-form KLs.

@@ -50,7 +50,7 @@ class EdgePrior(nn.Module):
     family: ClassVar[str]
     priced: ClassVar[bool] = True
     logits: Tensor
-    temperature: Temperature | None
+    temperature: Any
 
     def __init__(
         self,
@@ -143,7 +143,6 @@ class _GumbelSoftmaxEdge(EdgePrior):
         self.straight = straight
 
     def forward(self) -> Any:
-        assert self.temperature is not None
         return ExpRelaxedCategorical(self.temperature(), logits=self.logits, validate_args=False)
 
     def gamma(self, value: Tensor) -> Tensor:
@@ -191,7 +190,6 @@ class _DirichletEdge(EdgePrior):
     priced = False  # they are logarithms of a concentration
 
     def forward(self) -> Any:
-        assert self.temperature is not None
         return ExpDirichlet(self.temperature() * self.logits.exp(), validate_args=False)
 
     def gamma(self, value: Tensor) -> Tensor:
@@ -270,7 +268,6 @@ class _RelaxedBernoulliEdge(EdgePrior):
     restriction, family = "cube interior", "relaxed-bernoulli"
 
     def forward(self) -> Any:
-        assert self.temperature is not None
         fn = LogitRelaxedBernoulli(self.temperature(), logits=self.logits, validate_args=False)
         return fn.to_event(1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from .attention import Attention
@@ -45,13 +47,11 @@ class EncoderLayer(nn.Module):
         self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> Tensor:
         out = self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)[0]
-        found: Tensor = self.dropout1(out)
-        return found
+        return cast(Tensor, self.dropout1(out))
 
     def _widened(self, x: Tensor) -> Tensor:
         hidden = self.dropout(self.activation(self.linear1(x)))
-        found: Tensor = self.dropout2(self.linear2(hidden))
-        return found
+        return cast(Tensor, self.dropout2(self.linear2(hidden)))
 
 
 class Encoder(nn.Module):

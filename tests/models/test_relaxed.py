@@ -109,6 +109,7 @@ def test_density_and_kl_of_categorical_by_quadrature(temperature):
     value, area = plane(40.0 / temperature, 0.5 / temperature)
     q = ExpRelaxedCategorical(temperature, probs=WEIGHTS)
     p = ExpRelaxedCategorical(temperature, probs=OTHER)
+    torch.testing.assert_close(q.probs, WEIGHTS / WEIGHTS.sum())
     log_q, log_p = q.log_prob(value), p.log_prob(value)
     assert float(log_q.exp().sum() * area) == pytest.approx(1.0, abs=1e-11)
     kl = float((log_q.exp() * (log_q - log_p)).sum() * area)

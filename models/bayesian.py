@@ -180,7 +180,7 @@ class BayesianNetwork(Model):
     def prior_numbers(self) -> dict[str, object]:
         return {
             name: {
-                "kind": type(layer.prior).__name__,
+                "kind": layer.prior.kind,
                 **{n: t.tolist() for n, t in layer.prior.named_buffers()},
             }
             for name, layer in self.layers.items()

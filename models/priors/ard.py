@@ -14,7 +14,7 @@ from torch.distributions import Normal as TorchNormal
 
 from ...data import PyroccamError
 from ..distributions import Improper
-from .base import Latent, LayerPrior, LayerShape, WeightPrior
+from .base import Latent, WeightPrior
 
 
 class EmpiricalNormal(Improper):
@@ -123,21 +123,11 @@ class ARD(WeightPrior):
 
     per: Literal["weight", "group", "layer"] = "weight"
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        dims = range(len(layer.weight))
+    def latents(self, own: Any) -> Mapping[str, Latent]:
+        shape, shared = own.layer.weight, tuple(range(len(own.layer.weight)))
         if self.per == "weight":
-            return _ARDLayer(layer, ())
-        if self.per == "layer":
-            return _ARDLayer(layer, tuple(dims))
-        assert layer.groups  # an error where there are none
-        return _ARDLayer(layer, tuple(dim for dim in dims if dim != layer.group_dim))
-
-
-class _ARDLayer(LayerPrior):
-    def __init__(self, layer: LayerShape, shared: tuple[int, ...]) -> None:
-        super().__init__(layer)
-        self.shared = shared
-
-    def latents(self) -> Mapping[str, Latent]:
-        weight = EmpiricalNormal(self.layer.weight, self.shared)
-        return {"weight": Latent(weight, unbounded=True), **self.standard_bias()}
+            shared = ()
+        elif self.per == "group":
+            shared = tuple(dim for dim in shared if own.layer.groups and dim != own.layer.group_dim)
+        weight = EmpiricalNormal(shape, shared)
+        return {"weight": Latent(weight, unbounded=True), **own.standard_bias()}

@@ -44,6 +44,11 @@ class LayerShape:
             raise PyroccamError(found, "a prior without groups", "priors.LogUniform()")
         return self.weight[self.group_dim]
 
+    @property
+    def group_shape(self) -> torch.Size:
+        """``(groups,)``."""
+        return torch.Size([self.groups])
+
 
 @dataclass(frozen=True)
 class Latent:
@@ -112,6 +117,11 @@ class LayerPrior(nn.Module):
     def begin_at(self, weight: Tensor) -> None:
         """Let what is learnt begin at the weights that the network has; nothing does by default."""
 
+    @property
+    def kind(self) -> str:
+        """By which a checkpoint knows it again."""
+        return type(self).__name__
+
     def updated(self, normals: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
         """MacKay's update of what is learnt: set it, where it has one, and say so; from means and
         standard deviations of the weights of each latent under a normal at the peak of the joint
@@ -124,14 +134,6 @@ class LayerPrior(nn.Module):
 
     def forward(self) -> Mapping[str, Latent]:
         return self.latents()
-
-
-class GroupedPrior(LayerPrior):
-    """The prior of one layer whose groups have latents, of event shape ``groups``."""
-
-    def __init__(self, layer: LayerShape, **numbers: float) -> None:
-        super().__init__(layer, **numbers)
-        self.groups = torch.Size([layer.groups])
 
 
 class WeightPrior(Options):
@@ -163,8 +165,33 @@ class WeightPrior(Options):
         return self
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
-        """The prior of one layer."""
+        """The prior of one layer; if nothing of it is learnt, made of :meth:`numbers` and
+        :meth:`latents`."""
+        return _OfNumbers(layer, self)
+
+    def numbers(self, layer: LayerShape) -> dict[str, float]:
+        """What the prior of a layer keeps as buffers."""
+        return {}
+
+    def latents(self, own: Any) -> Mapping[str, Latent]:
+        """Latents of a layer, from its prior, which has the buffers."""
         raise NotImplementedError
+
+
+class _OfNumbers(LayerPrior):
+    """The prior of one layer that learns nothing."""
+
+    def __init__(self, layer: LayerShape, given: WeightPrior) -> None:
+        super().__init__(layer, **given.numbers(layer))
+        self.given = given
+        self.latents()  # an error where a layer has no groups
+
+    @property
+    def kind(self) -> str:
+        return f"_{type(self.given).__name__}Layer"
+
+    def latents(self) -> Mapping[str, Latent]:
+        return self.given.latents(self)
 
 
 def independent(kind: Callable[..., Any], shape: torch.Size, *numbers: Tensor) -> Any:

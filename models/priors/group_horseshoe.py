@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyro.distributions as dist
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
 
 from ...data import Between
-from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
+from .base import Latent, LayerShape, WeightPrior, independent
 
 Tau0 = Annotated[float, Between(1e-15, 1e15)]
 """The range in which 1/τ0² is a float32 number, with room for the products of a KL."""
@@ -58,29 +58,20 @@ class GroupHorseshoe(WeightPrior):
 
     tau0: Tau0 = 1e-5
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _GroupHorseshoeLayer(layer, self.tau0)
+    def numbers(self, layer: LayerShape) -> dict[str, float]:
+        return {"concentration": 0.5, "rate": self.tau0**-2}
 
-
-class _GroupHorseshoeLayer(GroupedPrior):
-    concentration: Tensor
-    rate: Tensor
-
-    def __init__(self, layer: LayerShape, tau0: float) -> None:
-        super().__init__(layer, concentration=0.5, rate=tau0**-2)
-        self.global_start = 2.0 * math.log(tau0) - 1.0 - math.log(2.0)
-
-    def latents(self) -> Mapping[str, Latent]:
-        half, one, groups, none = self.concentration, self.one, self.groups, torch.Size()
+    def latents(self, own: Any) -> Mapping[str, Latent]:
+        half, one, groups, none = own.concentration, own.one, own.layer.group_shape, torch.Size()
         gamma, inverse = partial(independent, dist.Gamma), partial(independent, dist.InverseGamma)
-        a, b = self.global_start, 1.0 + math.log(2.0)
+        a, b = 2.0 * math.log(self.tau0) - 1.0 - math.log(2.0), 1.0 + math.log(2.0)
         return {
-            "weight": self.standard(self.layer.weight),
-            "global.a": Latent(gamma(none, half, self.rate), 0.5, (a, 0.1), unbounded=True),
+            "weight": own.standard(own.layer.weight),
+            "global.a": Latent(gamma(none, half, own.rate), 0.5, (a, 0.1), unbounded=True),
             "global.b": Latent(inverse(none, half, one), 0.5, (-a, 0.1)),
             "scale.a": Latent(gamma(groups, half, one), 0.5, (-b, 0.1), unbounded=True),
             "scale.b": Latent(inverse(groups, half, one), 0.5, (b, 0.1)),
-            **self.standard_bias(),
+            **own.standard_bias(),
         }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..distributions import KL
-from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior
+from .base import Latent, WeightPrior
 from .log_uniform import log_uniform
 
 
@@ -29,19 +30,11 @@ class GroupNormalJeffreys(WeightPrior):
 
     kl: KL = "exact"
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _GroupNormalJeffreysLayer(layer, self.kl)
-
-
-class _GroupNormalJeffreysLayer(GroupedPrior):
-    def __init__(self, layer: LayerShape, kl: KL) -> None:
-        super().__init__(layer)
-        self.kl = kl
-
-    def latents(self) -> Mapping[str, Latent]:
+    def latents(self, own: Any) -> Mapping[str, Latent]:
         start = math.exp(-4.5)
+        scale = log_uniform(own.layer.group_shape, self.kl)
         return {
-            "weight": self.standard(self.layer.weight, start),
-            "scale": Latent(log_uniform(self.groups, self.kl), start=(1.0, start), unbounded=True),
-            **self.standard_bias(start),
+            "weight": own.standard(own.layer.weight, start),
+            "scale": Latent(scale, start=(1.0, start), unbounded=True),
+            **own.standard_bias(start),
         }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import HalfCauchy, LogNormal, register_kl
 
-from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
+from .base import Latent, LayerShape, WeightPrior, independent
 from .group_horseshoe import Tau0
 
 _NODES, _REACH = 33, 5.5  # of the trapezoidal rule over a standard normal
@@ -38,21 +39,17 @@ class GroupHalfCauchy(WeightPrior):
 
     tau0: Tau0 = 1e-5
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _GroupHalfCauchyLayer(layer, tau0=self.tau0)
+    def numbers(self, layer: LayerShape) -> dict[str, float]:
+        return {"tau0": self.tau0}
 
-
-class _GroupHalfCauchyLayer(GroupedPrior):
-    tau0: Tensor
-
-    def latents(self) -> Mapping[str, Latent]:
-        whole = independent(dist.HalfCauchy, torch.Size(), self.tau0)
-        each = independent(dist.HalfCauchy, self.groups, self.one)
+    def latents(self, own: Any) -> Mapping[str, Latent]:
+        whole = independent(dist.HalfCauchy, torch.Size(), own.tau0)
+        each = independent(dist.HalfCauchy, own.layer.group_shape, own.one)
         return {
-            "weight": self.standard(self.layer.weight),
+            "weight": own.standard(own.layer.weight),
             "global": Latent(whole, start=(0.0, 0.1)),
             "scale": Latent(each, start=(0.0, 0.1)),
-            **self.standard_bias(),
+            **own.standard_bias(),
         }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..distributions import KL, ImproperLogUniform
-from .base import Latent, LayerPrior, LayerShape, WeightPrior
+from .base import Latent, WeightPrior
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,12 @@ class LogUniform(WeightPrior):
 
     kl: KL = "exact"
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _LogUniformLayer(layer, self.kl)
-
-
-class _LogUniformLayer(LayerPrior):
-    def __init__(self, layer: LayerShape, kl: KL) -> None:
-        super().__init__(layer)
-        self.kl = kl
-
-    def latents(self) -> Mapping[str, Latent]:
+    def latents(self, own: Any) -> Mapping[str, Latent]:
         start = math.exp(-5.0)
+        weight = log_uniform(own.layer.weight, self.kl)
         return {
-            "weight": Latent(
-                log_uniform(self.layer.weight, self.kl), start=(None, start), unbounded=True
-            ),
-            **self.standard_bias(start),
+            "weight": Latent(weight, start=(None, start), unbounded=True),
+            **own.standard_bias(start),
         }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 
 from .ard import EmpiricalNormal
-from .base import Latent, LayerPrior, LayerShape, WeightPrior
+from .base import Latent, WeightPrior
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,11 @@ class SharedNormal(WeightPrior):
 
     words = "shared-normal"
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _SharedNormalLayer(layer)
+    def latents(self, own: Any) -> Mapping[str, Latent]:
+        def shared(shape: torch.Size) -> Latent:
+            if shape.numel() == 1:
+                return cast(Latent, own.standard(shape))
+            return Latent(EmpiricalNormal(shape, range(len(shape)), moves=True), unbounded=True)
 
-
-class _SharedNormalLayer(LayerPrior):
-    def latents(self) -> Mapping[str, Latent]:
-        found = {"weight": self._shared(self.layer.weight)}
-        if self.layer.bias is not None:
-            found["bias"] = self._shared(self.layer.bias)
-        return found
-
-    def _shared(self, shape: torch.Size) -> Latent:
-        if shape.numel() == 1:
-            return self.standard(shape)
-        return Latent(EmpiricalNormal(shape, range(len(shape)), moves=True), unbounded=True)
+        shapes = {"weight": own.layer.weight, "bias": own.layer.bias}
+        return {name: shared(shape) for name, shape in shapes.items() if shape is not None}

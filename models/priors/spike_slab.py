@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-import torch
-from torch import Tensor
+from typing import Annotated, Any, Literal
 
 from ...data import Between, Positive, Share
 from ..distributions import RelaxedGate
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
+from .base import Latent, LayerShape, WeightPrior, normal
 
 
 @dataclass(frozen=True)
@@ -43,25 +40,15 @@ class SpikeSlab(WeightPrior):
     temperature: Annotated[float, Between(0.0, 1.0, "(]")] = 0.5
     scale: Positive = 1.0
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        gates = layer.weight if self.per == "weight" else torch.Size([layer.groups])
-        return _SpikeSlabLayer(layer, gates, self)
+    def numbers(self, layer: LayerShape) -> dict[str, float]:
+        return {"logit": math.log(self.slab) - math.log1p(-self.slab), "scale": self.scale}
 
-
-class _SpikeSlabLayer(LayerPrior):
-    logit: Tensor
-    scale: Tensor
-
-    def __init__(self, layer: LayerShape, gates: torch.Size, prior: SpikeSlab) -> None:
-        logit = math.log(prior.slab) - math.log1p(-prior.slab)
-        super().__init__(layer, logit=logit, scale=prior.scale)
-        self.gates, self.temperature = gates, prior.temperature
-
-    def latents(self) -> Mapping[str, Latent]:
-        logits = self.logit.expand(self.gates)
+    def latents(self, own: Any) -> Mapping[str, Latent]:
+        shape = own.layer.weight if self.per == "weight" else own.layer.group_shape
+        logits = own.logit.expand(shape)
         gate = RelaxedGate(self.temperature, logits=logits, validate_args=False)
         return {
-            "weight": Latent(normal(self.layer.weight, self.zero, self.scale)),
-            "gate": Latent(gate.to_event(len(self.gates)), start=(3.0, 0.5)),
-            **self.standard_bias(),
+            "weight": Latent(normal(own.layer.weight, own.zero, own.scale)),
+            "gate": Latent(gate.to_event(len(shape)), start=(3.0, 0.5)),
+            **own.standard_bias(),
         }

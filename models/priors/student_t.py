@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyro.distributions as dist
 import torch
@@ -16,7 +16,7 @@ from torch.distributions import register_kl
 
 from ...data import Between, Positive
 from ..distributions import MEAN_LOG
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, independent
+from .base import Latent, LayerShape, WeightPrior, independent
 
 # The series of log_uniform, as a Chebyshev series on the circle; lowest power first.
 _B = (
@@ -104,14 +104,9 @@ class StudentT(WeightPrior):
     df: Annotated[float, Between(0.0, 100.0, "(]")] = 1.0
     scale: Positive = 1.0
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _StudentTLayer(layer, df=self.df, scale=self.scale)
+    def numbers(self, layer: LayerShape) -> dict[str, float]:
+        return {"df": self.df, "scale": self.scale}
 
-
-class _StudentTLayer(LayerPrior):
-    df: Tensor
-    scale: Tensor
-
-    def latents(self) -> Mapping[str, Latent]:
-        weight = independent(dist.StudentT, self.layer.weight, self.df, self.zero, self.scale)
-        return {"weight": Latent(weight), **self.standard_bias()}
+    def latents(self, own: Any) -> Mapping[str, Latent]:
+        weight = independent(dist.StudentT, own.layer.weight, own.df, own.zero, own.scale)
+        return {"weight": Latent(weight), **own.standard_bias()}

@@ -13,7 +13,7 @@ from torch.distributions import Gamma, constraints
 
 from ...data import Positive
 from ..distributions import Alike
-from .base import Latent, LayerPrior, LayerShape, WeightPrior
+from .base import Latent, LayerShape, WeightPrior
 
 
 class SphericalLaplace(Alike):
@@ -97,13 +97,9 @@ class UnsquaredNorm(WeightPrior):
 
     rate: Positive = 1.0
 
-    def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _UnsquaredNormLayer(layer, rate=self.rate)
+    def numbers(self, layer: LayerShape) -> dict[str, float]:
+        return {"rate": self.rate}
 
-
-class _UnsquaredNormLayer(LayerPrior):
-    rate: Tensor
-
-    def latents(self) -> Mapping[str, Latent]:
-        weight = Latent(SphericalLaplace(self.rate, self.layer.weight))
-        return {"weight": weight, **self.standard_bias()}
+    def latents(self, own: Any) -> Mapping[str, Latent]:
+        weight = Latent(SphericalLaplace(own.rate, own.layer.weight))
+        return {"weight": weight, **own.standard_bias()}

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .plain_network import PlainNetwork
     from .priors import Floored, NonCentred
     from .structured import StructuredNetwork
-    from .threads import fitting, give_way, turn
+    from .threads import fitting, give_way
 
 __all__ = [
     "Annealed",

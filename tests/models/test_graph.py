@@ -202,6 +202,7 @@ def test_names_that_look_alike_keep_their_own_primitives(edges):
     torch.testing.assert_close(small(x), with_gamma(graph, every, x))
     names = {id(module): name for name, module in small.named_children()}
     assert len(names) == sum(len(own) for own in every.values())
+    assert all(name.isidentifier() for name in names.values())
     for last in itertools.product(*every.values()):
         fewer = graph.discretise(dict(zip(every, last, strict=True)))
         assert all(names[id(module)] == name for name, module in fewer.named_children())

@@ -1,4 +1,4 @@
-"""Structure and discrete draws against TraceEnum_ELBO: same seed, same loss, same gradients."""
+"""Against Pyro's own estimators: same seed, same loss, same gradients."""
 
 import pyro
 import pyro.distributions as dist
@@ -16,12 +16,16 @@ from latents import (
     assert_same,
     cases,
     double_precision,
+    graded,
     trace_enum,
 )  # fmt: skip
 from pyro import poutine
-from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO, autoguide
+from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
+from pyroccam.models.parameters import LocalModule
 
 float64 = pytest.fixture(autouse=True)(double_precision)
+MEAN_FIELD, mean_field = cases()
 ENUMERATED, enumerated = cases()
 
 
@@ -36,28 +40,42 @@ def observe(x, mean):
         pyro.sample("y", dist.Normal(mean, 1.0), obs=x)
 
 
-@enumerated
-def structure_and_subsampled_data():
-    p = Pair(logits=(K,), prior=(K,), effect=(K,))
-    return p.of(
-        lambda x: observe(x, p.effect[categorical("k", p.prior)]),
-        lambda x: categorical("k", p.logits),
-    )
+@mean_field
+def other_families():
+    """Analytic (Gamma, Dirichlet, multivariate normal) and log-ratio (LogNormal on Weibull)."""
+    p = Pair(a=(), b=(), c=(3,), m=(2,), tril=(2, 2), s=())
+
+    def model(x):
+        g = pyro.sample("g", dist.Gamma(2.0, 3.0))
+        h = pyro.sample("h", dist.Weibull(2.0, 3.0))
+        d = pyro.sample("d", dist.Dirichlet(torch.ones(3)))
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), g).to_event(1))
+        v = pyro.sample("v", dist.MultivariateNormal(torch.zeros(2), torch.eye(2)))
+        observe(x, w.sum() * h + v.sum() + d[0])
+
+    def guide(x):
+        pyro.sample("g", dist.Gamma(p.a.exp(), p.b.exp()))
+        pyro.sample("h", dist.LogNormal(p.a, p.s.exp()))
+        pyro.sample("d", dist.Dirichlet(p.c.exp()))
+        pyro.sample("w", dist.Normal(p.m, p.s.exp()).to_event(1))
+        tril = p.tril.tril(-1) + p.tril.diagonal().exp().diag()
+        pyro.sample("v", dist.MultivariateNormal(p.m, scale_tril=tril))
+
+    return p.of(model, guide)
 
 
 @enumerated
-def assignments_in_a_subsampled_plate(prior=True, mask=False):
-    p = Pair(logits=(N, K), prior=(K,), effect=(K,))
+def masked_distributions_are_still_weights():
+    p = Pair(logits=(N, K), effect=(K,))
 
     def model(x):
         with pyro.plate("data", N, subsample=x):
-            logits = p.prior if prior else torch.zeros(K)
-            k = categorical("k", logits, MASK[: len(x)] if mask else None)
+            k = categorical("k", torch.zeros(K), MASK[: len(x)])
             pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
 
     def guide(x):
         with pyro.plate("data", N, subsample=x):
-            categorical("k", p.logits[: len(x)], MASK[: len(x)] if mask else None)
+            categorical("k", p.logits[: len(x)], MASK[: len(x)])
 
     return p.of(model, guide)
 
@@ -83,23 +101,6 @@ def structure_nested_in_plates():
 
 
 @enumerated
-def chain_in_the_guide_alone():
-    """The weight of c is a sum over its ancestors, which the likelihood does not know."""
-    p = Pair(qa=(2,), qb=(2, 3), qc=(3, 2), effect=(2,))
-
-    def model(x):
-        pyro.sample("a", dist.Bernoulli(0.3))
-        categorical("b", torch.zeros(3))
-        observe(x, p.effect[pyro.sample("c", dist.Categorical(probs=torch.tensor([0.2, 0.8])))])
-
-    def guide(x):
-        a = pyro.sample("a", dist.Bernoulli(logits=p.qa[0]))
-        categorical("c", p.qc[categorical("b", p.qb[a.long()])])
-
-    return p.of(model, guide)
-
-
-@enumerated
 def weights_under_structure():
     """Draws that vary along the enumeration, from a family without a KL to the prior."""
     p = Pair(logits=(K,), loc=(K,), scale=(K,), prior=(K,))
@@ -111,22 +112,6 @@ def weights_under_structure():
     def guide(x):
         k = categorical("k", p.logits)
         pyro.sample("w", dist.Normal(p.loc[k], p.scale[k].exp()))
-
-    return p.of(model, guide)
-
-
-@enumerated
-def structure_after_weights():
-    """q(w) q(k | w) against p(k) p(w | k): the KL of w is registered, but not valid."""
-    p = Pair(logits=(K,), slope=(K,), loc=(), scale=(), prior=(K,))
-
-    def model(x):
-        k = categorical("k", p.prior)
-        observe(x, pyro.sample("w", dist.Normal(0.0, p.prior.exp()[k])) * (k + 1))
-
-    def guide(x):
-        w = pyro.sample("w", dist.Normal(p.loc, p.scale.exp()))
-        categorical("k", p.logits + p.slope * w)
 
     return p.of(model, guide)
 
@@ -195,29 +180,10 @@ def masks_that_differ():
 
 
 @enumerated
-def masked_distributions_are_still_weights():
-    return assignments_in_a_subsampled_plate(prior=False, mask=True)
-
-
-@enumerated
 def scales():
     base = weights_under_structure()
     scale = torch.tensor(0.3)
     return base.of(poutine.scale(base.model, scale), poutine.scale(base.guide, 0.7))
-
-
-@enumerated
-def mixture_summed_out_in_a_subsampled_plate():
-    p = Pair(prior=(K,), effect=(K,), loc=(), scale=())
-
-    def model(x):
-        w = pyro.sample("w", dist.Cauchy(0.0, 4.0))
-        with pyro.plate("data", N, subsample=x):
-            k = categorical("k", p.prior, infer=ENUM)
-            with poutine.mask(mask=MASK[: len(x)]):
-                pyro.sample("y", dist.Normal(p.effect[k] + w, 1.0), obs=x)
-
-    return p.of(model, lambda x: pyro.sample("w", dist.Normal(p.loc, p.scale.exp())))
 
 
 @enumerated
@@ -253,21 +219,6 @@ def structure_here_and_summed_out_there():
 
 
 @enumerated
-def markov_chain_summed_out():
-    p = Pair(first=(K,), step=(K, K), effect=(K,), loc=())
-
-    def model(x):
-        w = pyro.sample("w", dist.Cauchy(0.0, 3.0))
-        z = None
-        for t in pyro.markov(range(len(x))):
-            logits = p.first if z is None else p.step[z]
-            z = categorical(f"z{t}", logits, infer=ENUM)
-            pyro.sample(f"y{t}", dist.Normal(p.effect[z] + w, 1.0), obs=x[t])
-
-    return p.of(model, lambda x: pyro.sample("w", dist.Normal(p.loc, 1.0)))
-
-
-@enumerated
 def factors_and_deterministic_sites():
     p = Pair(logits=(K,), effect=(K,))
 
@@ -285,18 +236,52 @@ def factors_and_deterministic_sites():
 
 
 @pytest.mark.parametrize("rows", [N, B])
-@pytest.mark.parametrize("name", ENUMERATED)
-def test_the_bound_is_that_of_trace_enum_elbo(name, rows):
-    pair = ENUMERATED[name]()
+@pytest.mark.parametrize("name", [*MEAN_FIELD, *ENUMERATED])
+def test_the_bound_is_that_of_pyro(name, rows):
+    pair = (MEAN_FIELD | ENUMERATED)[name]()
     nesting = 2 if name == "structure_nested_in_plates" else 1
-    theirs = pair.evaluate(trace_enum(nesting), X[:rows])
-    assert_same(pair.evaluate(EnumMeanFieldELBO(max_plate_nesting=nesting), X[:rows]), theirs)
-    assert_same(pair.evaluate(EnumMeanFieldELBO(), X[:rows]), theirs)  # finds out the nesting
-    with pyro.validation_enabled(False):
-        assert_same(pair.evaluate(EnumMeanFieldELBO(), X[:rows]), theirs)
+    theirs = TraceMeanField_ELBO() if name in MEAN_FIELD else trace_enum(nesting)
+    expected = pair.evaluate(theirs, X[:rows])
+    assert_same(pair.evaluate(EnumMeanFieldELBO(max_plate_nesting=nesting), X[:rows]), expected)
+    for validate in (True, False):
+        with pyro.validation_enabled(validate):  # finds out the nesting
+            assert_same(pair.evaluate(EnumMeanFieldELBO(), X[:rows]), expected)
 
 
 def test_particles_are_averaged():
     pair = weights_under_structure()
     ours = EnumMeanFieldELBO(num_particles=3, max_plate_nesting=1)
     assert_same(pair.evaluate(ours), pair.evaluate(trace_enum(1, num_particles=3)))
+
+
+class Hierarchy(LocalModule):
+    def forward(self, x):
+        g = pyro.sample("g", dist.Gamma(2.0, 3.0))
+        d = pyro.sample("d", dist.Dirichlet(torch.ones(3)))
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), g).to_event(1))
+        with pyro.plate("data", N, subsample=x):
+            b = pyro.sample("b", dist.Beta(2.0, 2.0))
+            pyro.sample("y", dist.Normal(w.sum() * d[0] + b, g), obs=x)
+
+
+@pytest.mark.parametrize("name", ["AutoNormal", "AutoMultivariateNormal", "AutoDelta"])
+def test_autoguides_give_what_trace_elbo_gives(name):
+    """With the Jacobian of the support's transform, which Pyro's KL of a Delta leaves out."""
+    model = Hierarchy()
+    guide = getattr(autoguide, name)(model)  # made in Pyro's default mode of parameters
+    torch.manual_seed(0)
+    guide(X)
+
+    def seeded(loss, *args):
+        torch.manual_seed(1)
+        return loss(*args)
+
+    def evaluate(loss, *args):
+        return graded(seeded(loss, *args), guide.parameters())
+
+    pair = (model, guide, X)
+    expected = evaluate(Trace_ELBO().differentiable_loss, *pair)
+    assert_same(evaluate(EnumMeanFieldELBO().differentiable_loss, *pair), expected)
+    assert_same(evaluate(bound(model, guide), X), expected)
+    dropped = seeded(TraceMeanField_ELBO().loss, *pair)
+    assert (abs(dropped - float(expected[0])) > 1e-3) == (name != "AutoDelta")

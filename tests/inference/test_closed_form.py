@@ -3,15 +3,9 @@ r"""The closed-form update of q(d).
 Derivation. For fixed weights let :math:`\ell_d = \log p(d) + \sum_n \log p(y_n \mid x_n, d)`. With
 q = softmax(η) the ELBO over q is :math:`L(η) = \sum_d q_d (\ell_d - \log q_d)`.
 
-* Its maximum is the exact posterior, :math:`q^* = \mathrm{softmax}(\ell)`, because
-  :math:`L = \log \sum_d e^{\ell_d} - KL(q \| q^*)`.
-* Its gradient is :math:`\nabla_η L = q \odot (f - q^\top f)` with :math:`f = \ell - \log q`; the
-  Fisher matrix of η is :math:`F = \mathrm{diag}(q) - q q^\top`, so :math:`F f = \nabla_η L` and the
-  natural gradient is f up to a constant, which softmax does not see. A step of size ρ is
-
-  .. math:: η + ρ f = (1 - ρ)\, η + ρ\, \ell + \mathrm{const},
-
-  the damped step that is made here.
+* Its maximum is the exact posterior, :math:`q^* = \mathrm{softmax}(\ell)`.
+* Its natural gradient by η is :math:`\ell - \log q` up to a constant, so a step of size ρ is
+  :math:`(1 - ρ)\, η + ρ\, \ell`.
 """
 
 import itertools
@@ -46,38 +40,15 @@ def exact(model, table):
     return torch.tensor([j / sum(joint) for j in joint], dtype=torch.float64)
 
 
-def test_the_posterior_of_these_tests_is_spread_out():
-    model, _, table, _ = frozen()
-    posterior = exact(model, table)
-    assert posterior.min() > 0.02
-    assert posterior.max() < 0.9
-
-
-def test_a_whole_step_on_the_full_batch_is_the_exact_posterior():
-    model, guide, table, update = frozen(rate=1.0)
-    update.observe(None, table)
-    update.step()
-    torch.testing.assert_close(guide.probs, exact(model, table), rtol=1e-10, atol=0)
-
-
-@pytest.mark.parametrize("size", [1, 4, 5])
+@pytest.mark.parametrize("size", [1, 5, N])
 def test_one_pass_of_minibatches_is_as_good_as_the_full_batch(size):
     model, guide, table, update = frozen(rate=1.0)
+    for rows in torch.arange(N).split(4):  # which are replaced
+        update.observe(rows, torch.randn(D + 1, len(rows), dtype=torch.float64))
     for rows in torch.randperm(N).split(size):
         update.observe(rows, table[:, rows])
     update.step()
     torch.testing.assert_close(guide.probs, exact(model, table), rtol=1e-10, atol=0)
-
-
-def test_rows_seen_again_replace_what_was_known_of_them():
-    model, guide, table, update = frozen(rate=1.0)
-    for rows in torch.arange(N).split(5):
-        update.observe(rows, torch.randn(D + 1, len(rows), dtype=torch.float64))
-    for rows in torch.randperm(N).split(3):
-        update.observe(rows, table[:, rows])
-    update.step()
-    torch.testing.assert_close(guide.probs, exact(model, table), rtol=1e-10, atol=0)
-    torch.testing.assert_close(update.total, table.sum(1), rtol=1e-12, atol=1e-12)
 
 
 def test_an_incomplete_pass_is_scaled_to_the_whole_data():
@@ -89,7 +60,7 @@ def test_an_incomplete_pass_is_scaled_to_the_whole_data():
     torch.testing.assert_close(guide.probs, expected, rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("rate", [0.05, 1.0])
 def test_a_step_is_a_natural_gradient_step(rate):
     model, guide, table, update = frozen(rate=rate)
     with torch.no_grad():
@@ -111,20 +82,6 @@ def test_a_step_is_a_natural_gradient_step(rate):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_damping_mixes_log_probabilities_and_forgets_geometrically():
-    model, guide, table, update = frozen(rate=0.25)
-    start = torch.tensor([0.7, -1.2, 0.1, 2.0], dtype=torch.float64)
-    with torch.no_grad():
-        guide.logits.copy_(start)
-    update.observe(None, table)
-    target = (model.log_prior + table.sum(1)).log_softmax(0)
-    for k in range(1, 6):
-        update.step()
-        left = 0.75**k
-        expected = (left * start.log_softmax(0) + (1 - left) * target).log_softmax(0)
-        torch.testing.assert_close(guide.logits.detach(), expected, rtol=1e-9, atol=1e-9)
-
-
 def test_every_step_raises_the_elbo_and_the_posterior_is_a_fixed_point():
     model, guide, table, update = frozen(rate=0.4)
     joint = model.log_prior + table.sum(1)
@@ -140,13 +97,13 @@ def test_every_step_raises_the_elbo_and_the_posterior_is_a_fixed_point():
     torch.testing.assert_close(guide.probs, exact(model, table), rtol=1e-8, atol=0)
 
 
-@pytest.mark.parametrize("seen", [torch.float32, torch.float64], ids=str)
-def test_the_total_does_not_drift(seen):
+def test_the_total_does_not_drift():
     """It is the sum of the table, which is in single precision, whatever it is told."""
+    seen = torch.float64
     update = IncrementalPosterior(torch.zeros(D + 1), torch.zeros(D + 1), N, 0.5)
     assert update.table.dtype == torch.float32
     generator = torch.Generator().manual_seed(0)
-    for _ in range(3000):
+    for _ in range(1000):
         rows = torch.randperm(N, generator=generator)[:5]
         update.observe(rows, 100 * torch.randn(D + 1, 5, generator=generator, dtype=seen))
     torch.testing.assert_close(update.total, update.table.double().sum(1), rtol=0, atol=1e-9)
@@ -199,20 +156,6 @@ def test_replicates_at_once_are_replicates_apart():
         assert torch.equal(together.table, torch.stack([one.table for one in apart]))
         assert torch.equal(together.seen, torch.stack([one.seen for one in apart]))
     assert bool(together.seen.all())
-
-
-def test_the_replicates_of_one_update_follow_their_own_posterior():
-    generator = torch.Generator().manual_seed(0)
-    prior = normals(generator, 2, D + 1).log_softmax(-1)
-    tables = normals(generator, 2, D + 1, N)
-    logits = torch.zeros(2, D + 1, dtype=torch.float64)
-    update = IncrementalPosterior(logits, prior, N, 1.0)
-    for part in torch.stack([torch.randperm(N, generator=generator) for _ in range(2)]).split(5, 1):
-        update.observe(part, torch.stack([tables[k][:, part[k]] for k in range(2)]))
-    update.step()
-    for k in range(2):
-        joint = prior[k].exp() * tables[k].exp().prod(1)
-        torch.testing.assert_close(logits[k].softmax(0), joint / joint.sum(), rtol=1e-9, atol=0)
 
 
 def test_a_replicate_that_is_not_finite_spoils_itself_alone():

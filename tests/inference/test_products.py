@@ -60,18 +60,15 @@ def test_large_products_are_those_of_rounded_factors(name):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_small_products_and_other_precisions_are_left(name, dtype):
+def test_small_products_and_other_precisions_are_left(name):
     f, *shapes = OPERATIONS[name]
-    rows = 2 if dtype == torch.float32 else shapes[0][0]
-    if name == "bmm" and rows == 2:
-        shapes = [(2, 64, 64), (2, 64, 64)]
     torch.manual_seed(0)
-    x, w = drawn(rows, *shapes[0][1:], dtype=dtype), drawn(*shapes[1], dtype=dtype)
-    b = drawn(200, dtype=dtype)
-    with products("bf16"):
-        found = f(x, w, b)
-    assert torch.equal(found, f(x, w, b))
+    many = [drawn(*shape, dtype=torch.float64) for shape in (*shapes, [200])]
+    few = [many[0][:1].float(), many[1][: 1 if name == "bmm" else None].float(), many[2].float()]
+    for given in (many, few):
+        with products("bf16"):
+            found = f(*given)
+        assert torch.equal(found, f(*given))
 
 
 class Data:
@@ -94,24 +91,22 @@ def steps(precision, compile, dtype=torch.float32):
 
 
 @pytest.mark.usefixtures("clean")
-@pytest.mark.parametrize("compile", ["graph", True])
-def test_steps_round_alike_however_they_run(compile, monkeypatch):
+def test_steps_round_alike_however_they_run(monkeypatch):
     """Traced and compiled as eager ones do: nearer to them than to full precision."""
     monkeypatch.setattr(inductor, "COUNTED", {})  # so that all have the noise of torch's generator
     losses, grads = steps("bf16", False)
     exact, exact_grads = steps(None, False)
-    ours, our_grads = steps("bf16", compile)
-    assert ours.dtype == our_grads.dtype == torch.float32
     apart = (grads - exact_grads).norm() / exact_grads.norm()
     assert 1e-4 < apart < 0.05
-    assert (our_grads - grads).norm() / exact_grads.norm() < 0.2 * apart
-    torch.testing.assert_close(ours, losses, rtol=1e-4, atol=0)
     torch.testing.assert_close(losses, exact, rtol=5e-3, atol=0)
+    for compile in ("graph", True):
+        ours, our_grads = steps("bf16", compile)
+        assert ours.dtype == our_grads.dtype == torch.float32
+        assert (our_grads - grads).norm() / exact_grads.norm() < 0.2 * apart
+        torch.testing.assert_close(ours, losses, rtol=1e-4, atol=0)
 
 
 @pytest.mark.usefixtures("clean")
 def test_a_network_in_double_precision_has_no_products_to_round():
     with pytest.raises(PyroccamError):
         steps("bf16", False, dtype=torch.float64)
-    with pytest.raises(PyroccamError):
-        Settings(precision="half")

@@ -1,11 +1,13 @@
+"""A pair as a graph: what is refused and why, what is not, and what it leaves as it was."""
+
 import copy
-import random
 
 import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from plain import network
 from pyro.nn import PyroModule
 from pyroccam.inference.compilation.trace import TracedBound, Untraceable
 from pyroccam.inference.elbo.estimator import bound
@@ -29,82 +31,46 @@ from uncompiled import leave_uncompiled
 FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed
 
 
-class Block(nn.Module):
-    """A linear layer and something that a test adds."""
+def pair_of(forward, seed=0, buffer=False):
+    """Around a block of a linear layer and what a test adds to it."""
 
-    def __init__(self):
-        super().__init__()
-        self.f = linear()
+    def block():
+        made = network(lambda net, a: a + forward(net, net.f(a)), f=linear(), calls=0)
+        made.mean = torch.zeros(WIDTH, dtype=torch.float64)
+        if buffer:
+            del made.mean
+            made.register_buffer("mean", torch.zeros(WIDTH))
+        return made
 
-    def forward(self, a):
-        return a + self.extra(self.f(a))
-
-
-class WithBranch(Block):
-    def extra(self, a):
-        if a.sum() > 0:
-            return a.tanh()
-        return a.relu()
+    return build_fixed(block, seed)
 
 
-class WithItem(Block):
-    def extra(self, a):
-        return a * a.detach().abs().max().item()
+def branch(net, a):
+    return a.tanh() if a.sum() > 0 else a.relu()
 
 
-class WithFloat(Block):
-    def extra(self, a):
-        return a / float(a.detach().norm())
+def item(net, a):
+    return a * a.detach().abs().max().item()
 
 
-class WithArray(Block):
-    def extra(self, a):
-        return a * torch.from_numpy(np.tanh(a.detach().numpy()))
+def array(net, a):
+    return a * torch.from_numpy(np.tanh(a.detach().numpy()))
 
 
-class WithList(Block):
-    def extra(self, a):
-        return a * torch.tensor(a.detach().tolist(), dtype=a.dtype).abs().mean()
+def counter(net, a):
+    net.calls += 1
+    return a / net.calls
 
 
-class WithCounter(Block):
-    calls = 0
-
-    def extra(self, a):
-        self.calls += 1
-        return a / self.calls
+def hidden_state(net, a):
+    net.mean = 0.9 * net.mean + 0.1 * a.detach().mean(0)
+    return a - net.mean
 
 
-class WithPythonNoise(Block):
-    def extra(self, a):
-        return a * random.random()
-
-
-class WithHiddenState(Block):
-    """A running mean that is no buffer."""
-
-    mean = torch.zeros(WIDTH, dtype=torch.float64)
-
-    def extra(self, a):
-        self.mean = 0.9 * self.mean + 0.1 * a.detach().mean(0)
-        return a - self.mean
-
-
-class WithNewBuffer(Block):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH))
-
-    def extra(self, a):
-        self.mean = 0.9 * self.mean + 0.1 * a.detach().mean(0)
-        return a - self.mean
-
-
-class WithChangedParameter(Block):
-    def forward(self, a):
-        with torch.no_grad():
-            self.f.weight.clamp_(-0.1, 0.1)
-        return a + self.f(a)
+def changed_parameter(net, a):
+    with torch.no_grad():
+        net.f.bias.clamp_(-0.1, 0.1)
+    return a
 
 
 class Sign(torch.autograd.Function):
@@ -117,70 +83,41 @@ class Sign(torch.autograd.Function):
         return gradient
 
 
-class WithOwnGradient(Block):
-    def extra(self, a):
-        return Sign.apply(a)
+def own_gradient(net, a):
+    return Sign.apply(a)
 
 
-class WithHook(Block):
-    """A test adds it: a copy would not have it."""
-
-    def extra(self, a):
-        return a
-
-
-class WithChangedBatch(nn.Module):
-    """The first layer: it changes its input, the batch, in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.f = nn.Linear(2, WIDTH)
-
-    def forward(self, x):
-        return self.f(x.mul_(0.5))
-
-
-def with_stem(stem, seed=0):
-    model, guide = build_fixed(linear, seed)
-    model.net[0] = stem.double()
-    return model, guide
+def same(net, a):
+    return a
 
 
 REFUSED = {  # message, and whether the model does the same at every call
-    WithBranch: (
-        r"a Python value in test_tracing.py:\d+, `if a.sum\(\) > 0:`",
-        True,
-    ),
-    WithItem: (r"a Python value in test_tracing.py:\d+, `return a \* a.detach\(\).abs\(\)", True),
-    WithFloat: (r"a Python value in test_tracing.py:\d+, `return a / float", True),
-    WithArray: ("its graph gives another loss on another batch", True),
-    WithList: ("its graph gives another loss on another batch", True),
-    WithCounter: ("called again .* it gives another loss", False),
-    WithPythonNoise: ("called again", False),
-    WithHiddenState: ("called again .* it gives another loss", False),
-    WithNewBuffer: (r"a new tensor in place of the buffer '.*\.mean'", True),
-    WithChangedParameter: (r"it changes '.*f.weight' in place", True),
-    WithOwnGradient: ("its graph gives another gradient", True),
-    WithHook: (r"'.*f\.weight' has a hook", True),
+    branch: (r"a Python value in test_tracing.py:\d+, `return a.tanh\(\) if", True),
+    item: (r"a Python value in test_tracing.py:\d+, `return a \* a.detach\(\).abs\(\)", True),
+    array: ("its graph gives another loss on another batch", True),
+    counter: ("called again .* it gives another loss", False),
+    hidden_state: (r"a new tensor in place of the buffer '.*\.mean'", True),
+    changed_parameter: (r"it changes '.*f.bias' in place", True),
+    own_gradient: ("its graph gives another gradient", True),
+    same: (r"'.*f\.weight' has a hook", True),
 }
 
 
-@pytest.mark.parametrize("block", REFUSED, ids=lambda b: b.__name__)
-def test_what_cannot_be_traced_runs_eagerly_and_says_why(block):
-    message, same = REFUSED[block]
-    pair = build_fixed(block)
+@pytest.mark.parametrize("forward", REFUSED, ids=lambda f: f.__name__)
+def test_what_cannot_be_traced_runs_eagerly_and_says_why(forward):
+    message, same_again = REFUSED[forward]
+    pair = pair_of(forward, buffer=forward is hidden_state)
     eager = copy.deepcopy(pair)
-    if block is WithHook:
+    if forward is same:
         for model, _ in (pair, eager):
             model.net[1].f.weight.register_hook(lambda g: 0 * g)
     step = step_of(pair, compile=True)
     with pytest.warns(CompileFallback, match=message) as warned:
         losses = [step(x, y) for x, y in batches(count=3)]
     assert len(warned) == 1
-    assert "PlainNetwork cannot be traced: " in str(warned[0].message)
     assert step.describe()["kind"] == "eager"
     step.release()
-    if same:
+    if same_again:
         (expected,) = walk([eager], batches(count=3))
         torch.testing.assert_close(torch.stack(losses), expected.pop("losses"), rtol=0, atol=0)
         for name, t in tensors(*pair).items():
@@ -188,37 +125,30 @@ def test_what_cannot_be_traced_runs_eagerly_and_says_why(block):
 
 
 def test_a_model_that_changes_its_batch_sees_it_as_it_was():
-    pair = with_stem(WithChangedBatch())
+    pair = build_fixed(linear)
+    pair[0].net[0] = network(lambda net, x: net.f(x.mul_(0.5)), f=nn.Linear(2, WIDTH)).double()
     eager = copy.deepcopy(pair)
-    traced = bound(*copy.deepcopy(pair)), 54, *batches()[0], []
     with pytest.raises(Untraceable, match="it changes x in place"):
-        TracedBound(*traced)
-    step = step_of(pair, compile=True)
-    found = batches(count=2)
-    losses = [float(step(x, y)) for x, y in found]
-    assert step.fallback is None
-    plain = step_of(eager)
-    again = batches(count=2)
-    assert losses == pytest.approx([float(plain(x, y)) for x, y in again], rel=1e-9)
-    for (x, _), (same, _), (before, _) in zip(found, again, batches(count=2), strict=True):
+        TracedBound(bound(*copy.deepcopy(pair)), 54, *batches()[0], [])
+    (found,) = walk([pair], given := batches(count=2), "graph")
+    (expected,) = walk([eager], batches(count=2))
+    torch.testing.assert_close(found["losses"], expected["losses"], rtol=1e-9, atol=0)
+    for (x, _), (before, _) in zip(given, batches(count=2), strict=True):
         assert torch.equal(x, before)
-        assert torch.equal(same, before)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_cumulative_average_is_refused_at_its_line_and_runs_right(count):
+def test_a_cumulative_average_is_refused_at_its_line_and_runs_right():
     """Its number of batches is right, too: nobody has run the model without need."""
 
     def make(seed):
         return build_fixed(lambda: nn.Sequential(linear(), norm(momentum=None)), seed)
 
-    pairs = [make(seed) for seed in range(count)]
-    each = [batches(seed, 3) for seed in range(count)]
+    pairs = [make(seed) for seed in range(2)]
+    each = [batches(seed, 3) for seed in range(2)]
     step = step_of(*pairs, compile=True)
     with pytest.warns(CompileFallback, match=r"batchnorm.py:\d+, `.*num_batches_tracked"):
-        losses = [step(x, y) for x, y in (each[0] if count == 1 else stacked(*each))]
+        losses = torch.stack([step(x, y) for x, y in stacked(*each)])
     step.release()
-    losses = torch.stack(losses).reshape(3, count)
     for k, one in enumerate(pairs):
         (expected,) = walk([make(k)], each[k])
         assert torch.equal(losses[:, k], expected["losses"])
@@ -226,27 +156,24 @@ def test_a_cumulative_average_is_refused_at_its_line_and_runs_right(count):
             assert torch.equal(t, expected[name]), name
 
 
+def test_an_error_that_has_nothing_to_do_with_values_names_its_line():
+    def wrong(net, a):
+        raise KeyError("lost")
+
+    with pytest.raises(Untraceable, match=r"KeyError in test_tracing.py:\d+, `raise KeyError"):
+        traced_of(*pair_of(wrong), *batches(count=1)[0])
+
+
 # -- what must not be refused -----------------------------------------------------------------
 
 
-class WithConstants(Block):
-    """Plain tensors, numbers and a list of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.shift, self.factors = torch.ones(WIDTH, dtype=torch.float64), [0.5, 2.0]
-        self.calls = 0
-
-    def extra(self, a):
-        self.calls += 1  # which changes nothing
-        return (a - self.shift) * self.factors[self.calls % 1]
+def constants(net, a):
+    net.calls += 1  # which changes nothing
+    return (a - net.mean - 1.0) * [0.5, 2.0][net.calls % 1]
 
 
-class WithChoice(Block):
-    """A choice by value, made by tensors."""
-
-    def extra(self, a):
-        return torch.where(a.sum() > 0, a.tanh(), a.relu()) + a.new_zeros(a.shape[0], 1)
+def choice(net, a):
+    return torch.where(a.sum() > 0, a.tanh(), a.relu()) + a.new_zeros(a.shape[0], 1)
 
 
 def traced_of(model, guide, x, y):
@@ -257,18 +184,18 @@ def traced_of(model, guide, x, y):
     return found
 
 
-@pytest.mark.parametrize("size", [1, 2, 18])
-@pytest.mark.parametrize("block", [WithConstants, WithChoice])
-def test_whole_batches_and_batches_of_one(block, size):
-    x, y = batches(count=1, size=size)[0]
-    assert traced_of(*build_fixed(block), x, y).sites == ["y"]
+@pytest.mark.parametrize("forward", [constants, choice])
+def test_whole_batches_and_batches_of_one(forward):
+    for size in (1, 18):
+        x, y = batches(count=1, size=size)[0]
+        assert traced_of(*pair_of(forward), x, y).sites == ["y"]
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e6, float("nan"), float("inf")])
 def test_values_of_any_size(scale):
     """Losses that are huge, tiny beside their terms, or not finite, in single precision."""
     x, y = batches(count=1)[0]
-    model, guide = build_fixed(WithChoice)
+    model, guide = pair_of(choice)
     model.float()
     with torch.no_grad():
         model.net[2].weight.mul_(scale)
@@ -276,9 +203,9 @@ def test_values_of_any_size(scale):
 
 
 def test_inputs_that_are_whole_numbers():
-    model, guide = with_stem(nn.EmbeddingBag(3, WIDTH))
-    x = torch.arange(36).reshape(18, 2) % 3
-    traced_of(model, guide, x, torch.arange(18) % 3)
+    model, guide = build_fixed(linear)
+    model.net[0] = nn.EmbeddingBag(3, WIDTH).double()
+    traced_of(model, guide, torch.arange(36).reshape(18, 2) % 3, torch.arange(18) % 3)
 
 
 def test_tracing_leaves_everything_as_it_was():
@@ -300,17 +227,17 @@ def test_tracing_leaves_everything_as_it_was():
 
 def test_a_replicate_that_is_another_function_is_found():
     """Plain attributes are not stacked: those of the first are in the graph."""
-    pairs = [build_fixed(WithConstants, seed) for seed in range(2)]
-    pairs[1][0].net[1].shift = 2 * torch.ones(WIDTH, dtype=torch.float64)
-    step = step_of(*pairs)
+
+    def make(seed):
+        pair = pair_of(constants, seed)
+        pair[0].net[1].mean += seed
+        return pair
+
+    step = step_of(make(0), make(1))
     x, y = batches(count=1)[0]
     with pytest.warns(CompileFallback, match="replicate 1 is not like the first"):
         losses = step(torch.stack([x, x]), torch.stack([y, y]))
-    expected = [step_of(build_fixed(WithConstants, 0))(x, y)]
-    other = build_fixed(WithConstants, 1)
-    other[0].net[1].shift = 2 * torch.ones(WIDTH, dtype=torch.float64)
-    expected.append(step_of(other)(x, y))
-    assert torch.equal(losses, torch.stack(expected))
+    assert torch.equal(losses, torch.stack([step_of(make(seed))(x, y) for seed in range(2)]))
 
 
 # -- a pair with a continuous latent ----------------------------------------------------------
@@ -352,7 +279,6 @@ def test_a_guide_that_draws(monkeypatch):
     found = [(step.evaluate(*wide), step.flats["guide"].grad.clone()) for _ in range(draws)]
     losses, gradients = (torch.stack(values) for values in zip(*found, strict=True))
     threshold = float(normal.isf(FALSE_ALARM / 20))  # 10 two-sided tests
-    assert not torch.equal(losses[0], losses[1])
     for k, (_, guide) in enumerate(pairs):
         loc, scale = (t.detach().requires_grad_() for t in (guide.loc, guide.log_scale.exp()))
         fit = (y - x @ loc).square() + x.square() @ scale.square() + np.log(2 * np.pi)
@@ -366,16 +292,6 @@ def test_a_guide_that_draws(monkeypatch):
         assert bool(((gradients[:, k].mean(0) - expected).abs() < threshold * errors).all())
     a, b = (losses[:, k] - losses[:, k].mean() for k in range(2))
     assert abs(float((a * b).mean() / (a.std() * b.std()))) < threshold / draws**0.5
-
-
-def test_an_error_that_has_nothing_to_do_with_values_names_its_line():
-    class Wrong(Block):
-        def extra(self, a):
-            raise KeyError("lost")
-
-    x, y = batches(count=1)[0]
-    with pytest.raises(Untraceable, match=r"KeyError in test_tracing.py:\d+, `raise KeyError"):
-        traced_of(*build_fixed(Wrong), x, y)
 
 
 def test_the_terms_by_themselves():

@@ -46,27 +46,6 @@ class Pretend:
         return replay
 
 
-def accumulator():
-    total = torch.zeros(2)
-
-    def run(x):
-        total.add_(x)
-        return {"total": total * 1.0, "calls": [x.sum()]}
-
-    return run
-
-
-def test_a_recorded_function_is_run_once_for_each_call_on_the_latest_input():
-    recorder = Pretend()
-    recorded = Recorded(accumulator(), recorder, pytest.fail)
-    plain = accumulator()
-    inputs = [torch.randn(2) for _ in range(WARM_UP + 4)]
-    found = [recorded(x) for x in inputs]
-    expected = [plain(x) for x in inputs]
-    torch.testing.assert_close(found, expected)  # also of those that later replays wrote over
-    assert (recorder.recorded, recorder.replayed) == (1, 4)
-
-
 def test_what_cannot_be_recorded_is_called():
     sequence = batches(count=10)
     with pytest.warns(CompileFallback, match="RuntimeError: operation not permitted") as warned:

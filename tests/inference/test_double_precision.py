@@ -9,7 +9,6 @@ from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.data.errors import NetworkError
 from pyroccam.inference import diagnostics
-from pyroccam.inference.posterior.predict import evaluate_pruned
 from pyroccam.models import priors
 from torch import nn
 
@@ -108,25 +107,6 @@ def test_predictions_agree_with_single_precision(kind, task):
         torch.testing.assert_close(other.net(x.double()).float(), one.net(x), **NEAR)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("form", ["last", "average"])
-def test_pruned_depth(form, task, tmp_path):
-    data = rows(task)
-    single = inference.fit(*depth_pair(data), data, **QUICK)
-    double, x = in_double(single), data.x_test
-    one, other = (inference.shrink(fit, exits=form).net for fit in (single, double))
-    assert floats(other) == {torch.float64}
-    assert other(x.double()).dtype == torch.float64
-    torch.testing.assert_close(other(x.double()).float(), one(x), **NEAR)
-    scores = evaluate_pruned(other, x.double(), double.data.y_test, double.data.y_std)
-    expected = evaluate_pruned(one, x, data.y_test, data.y_std)
-    assert scores == pytest.approx(expected, rel=1e-4)
-    again = inference.load(inference.Small(other).save(tmp_path))
-    assert torch.equal(again(x.double()), other(x.double()))
-    whole = inference.load(inference.Small(one).save(tmp_path))
-    assert torch.equal(whole(x), one(x))
-
-
 def test_a_fixed_depth_and_the_marginal_likelihood():
     data = rows("regression").to(dtype=torch.float64)
     model, _ = depth_pair(data, double=True)
@@ -135,25 +115,6 @@ def test_a_fixed_depth_and_the_marginal_likelihood():
     assert fit.predict(data.x_test).dtype == torch.float64
     fit = inference.fit(model, guides.Marginal(model), data, **QUICK)
     assert fit.weights.dtype == fit.predict(data.x_test).dtype == torch.float64
-
-
-def test_a_likelihood_of_ones_own_is_of_the_networks_precision():
-    data = rows("regression").to(dtype=torch.float64)
-    given = models.Regression(2, scale=0.7)
-    net = nn.Linear(3, 2).double()
-    model = models.BayesianNetwork(net, data, prior=priors.Normal(), likelihood=given)
-    assert model.likelihood.scale.dtype == torch.float64
-
-
-@pytest.mark.parametrize("kind", ["depth", "normal"])
-def test_rows_in_single_precision_are_brought_to_the_networks(kind):
-    data, fits = rows("regression"), []
-    for own in (data, data.to(dtype=torch.float64)):
-        fits.append(inference.fit(*PAIRS[kind](own, double=True), own, **QUICK))
-    one, other = fits
-    assert one.val_nll == other.val_nll
-    assert one.data.x_train.dtype == torch.float64
-    assert torch.equal(one.predict(data.x_test), other.predict(data.x_test.double()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

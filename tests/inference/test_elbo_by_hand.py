@@ -33,7 +33,6 @@ from latents import (
 from pyro import poutine
 from pyro.infer import SVI, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
-from pyroccam.models.parameters import LocalModule
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 
@@ -100,44 +99,6 @@ def test_the_bound_at_the_exact_posterior_is_the_evidence():
         assert elbo() == pytest.approx(evidence, rel=1e-12)
         guide.loc[1] += 0.2
         assert elbo() < evidence - 1e-4
-
-
-class Local(LocalModule):
-    """A mixture with an assignment and an offset for each row, under a global structure."""
-
-    def forward(self, x, y):
-        k = pyro.sample("k", dist.Bernoulli(0.3))
-        with pyro.plate("data", N, subsample=x):
-            z = pyro.sample("z", dist.Categorical(logits=torch.tensor([0.1, 0.2, -0.3])))
-            w = pyro.sample("w", dist.Normal(k, 1.0))
-            pyro.sample("y", dist.Normal(w + z, 1.0), obs=y)
-
-
-class LocalGuide(LocalModule):
-    def forward(self, x, y):
-        pyro.sample("k", dist.Bernoulli(0.6))
-        with pyro.plate("data", N, subsample=x):
-            pyro.sample("z", dist.Categorical(logits=torch.stack([x, -x, y], -1)))
-            pyro.sample("w", Fixed(x * y, (0.3 * x).exp()))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_minibatches_of_a_partition_average_to_the_full_batch(size):
-    """Likelihood and KL apart, for latents outside and inside the plate."""
-    x, y = linear_data()
-    noise = numbers(N, seed=51)
-    union = bound(Linear(), LinearGuide())
-    local = bound(Local(), LocalGuide())
-    for b, inputs, one in ((union, x, numbers(2, seed=5)), (local, x[:, 0], None)):
-        parts = []
-        for rows in [slice(None), *torch.tensor([3, 0, 5, 1, 4, 2]).split(size)]:
-            Fixed.noise = nodes(noise[rows] if one is None else one)
-            terms = b.terms(inputs[rows], y[rows])
-            parts.append(torch.stack([terms.log_likelihood, terms.kl]))
-        full, found = parts[0], torch.stack(parts[1:])
-        torch.testing.assert_close(found.mean(0), full, rtol=1e-12, atol=1e-12)
-        assert found[:, 0].std() > 1e-2  # they do differ from one another
-        assert (found[:, 1].std() > 1e-2) == (one is None)
 
 
 # -- the weight of the KL -------------------------------------------------------------------------
@@ -372,23 +333,6 @@ def test_an_impossible_value_may_cost_infinitely_much():
     normal = torch.distributions.Normal(torch.tensor([0.3, 0.6]), 1.0)
     expected = (q * (q.log() - log_p - normal.log_prob(X[0]))).sum()
     assert_same(found, p.graded(expected))
-
-
-def test_a_straight_through_site_is_enumerated_with_its_probabilities():
-    """It calls itself reparameterised, and has no score function."""
-    found = []
-    for family in (dist.OneHotCategoricalStraightThrough, dist.OneHotCategorical):
-        p = Pair(logits=(3,), effect=(3,))
-
-        def model(x, p=p):
-            k = pyro.sample("k", dist.OneHotCategorical(logits=torch.zeros(3)))
-            pyro.sample("y", dist.Normal((p.effect * k).sum(-1), 1.0), obs=x[0])
-
-        def guide(x, p=p, family=family):
-            pyro.sample("k", family(logits=p.logits))
-
-        found.append(p.of(model, guide).evaluate(EnumMeanFieldELBO(max_plate_nesting=0)))
-    assert_same(*found)
 
 
 # -- summed out in the model ----------------------------------------------------------------------

@@ -185,7 +185,14 @@ class PositiveGuide(LocalModule):
             pyro.sample("m", q.to_event(1))
 
 
+def random_weights():
+    net = nn.Linear(2, 3).double()
+    model = models.BayesianNetwork(net, Data, prior=models.priors.Normal())
+    return model, guides.MeanField(model)
+
+
 TRACEABLE = {
+    "joined": random_weights,
     "depth": lambda: depth_pair(guides.CategoricalDepth),
     "depth summed out": lambda: depth_pair(guides.Marginal),
     "union": lambda: (Linear(), LinearGuide(family=dist.Normal)),
@@ -199,7 +206,7 @@ def test_the_bound_traces_to_a_graph(name):
     b = bound(*TRACEABLE[name]())
     names = [n for n, _ in b.named_parameters()]
     x, y = linear_data()
-    y = torch.arange(N) % 3 if "depth" in name else y
+    y = torch.arange(N) % 3 if "depth" in name or name == "joined" else y
 
     def call(values, weight, x, y):
         named = {**dict(zip(names, values, strict=True)), "kl_weight": weight}

@@ -54,35 +54,6 @@ def test_parameters_keep_their_values_layout_and_identity():
         assert torch.equal(row, flat.parameter.detach()[k])
 
 
-def test_rows_and_parameters_are_the_same_memory():
-    found = networks()
-    flat = flat_of(found)
-    with torch.no_grad():
-        flat.parameter[1].fill_(2.0)
-        flat.parameter[2].zero_()
-        found[2].conv.bias.fill_(3.0)
-    assert all(bool((p == 2.0).all()) for p in found[1].parameters())
-    assert float(flat.parameter.detach()[2].sum()) == 3.0 * 4
-    for k in range(3):
-        views = [view[k] for view in flat.views()]
-        for p, view in zip(found[k].parameters(), views, strict=True):
-            assert p.data_ptr() == view.data_ptr()
-            assert p.stride() == view.stride() or p.numel() < 2 or p.is_contiguous()
-            assert not view.requires_grad
-
-
-def test_gradients_gather_in_the_rows():
-    found = networks()
-    flat = flat_of(found)
-    for k, one in enumerate(found):
-        sum(((k + 1) * p).square().sum() for p in one.parameters()).backward()
-    scale = torch.tensor([[2.0], [8.0], [18.0]])
-    torch.testing.assert_close(flat.grad, scale * flat.parameter.detach())
-    flat.grad.zero_()
-    found[1].vector.sum().backward()
-    assert float(flat.grad.sum()) == float(flat.grad[1].sum()) == 3.0
-
-
 def test_released_parameters_own_their_memory():
     found = networks()
     found[0].vector.requires_grad_(False)

@@ -3,7 +3,6 @@
 import copy
 import itertools
 
-import pyro
 import pytest
 import torch
 from fitting import blobs, images, pair
@@ -395,10 +394,3 @@ def test_it_pays_sooner_for_more_equal_blocks_and_for_larger_tensors():
     assert least(20, 8) < least(5, 8) / 3
     assert least(5, 800) < least(5, 8)
     assert pays_from(graph_of(lambda x: x, torch.zeros(2))) == 0
-
-
-def test_pyro_checks_a_pair_before_it_is_traced():
-    rows = blobs()
-    model, guide = pair(rows)
-    with pyro.validation_enabled(True), pytest.raises(ValueError, match="invalid values"):
-        step_of((model, guide), compile="graph").prepare(rows.x_train, rows.y_train + 7)

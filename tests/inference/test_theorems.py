@@ -2,18 +2,17 @@
 
 import copy
 import math
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import pytest
 import torch
-from differences import along, differences, directions, dot, error
+from differences import differences, directions, error
 from pyroccam import guides, models
-from pyroccam.inference.selection import Against, Level
+from pyroccam.inference.selection import Level
 from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.levels import Key
-from pyroccam.models import priors
-from scipy.optimize import minimize, minimize_scalar
-from selecting import F64, alternatives, linear, objectives, rows, scattered
+from scipy.optimize import minimize
+from selecting import F64, linear, objectives, rows, scattered
 
 LOC, LOG_SCALE = "guide.factors./weight.loc", "guide.factors./weight.log_scale"
 H = "model.net.prior.log_scale"
@@ -185,8 +184,7 @@ def test_unrolled_steps_reach_the_implicit_gradient(exact):
 
 
 def test_the_weight_of_the_prior_divides_the_sample(small):
-    """λ KL: the bound on m / λ of the rows, on average over all choices of them. The source says
-    that it grows with λ; it shrinks."""
+    """λ KL: the bound on m / λ of the rows, on average over all choices of them."""
     x, y, whole = small.x, small.y, small
     part = Exact(x[:3], y[:3])
     tempered = whole.at(Level(prior=2.0))
@@ -196,154 +194,6 @@ def test_the_weight_of_the_prior_divides_the_sample(small):
         mean = torch.stack(values).mean()
         # Both are for each of their own rows: 6 and 3 of them.
         assert float(tempered.inner(theta, h, whole.key)) == pytest.approx(float(mean), rel=1e-12)
-
-
-def test_a_third_of_the_weight_is_three_times_the_data(small):
-    whole, thrice = small, Exact(small.x.repeat(3, 1), small.y.repeat(3, 1))
-    tempered = whole.at(Level(prior=1 / 3))
-    for h in some_h(2):
-        theta = whole.best(h, 1 / 3)
-        assert error(theta, thrice.best(h)) < 1e-12
-        slope = torch.func.grad(thrice.made.inner)(theta, h, thrice.key)
-        assert max(float(t.abs().max()) for t in slope.values()) < 1e-12
-        for at in (theta, whole.best(h)):
-            values = (tempered.inner(at, h, whole.key), thrice.made.inner(at, h, thrice.key))
-            assert float(values[0]) == pytest.approx(float(values[1]), rel=1e-12)
-        # More data: a narrower posterior.
-        assert bool((theta[LOG_SCALE] < whole.best(h)[LOG_SCALE]).all())
-
-
-# Likelihood and complexity
-
-
-def test_orders_by_likelihood_and_by_complexity(exact):
-    likely, simple = exact.at(Q=Level(prior=0.0)), exact.at(Q=Level(likelihood=0.0, prior=3.0))
-    candidates = some_h(8)
-    thetas = [exact.best(h) for h in candidates]
-    by_q = [float(exact.total(likely, h)) for h in candidates]
-    by_hand = [exact.log_likelihood(theta) for theta in thetas]
-    assert order(by_q) == order(by_hand)
-    by_q = [float(exact.total(simple, h)) for h in candidates]
-    by_hand = [-exact.kl(theta, h) for theta, h in zip(thetas, candidates, strict=True)]
-    assert order(by_q) == order(by_hand)
-    # Where h is the best for each q, Q is minus the parametric complexity, the least KL.
-    complexity = [float(least_kl(theta)) for theta in thetas]
-    nearest = [{H: 0.5 * (t[LOC] ** 2 + (2 * t[LOG_SCALE]).exp()).log()} for t in thetas]
-    by_q = []
-    for theta, h in zip(thetas, nearest, strict=True):
-        by_q.append(float(simple.outer(theta, h, exact.key)))
-        slope = torch.func.grad(simple.outer, argnums=1)(theta, h, exact.key)[H]
-        assert float(slope.abs().max()) < 1e-12
-    assert by_q == pytest.approx([-3 * c / COUNT for c in complexity], rel=1e-10)
-    assert order(by_q) == order([-c for c in complexity])
-
-
-def order(values):
-    return sorted(range(len(values)), key=values.__getitem__)
-
-
-def least_kl(theta):
-    """C_p over all h: ½ Σ log(1 + μ² / σ²)."""
-    return 0.5 * (1 + theta[LOC].square() / (2 * theta[LOG_SCALE]).exp()).log().sum()
-
-
-GRID = torch.linspace(-1.5, 1.5, 121).tolist()
-
-
-def test_complexity_falls_with_its_weight(exact):
-    """KL(q₁ || p₁) < KL(q₂ || p₂) if and only if λ_prior^Q is larger; the likelihood falls too."""
-    pairs = [(exact.best(scalar(v)), scalar(v)) for v in GRID]
-    terms = torch.stack([exact.made.terms(*pair, exact.key) for pair in pairs])
-    found = []
-    for weight in (0.0, 0.1, 0.3, 1.0, 3.0, 10.0):
-        values = terms[:, 0] - weight * terms[:, 1]
-        best = int(values.argmax())
-        made = exact.at(Q=Level(prior=weight))
-        assert float(made.outer(*pairs[best], exact.key)) == pytest.approx(float(values[best]))
-        found.append(terms[best].tolist())
-        assert 0 < best < len(GRID) - 1
-    for (likelihood, kl), (lower, less) in pairwise(found):
-        assert less < kl
-        assert lower < likelihood
-
-
-def test_the_bound_of_complexity(exact):
-    """C_p(θ₁) - C_p(θ₂) for λ_prior^Q of 1 > 2, h in an interval U.
-
-    In print it is (λ_L / λ_Q2) (λ_Q2 - λ_L) max[∇²_θh KLᵀ (∇²_θ L)⁻¹ ∇_θ KL] diam U; it needs
-    the absolute values of the factors, as the proof shows and the last lines do.
-    """
-    low, high = GRID[0], GRID[-1]
-    products = [second_derivatives(exact, v) for v in GRID]
-    largest = max(map(abs, products))
-    assert max(products) == largest
-    found = {}
-    for weight in (0.3, 0.6, 0.9, 1.0, 1.5, 3.0, 6.0):
-        made = exact.at(Q=Level(prior=weight))
-
-        def loss(v, made=made):
-            return -float(exact.total(made, scalar(v)))
-
-        inside = {"bounds": (low, high), "method": "bounded", "options": {"xatol": 1e-9}}
-        v = float(minimize_scalar(loss, **inside).x)
-        assert low + 0.1 < v < high - 0.1
-        theta = exact.best(scalar(v))
-        nearest = 0.5 * float((theta[LOC] ** 2 + (2 * theta[LOG_SCALE]).exp()).mean().log())
-        assert low < nearest < high
-        complexity, kl = exact.kl(theta, scalar(nearest)), exact.kl(theta, scalar(v))
-        bound = abs(weight - 1.0) / weight * largest * (high - low)
-        found[weight] = complexity, kl, bound
-        # What θ*(h) adds to the gradient of Q is the product in the bound, times λ_L (λ_Q - λ_L).
-        gradient, partial = exact.implicit(made, scalar(v))
-        expected = -(weight - 1.0) * second_derivatives(exact, v)
-        mixed = float((gradient[H] - partial[H]).sum()) * COUNT
-        assert mixed == pytest.approx(expected, rel=1e-9, abs=1e-11)
-        # The step of the proof: h₂ is not the best for θ₂, but where both levels are one.
-        assert -1e-12 < kl - complexity <= bound + 1e-12
-    assert found[1.0][1] - found[1.0][0] < 1e-12
-    assert found[0.3][1] - found[0.3][0] > 0.02  # elsewhere it is not
-    for one, (complexity, kl, _) in found.items():
-        for two, (other, kl_2, bound) in found.items():
-            if one > two:
-                assert kl < kl_2
-                assert complexity - other < bound
-    printed = -found[0.9][2]
-    assert found[1.0][0] - found[0.9][0] > printed
-
-
-def second_derivatives(exact, value):
-    """∇²_θh KLᵀ (∇²_θ L)⁻¹ ∇_θ KL at θ*(h), for one h of all weights and λ_L = 1, by hand."""
-    theta = exact.best(scalar(value))
-    mean, variance = theta[LOC][0], (2 * theta[LOG_SCALE][0]).exp()
-    precision = math.exp(-2 * value)
-    slope = torch.cat([precision * mean, precision * variance - 1])
-    mixed = torch.cat([-2 * precision * mean, -2 * precision * variance])
-    curvature = torch.zeros(2 * WEIGHTS, 2 * WEIGHTS, dtype=F64)
-    curvature[:WEIGHTS, :WEIGHTS] = -exact.gram - precision * torch.eye(WEIGHTS, dtype=F64)
-    curvature[WEIGHTS:, WEIGHTS:] = (-2 * variance * (exact.c + precision)).diag()
-    return float(mixed @ torch.linalg.solve(curvature, slope))
-
-
-def test_relative_density(exact):
-    """ρ = q(mode p) / q(mode q) tends to 1 as the complexity tends to 0."""
-    model, guide = exact.made.model, exact.made.guide
-    (site,) = guide.sites
-    h, found = scalar(0.3), []
-    for weight in (1.0, 1e2, 1e4, 1e6, 1e8):
-        theta = exact.best(h, weight)
-        exact.made.put(theta, h)
-        q, p = guide.posterior(site), model.layers[""].latents()["weight"].prior
-        log_rho = (q.log_prob(p.base_dist.mode) - q.log_prob(q.base_dist.mode)).item()
-        complexity = float(least_kl(theta))
-        found.append((complexity, math.exp(log_rho)))
-        # -log ρ = ½ Σ u and C_p = ½ Σ log(1 + u) of u = μ² / σ² bound one another.
-        assert complexity <= -log_rho <= 0.5 * math.expm1(2 * complexity) + 1e-12
-    for (more, rho), (less, other) in pairwise(found):
-        assert less < more
-        assert other > rho
-    assert found[-1][0] < 1e-6
-    assert 1.0 - found[-1][1] < 1e-6
-    assert found[0][1] < 1e-3
 
 
 # Limits
@@ -381,53 +231,6 @@ def test_a_point_is_ridge_regression(exact):
     assert loss.item() == pytest.approx(-COUNT * float(made.inner({value: ridge}, h, problem.key)))
     (slope,) = torch.autograd.grad(loss, [dict(made.bound.named_parameters())[value]])
     assert float(slope.abs().max()) < 1e-9
-    # In the limit of a narrow q the bound is that, up to the entropy.
-    narrow = {LOC: ridge, LOG_SCALE: torch.full((1, WEIGHTS), -9.0, dtype=F64)}
-    entropy = 0.5 * WEIGHTS * (1 + math.log(2 * math.pi)) - 9.0 * WEIGHTS
-    gap = COUNT * float(exact.made.inner(narrow, h, exact.key)) + loss.item()
-    assert gap == pytest.approx(entropy, rel=1e-6)
 
 
 # Structure
-
-
-def most_probable(*structure):
-    """Of the prior, the probabilities of the primitives that are best for a fixed q of them."""
-    pair = scattered(alternatives(prior=None))
-    made = objectives(pair, Q=Level(likelihood=0.0, structure=structure))
-    key, theta, h = made.key(*rows()), made.theta, made.h
-    h["model.edge_priors.x-y.logits"].zero_()
-    theta["guide.factors.x-y/structure.logits"] = torch.tensor([1.0, 0.7, 0.0], dtype=F64)
-
-    def objective(h, theta, key):
-        return made.outer(theta, h, key)
-
-    found, _ = hg.ascend(objective, h, theta, keys=[key] * 60, update=hg.adam(0.15))
-    return found["model.edge_priors.x-y.logits"].softmax(-1)
-
-
-def near(primitive):
-    """A structure."""
-    return priors.GumbelSoftmax(0.7, [0.99 if k == primitive else 0.05 for k in range(3)])
-
-
-def test_structures_in_turn():
-    """A negative weight, in the sign of the formula, drives the prior away from a structure."""
-    first = most_probable()
-    q = torch.tensor([1.0, 0.7, 0.0], dtype=F64).softmax(-1)
-    assert torch.allclose(first, q, atol=0.01)  # the nearest to q is q
-    away = most_probable(Against(near(0), -0.4))
-    assert (int(first.argmax()), int(away.argmax())) == (0, 1)
-    assert float(away[0]) < 0.15 < 0.4 < float(first[0])
-    # A positive weight: towards one.
-    assert int(most_probable(Against(near(2), 2.0)).argmax()) == 2
-
-
-def test_the_directions_of_a_derivative(exact):
-    """The help that other tests use, on what is known."""
-    made = exact.at(Q=Level(prior=0.5))
-    h = scalar(0.0)
-    found = exact.implicit(made, h)[0]
-    for direction in some_h(2, seed=3):
-        slope = along(lambda h: exact.total(made, h), h, direction)
-        assert slope == pytest.approx(dot(found, direction), rel=1e-8)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...data import PyroccamError
 from ...models import likelihood_of, priors_of
-from ..compilation import Recorded, Recorder
+from ..compilation import CudaRecorder, Recorded
 from . import fused
 from .flat_parameters import FlatParameters
 from .settings import Settings, learning_rate_factor
@@ -85,7 +85,7 @@ class Update:
         optimizer: torch.optim.Optimizer,
         flats: dict[str, FlatParameters],
         idle: Sequence[Sequence[nn.Parameter]],
-        recorder: Recorder | None,
+        recorder: CudaRecorder | None,
         failed: Callable[[str], None],
     ) -> None:
         self.settings, self.optimizer, self.recorder = settings, optimizer, recorder

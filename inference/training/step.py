@@ -16,7 +16,6 @@ from ...models import anneal
 from ..compilation import (
     CudaRecorder,
     Recorded,
-    Recorder,
     TracedBound,
     Untraceable,
     first_line,
@@ -109,7 +108,7 @@ class TrainingStep:
         self.bounds: list[Bound] = [
             bound(model, guide, particles=settings.particles) for model, guide in pairs
         ]
-        self.recorder: Recorder | None = None
+        self.recorder: CudaRecorder | None = None
         device = next(self.bounds[0].parameters()).device
         if device.type == "cuda" and (compile or len(pairs) > 1):
             self.recorder = CudaRecorder(device)

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["CudaRecorder", "Recorded", "Recorder"]
+__all__ = ["CudaRecorder", "Recorded", "warn_unrecorded"]
 
 # Calls before the recording: libraries choose their algorithms and optimisers make their state.
 WARM_UP = 3
-
-
-class Recorder(Protocol):
-    """Records what a function does to tensors."""
-
-    def aside(self, run: Callable[[], Any]) -> Any:
-        """Run it where it will be recorded, to warm up."""
-
-    def record(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        """Record it without effect on any tensor.
-
-        Returns:
-            what replays it and returns its result, in tensors that the next replay writes anew.
-        """
 
 
 class CudaRecorder:
@@ -44,6 +30,7 @@ class CudaRecorder:
         self.pool: Any = None
 
     def aside(self, run: Callable[[], Any]) -> Any:
+        """Run it where it will be recorded, to warm up."""
         here = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
@@ -52,6 +39,11 @@ class CudaRecorder:
         return result
 
     def record(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Record it without effect on any tensor.
+
+        Returns:
+            what replays it and returns its result, in tensors that the next replay writes anew.
+        """
         graph = torch.cuda.CUDAGraph()
         # Other threads (a loader that pins memory) may go on using CUDA meanwhile.
         with torch.cuda.graph(
@@ -76,12 +68,11 @@ class Recorded:
 
     Arguments:
         run: from tensors to a tree of tensors, or to ``None``.
-        recorder: of CUDA graphs.
         failed: is told why nothing was recorded.
     """
 
     def __init__(
-        self, run: Callable[..., Any], recorder: Recorder, failed: Callable[[str], None]
+        self, run: Callable[..., Any], recorder: CudaRecorder, failed: Callable[[str], None]
     ) -> None:
         self.run, self.recorder, self.failed = run, recorder, failed
         self.calls = 0

@@ -16,10 +16,8 @@ def log1p(x: Tensor) -> Tensor:
     """``log(1 + x)`` of any shape, to about one unit in the last place.
 
     With u the rounded sum and r = x - (u - 1) what was rounded away, which is exact, this is
-    log(u + r) = log u + r / u, but for the square of a rounding. ``torch.log1p`` is as exact. On
-    the CPU at hand it takes four times as long in a new process, and a fifth once certain compiled
-    kernels have run there (a hyperbolic tangent, for one), for a reason that was not found:
-    ``benchmarks/tracing.py`` and docs/speed.md have both.
+    log(u + r) = log u + r / u, but for the square of a rounding. ``torch.log1p`` is as exact, and
+    takes up to four times as long (docs/speed.md).
 
     References:
         ``gsl_log1p`` of the GNU Scientific Library; Goldberg 1991, "What every computer scientist
@@ -63,8 +61,7 @@ def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
 def _addmm(bias: Tensor, one: Tensor, other: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     """A vector beside a small product, where its addition is a part of what follows.
 
-    torch's call for both takes a microsecond more than the product alone; of a large one the
-    library adds sooner than a loop of its own.
+    Of a large one the library adds sooner than a loop of its own.
     """
     numbers = one.shape[0] * other.shape[1]
     # Of fewer digits the library rounds once, after the addition.
@@ -114,8 +111,7 @@ LANES = 16
 def upright(graph: fx.GraphModule) -> None:
     """Find products of few columns with rows and columns exchanged, in place.
 
-    A compiler's loops run along what lies next to each other. Along the two logits of a row, most
-    of a register is left empty; along the rows of a batch, none is.
+    A compiler's loops run along what lies next to each other: here the rows of a batch.
 
     Arguments:
         graph: functional, with ``meta["val"]`` in every node. Only a compiler that follows indices,

@@ -18,9 +18,8 @@ aten = torch.ops.aten
 def differentiable(graph: fx.GraphModule, normalisation: bool) -> fx.GraphModule:
     """The same graph with some operations written out.
 
-    Batch normalisation fuses with what surrounds it only when it is written out, and mapped over
-    replicates it would shuffle memory. Noise that is written into an existing tensor cannot differ
-    between replicates; a new random tensor can.
+    Batch normalisation then fuses with what surrounds it, and does not shuffle memory when it is
+    mapped over replicates. Noise in a new tensor can differ between these.
     """
     graph = copy.deepcopy(graph)
     for node in graph.graph.nodes:

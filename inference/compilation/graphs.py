@@ -16,11 +16,7 @@ __all__ = ["graph_of", "of_lists"]
 
 def graph_of(f: Callable[..., Any], *inputs: Any, pre_dispatch: bool = False) -> fx.GraphModule:
     """The operations of one call, as ``torch.fx.experimental.proxy_tensor.make_fx`` records them,
-    in about two thirds of its time.
-
-    To each operation ``make_fx`` writes down the shape of its result, as a fake tensor. Left to
-    itself it makes a mode of fake tensors for each of them, which costs more than to record the
-    operation; here all have one.
+    in about two thirds of its time: fake tensors of all results have one mode, not each its own.
 
     Arguments:
         f: a function of trees of tensors.

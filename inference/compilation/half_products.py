@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Bfloat16Products", "Precision", "products"]
+__all__ = ["Precision", "products"]
 
 aten = torch.ops.aten
 
@@ -22,17 +22,13 @@ LEAST = 2**20
 AVX-512 and bfloat16: half as many take longer, twice as many half the time."""
 
 
-class Bfloat16Products(TorchDispatchMode):
+class _Bfloat16Products(TorchDispatchMode):
     """Large products in single precision are found from factors rounded to bfloat16, within.
 
-    Factors and results keep 8 bits of their mantissa, an error of at most 1/256 each; sums within
-    a product are of single precision (torch's kernels see to that, but for gradients of
-    convolutions on some processors, of up to 2.3/256), and so is everything else: parameters,
-    noise, normalisation, KL, likelihood, the optimiser. Small products are left as they are, and so
-    is what is not in single precision.
-
-    It acts below autograd, so that products of a backward pass are rounded too, and may be entered
-    while a graph is recorded.
+    Factors and results keep 8 bits of their mantissa, an error of at most 1/256 each (of up to
+    2.3/256 for gradients of convolutions on some processors); sums within a product are of single
+    precision, and so is everything else. It acts below autograd, so that products of a backward
+    pass are rounded too, and may be entered while a graph is recorded.
 
     References:
         Kalamkar et al. 2019, arXiv:1905.12322, train networks so without another change.
@@ -51,7 +47,7 @@ class Bfloat16Products(TorchDispatchMode):
 
 def products(precision: Precision) -> AbstractContextManager[Any]:
     """Within it, products are found in a precision."""
-    return Bfloat16Products() if precision == "bf16" else nullcontext()
+    return _Bfloat16Products() if precision == "bf16" else nullcontext()
 
 
 def _large(multiplications: int, *factors: Tensor) -> bool:

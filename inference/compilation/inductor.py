@@ -30,8 +30,7 @@ def compiled(
 ) -> tuple[Callable[[list[Tensor]], Sequence[Tensor]], list[tuple[int, ...]]]:
     """What computes a graph, and the strides of what it returns.
 
-    ``torch.compile`` would trace the Python code of the graph, and check the inputs at each call;
-    a graph of operations, whose inputs are always alike, needs neither.
+    Unlike ``torch.compile`` it neither traces Python code nor checks the inputs at each call.
 
     Arguments:
         graph: of tensors, to a tuple of tensors. What it changes in place has to be its own.

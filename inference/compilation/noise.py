@@ -28,7 +28,10 @@ Draw = Callable[[], list[Tensor]]
 def lift_noise(graph: fx.GraphModule, *inputs: Any) -> tuple[fx.GraphModule, Draw]:
     """A graph whose random numbers are further arguments, and what draws them.
 
-    It takes its arguments flat, ``graph(*flat, *noise)``, and returns a flat list.
+    It takes its arguments flat, ``graph(*flat, *noise)``, and returns a flat list. A gamma
+    variable is made of uniform numbers
+    (:func:`~pyroccam.models.distributions.gamma_quantile.gamma_of`), so that the same ones give the
+    same value, with two derivatives by its shape.
 
     Arguments:
         graph: of tensor operations. It is not changed.
@@ -36,10 +39,6 @@ def lift_noise(graph: fx.GraphModule, *inputs: Any) -> tuple[fx.GraphModule, Dra
 
     Returns:
         the graph, and a function that gives ``noise``, a list of tensors.
-
-    A gamma variable is made of uniform numbers
-    (:func:`~pyroccam.models.distributions.gamma_quantile.gamma_of`), so that the same ones give the
-    same value, with two derivatives by its shape.
 
     Raises:
         Untraceable: for any other draw whose law depends on values.
@@ -117,8 +116,8 @@ _ROTATIONS = 13, 15, 26, 6, 17, 29, 16, 24
 def threefry(key: Sequence[Any], first: Any, second: Any) -> tuple[Any, Any]:
     """Threefry-2x32 of 13 rounds: two words of 32 random bits for each counter.
 
-    Nothing is kept from one number to the next, so that a compiler makes loops of it which fill
-    the processor's registers, and the numbers are the same however many threads there are.
+    Nothing is kept from one number to the next: a compiler makes loops of it, and the numbers are
+    the same however many threads there are.
 
     Arguments:
         key: two words of int32.
@@ -154,8 +153,7 @@ def _right(word: Any, places: int) -> Any:
 def random_word(key: Tensor, count: int, which: int) -> Tensor:
     """The first or the second words of the counters from 0 to ``count``, ``(count,)``, int32.
 
-    One operation, for a compiler writes it down at once. Of a hundred it makes a tree, in which a
-    word stands as often as it is used, and takes seconds for each tensor of noise.
+    One operation, for of a hundred a compiler makes a tree, which takes it seconds.
 
     Arguments:
         key: ``(2,)``, int32.
@@ -210,13 +208,10 @@ def _like(draw: Callable[..., Any]) -> Callable[..., Any]:
     def like(t: Tensor, **options: Any) -> Any:
         if not t.is_contiguous():  # a recorded view may need the strides that torch would give
             return NotImplemented
-        return draw(t.shape, **{"dtype": t.dtype, "device": t.device, **_given(options)})
+        given = {name: value for name, value in options.items() if value is not None}
+        return draw(t.shape, **{"dtype": t.dtype, "device": t.device, **given})
 
     return like
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 COUNTED: dict[Any, Callable[..., Any]] = {

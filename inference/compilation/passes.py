@@ -25,9 +25,8 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
     """The graph of :func:`~pyroccam.inference.compilation.trace.joint_graph`, for running without a
     compiler.
 
-    Operations become the functions of torch's Python interface, which parse their arguments faster
-    than operators called by schema; views that were taken twice are taken once; state is changed in
-    place, where the graph would change a copy.
+    Operations become functions of torch's Python interface, which parse their arguments faster than
+    operators called by schema; views are taken once; state, not a copy of it, is changed in place.
 
     Arguments:
         graph: changed in place and returned.
@@ -60,21 +59,20 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
     for node in graph.graph.nodes:
         if node.target is aten.pow.Tensor_Scalar and node.args[1] == 2 and _agree(node, "dtype"):
             node.target, node.args = torch.mul, (node.args[0], node.args[0])
-        elif node.target is aten.slice.Tensor and _of_rows(node):
+        elif node.target is aten.slice.Tensor and len(node.args) == 4 and node.args[1] == 0:
             source, _, start, stop = node.args
             node.target = operator.getitem
             node.args = (source, slice(start, None if stop >= sys.maxsize else stop))
         elif node.target in LARGE and _size(node) >= LEAST:
             node.target = LARGE[node.target]
         elif not node.kwargs or node.target in _KEYWORDS:
-            node.target = _PYTHON.get(node.target, node.target)
+            node.target = _python(node.target)
     graph.recompile()
     return graph
 
 
 def _is_its_input(node: fx.Node) -> bool:
-    """True of what only stands for its input, of a view of the same shape, and of a power of one,
-    as a derived square has it."""
+    """True also of a view of the same shape and of a power of one, as a derived square has it."""
     if node.target in _RESHAPES:
         return _agree(node, "shape")
     if node.target is aten.pow.Tensor_Scalar:
@@ -111,10 +109,6 @@ def _changes(node: fx.Node) -> bool:
     return schema is not None and bool(schema.is_mutable or "batch_norm" in schema.name)
 
 
-def _of_rows(node: fx.Node) -> bool:
-    return not node.kwargs and len(node.args) == 4 and bool(node.args[1] == 0)
-
-
 _NOTHING = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
 
 _RESHAPES = {aten.view.default, aten.expand.default}
@@ -131,47 +125,24 @@ _VIEWS = {
 
 _KEYWORDS = {aten.var_mean.correction, aten.add.Tensor, aten.add_.Tensor, aten.clone.default}
 
-_PYTHON: dict[Any, Any] = {
-    aten.abs.default: torch.abs,
-    aten.add.Tensor: torch.add,
-    aten.add_.Tensor: torch.Tensor.add_,
-    aten.addmm.default: torch.addmm,
-    aten.bmm.default: torch.bmm,
-    aten.cat.default: torch.cat,
-    aten.clone.default: torch.clone,
-    aten.convolution.default: torch.convolution,
-    aten.div.Tensor: torch.div,
-    aten.exp.default: torch.exp,
-    aten.expand.default: torch.Tensor.expand,
-    aten.log.default: torch.log,
-    aten.log1p.default: torch.log1p,
-    aten.log1p_.default: torch.Tensor.log1p_,
-    aten.mean.default: torch.mean,
-    aten.mm.default: torch.mm,
-    aten.mul.Scalar: torch.mul,
-    aten.mul.Tensor: torch.mul,
-    aten.mul_.Tensor: torch.Tensor.mul_,
-    aten.native_batch_norm.default: torch.native_batch_norm,
-    aten.neg.default: torch.neg,
-    aten.permute.default: torch.permute,
-    aten.pow.Tensor_Scalar: torch.pow,
-    aten.reciprocal.default: torch.reciprocal,
-    aten.reciprocal_.default: torch.Tensor.reciprocal_,
-    aten.relu.default: torch.relu,
-    aten.rsqrt.default: torch.rsqrt,
-    aten.sigmoid.default: torch.sigmoid,
-    aten.sqrt.default: torch.sqrt,
-    aten.square.default: torch.square,
-    aten.squeeze.dim: torch.squeeze,
-    aten.sub.Tensor: torch.sub,
-    aten.sub_.Tensor: torch.Tensor.sub_,
-    aten.sum.default: torch.sum,
-    aten.sum.dim_IntList: torch.sum,
-    aten.t.default: torch.t,
-    aten.tanh.default: torch.tanh,
-    aten.transpose.int: torch.transpose,
-    aten.unsqueeze.default: torch.unsqueeze,
-    aten.var_mean.correction: torch.var_mean,
-    aten.view.default: torch.Tensor.view,
-    aten.where.self: torch.where,
+_FUNCTIONS = {
+    *("abs", "add", "addmm", "bmm", "cat", "clone", "convolution", "div", "exp", "log", "log1p"),
+    *("mean", "mm", "mul", "native_batch_norm", "neg", "permute", "pow", "reciprocal", "relu"),
+    *("rsqrt", "sigmoid", "sqrt", "square", "squeeze", "sub", "sum", "t", "tanh", "transpose"),
+    *("unsqueeze", "var_mean", "where"),
 }
+
+_METHODS = {"add_", "expand", "log1p_", "mul_", "reciprocal_", "sub_", "view"}
+
+
+_POSITIONAL = {aten.add.Scalar, aten.sub.Scalar}  # their alpha, which the interface does not take
+
+
+def _python(operation: Any) -> Any:
+    """The same operation in torch's Python interface, if it is there."""
+    if not isinstance(operation, torch._ops.OpOverload) or operation in _POSITIONAL:
+        return operation
+    space, _, name = operation._schema.name.partition("::")
+    if space != "aten" or name not in _FUNCTIONS | _METHODS:
+        return operation
+    return getattr(torch if name in _FUNCTIONS else torch.Tensor, name)

@@ -32,9 +32,8 @@ def in_regions(
 ) -> fx.GraphModule:
     """The same function as calls of compiled parts, where equal ones are compiled once.
 
-    A network of D equal blocks has D equal parts in its forward pass, and D in its backward pass:
-    the time of compilation hardly grows with D. What parts find and another joins to one tensor
-    (``torch.cat``) lies there from the start, in memory that the graph keeps.
+    The time of compilation hardly grows with the number of equal blocks. What parts find and
+    another joins to one tensor (``torch.cat``) lies there from the start, in the graph's memory.
 
     Arguments:
         graph: of tensor operations; it leaves its inputs as they are. Changed in place.
@@ -145,8 +144,7 @@ class _Plan:
         return not held and len(set(pieces)) == len(pieces)
 
     def _is_returned(self, node: fx.Node) -> bool:
-        views = filter(is_view, node.users)
-        return self.output in node.users or any(map(self._is_returned, views))
+        return self.output in self._readers(node)
 
     def _is_complete(self, node: fx.Node) -> bool:
         """True if all parts of a region write a piece, or none, and it is worth it."""

@@ -6,6 +6,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,7 @@ from .fusion import differentiable, source_of
 from .graphs import graph_of
 from .half_products import Precision, products
 
-__all__ = [
-    "TracedBound",
-    "TracedLoss",
-    "Untraceable",
-    "first_line",
-    "joint_graph",
-    "root",
-    "written",
-]
+__all__ = ["TracedBound", "Untraceable", "first_line", "joint_graph", "root", "written"]
 
 aten = torch.ops.aten
 
@@ -51,18 +44,21 @@ class _PerObservation(nn.Module):
         return terms.loss(self.bound.kl_weight) / self.rows, terms.by_site
 
 
-class TracedLoss:
-    """A loss as a graph: ``graph(params, state, x, y)``.
+class TracedBound:
+    """The bound of a pair as a graph: ``graph(params, state, x, y)``.
 
     Pyro's handlers run once, while the operations they cause are recorded; what is left is a
     function of tensors, without Python, Pyro or modules. Operations that change a buffer in place
     (running statistics) are part of it. It holds for one shape of batch, and for the modes and
-    dropout rates that the modules had. Call :meth:`check_module` before it is used.
+    dropout rates that the modules had. Call :meth:`check` before it is used.
 
     Arguments:
-        module: ``module(x, y)`` gives the loss and, by site, the log-likelihoods.
+        bound: of the pair.
+        rows: N, by which the loss is divided.
         x, y: a batch, ``(B, ...)``; its values do not matter.
-        trained: names of the parameters of ``module`` that are trained.
+        trained: names of the parameters of ``bound`` that are trained.
+        in_terms: instead of the loss, the log-likelihood and the KL, neither of them weighted,
+            ``(2,)``.
 
     Attributes:
         graph: ``(params, state, x, y) -> (loss, log_likelihoods)``; the first two are lists in the
@@ -71,31 +67,39 @@ class TracedLoss:
         changed: positions in ``state_names`` of what the graph changes in place.
 
     Raises:
-        Untraceable: if the module looks at the value of a tensor to decide what to do, or changes
+        Untraceable: if the pair looks at the value of a tensor to decide what to do, or changes
             what it should not.
     """
 
-    def __init__(self, module: nn.Module, x: Tensor, y: Tensor, trained: Sequence[str]) -> None:
-        self.trained = list(trained)
+    def __init__(
+        self,
+        bound: Bound,
+        rows: int,
+        x: Tensor,
+        y: Tensor,
+        trained: Sequence[str],
+        in_terms: bool = False,
+    ) -> None:
+        self.rows, self.in_terms = rows, in_terms
+        module = _PerObservation(bound, rows, in_terms)
+        self.trained = [f"bound.{name}" for name in trained]
         tensors = dict([*module.named_parameters(), *module.named_buffers()])
         self.state_names = [name for name in tensors if name not in set(self.trained)]
         self.sites: list[str] = []
-
-        def call(*inputs: Any) -> Any:
-            return self._call(module, *inputs)
-
         with _quiet(x.device):
             params, held = self._inputs(module)
+            call = partial(self._call, module)
             graph = graph_of(call, params, held, x.clone(), y.clone(), pre_dispatch=True)
         graph.graph.eliminate_dead_code()
         graph.recompile()
         self.graph: fx.GraphModule = graph
-        changed = _changed_inputs(graph)
+        changed = {root(n) for node in graph.graph.nodes for n in written(node)}
+        given = [node in changed for node in graph.graph.nodes if node.op == "placeholder"]
         names = [*map(_short, [*self.trained, *self.state_names]), "x", "y"]
-        for i in changed:
-            if not len(params) <= i < len(params) + len(held):
-                raise Untraceable(f"it changes {names[i]} in place")
-        self.changed = [i - len(params) for i in changed]
+        self.changed = [i - len(params) for i, is_changed in enumerate(given) if is_changed]
+        for i in self.changed:
+            if not 0 <= i < len(held):
+                raise Untraceable(f"it changes {names[len(params) + i]} in place")
 
     def _inputs(self, module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Present parameters and (a copy of the) state."""
@@ -114,26 +118,25 @@ class TracedLoss:
         self.sites = list(by_site)
         return loss, list(by_site.values())
 
-    def check_module(self, module: nn.Module, x: Tensor, y: Tensor, again: bool = True) -> None:
-        """Check that the graph does what a module does: the one it was traced from, or another.
+    def check(self, bound: Bound, x: Tensor, y: Tensor, again: bool = True) -> None:
+        """Check that the graph does what a pair does: its own, or another.
 
         Compares losses, log-likelihoods, changes of buffers and gradients.
 
         Arguments:
-            module: with the same parameters and buffers.
+            bound: with the same parameters and buffers.
             x, y: a batch.
-            again: compare the module with itself too, and on another batch.
+            again: compare the pair with itself too, and on another batch.
 
         Raises:
             Untraceable: if not.
         """
+        module = _PerObservation(bound, self.rows, self.in_terms)
         params, state = self._inputs(module)
         for name, p in module.named_parameters():
             if p._backward_hooks or p._post_accumulate_grad_hooks:
                 raise Untraceable(f"the parameter {_short(name)} has a hook on its gradient")
-
-        def call(*inputs: Any) -> Any:
-            return self._call(module, *inputs)
+        call = partial(self._call, module)
 
         def at(f: Callable[..., Any], x: Tensor, y: Tensor) -> dict[str, Tensor]:
             _seed(x.device)
@@ -160,59 +163,18 @@ class TracedLoss:
         with _quiet(x.device):
             first = at(call, x, y)
             if again:
-                compare(
-                    first,
-                    at(call, x, y),
-                    "called again with the same random numbers it gives {what}",
-                    rounding=1e-6,
-                )
+                same = "called again with the same random numbers it gives {what}"
+                compare(first, at(call, x, y), same, rounding=1e-6)
             compare(
                 first,
                 at(self.graph, x, y),
                 "its graph gives {what}: something depends on what is not a parameter, a buffer "
                 "or the batch, or has a gradient of its own",
             )
-            if not again:
-                return
-            x, y = _other(x, 0), _other(y, 1)  # other values, and distributed otherwise
-            compare(
-                at(call, x, y),
-                at(self.graph, x, y),
-                "its graph gives {what} on another batch",
-            )
-
-
-class TracedBound(TracedLoss):
-    """The bound of a pair as a graph. Call :meth:`check` before it is used.
-
-    Arguments:
-        bound: of the pair.
-        rows: N, by which the loss is divided.
-        x, y: a batch, ``(B, ...)``; its values do not matter.
-        trained: names of the parameters of ``bound`` that are trained.
-        in_terms: instead of the loss, the log-likelihood and the KL, neither of them weighted,
-            ``(2,)``.
-
-    Raises:
-        Untraceable: as :class:`TracedLoss` does.
-    """
-
-    def __init__(
-        self,
-        bound: Bound,
-        rows: int,
-        x: Tensor,
-        y: Tensor,
-        trained: Sequence[str],
-        in_terms: bool = False,
-    ) -> None:
-        self.rows, self.in_terms = rows, in_terms
-        module = _PerObservation(bound, rows, in_terms)
-        super().__init__(module, x, y, [f"bound.{name}" for name in trained])
-
-    def check(self, bound: Bound, x: Tensor, y: Tensor, again: bool = True) -> None:
-        """Check that the graph does what a pair does, its own or another (:meth:`check_module`)."""
-        self.check_module(_PerObservation(bound, self.rows, self.in_terms), x, y, again)
+            if again:
+                x, y = _other(x, 0), _other(y, 1)  # other values, and distributed otherwise
+                other = "its graph gives {what} on another batch"
+                compare(at(call, x, y), at(self.graph, x, y), other)
 
 
 def _short(name: str) -> str:
@@ -241,13 +203,6 @@ def _seed(device: torch.device) -> None:
             torch.cuda.manual_seed(0)
 
 
-def _changed_inputs(graph: fx.GraphModule) -> list[int]:
-    """Positions of the inputs that a graph changes in place."""
-    changed = {root(n) for node in graph.graph.nodes for n in written(node)}
-    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    return [i for i, node in enumerate(inputs) if node in changed]
-
-
 def written(node: fx.Node) -> list[fx.Node]:
     """Arguments that an operation writes to."""
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -272,7 +227,7 @@ def root(node: fx.Node) -> fx.Node:
 
 
 def joint_graph(
-    traced: TracedLoss,
+    traced: TracedBound,
     flat: Callable[[list[Tensor]], list[Tensor]],
     params: list[Tensor],
     state: list[Tensor],
@@ -283,19 +238,16 @@ def joint_graph(
     particles: int = 1,
     precision: Precision = None,
 ) -> fx.GraphModule:
-    """Loss, log-likelihoods, gradients and new state in one graph without side effects.
-
-    Forward and backward pass are one function, so that a compiler can fuse across them and nothing
-    of autograd is left at run time.
+    """Loss, log-likelihoods, gradients and new state in one graph without side effects, in which
+    nothing of autograd is left.
 
     Arguments:
-        traced: of one pair, or of one network.
+        traced: of one pair.
         flat: gradients of the parameters, in their order, to the rows that are wanted.
         params, state, x, y: examples; with ``replicates`` each has a leading dimension K, and the
             graph is mapped over it (``torch.vmap``), with different noise in each.
         written_out: batch normalisation in elementary operations.
-        particles: draws of the latents whose bounds are averaged. The graph, which is that of one
-            of them and changes no state, is mapped over them.
+        particles: draws of the latents over which the graph, that of one of them, is mapped.
         precision: of products (:mod:`~pyroccam.inference.compilation.half_products`).
 
     Returns:

@@ -11,8 +11,7 @@ from .regions import is_view, regions_of, value_of
 __all__ = ["pays_from"]
 
 # Fitted to what benchmarks/tracing.py measures on a CPU of two cores, with nothing in the
-# compiler's cache: steps are within a factor of about two and a half of what was measured. What
-# is in a cache would make it pay sooner, but a run may not go another way the second time.
+# compiler's cache, for a run may not go another way the second time.
 SECONDS_SAVED = 1.45e-6, 1.5e-10
 """By compiling, at each step: of each operation, and of each number that operations write (without
 convolutions, which are torch's own either way and take most of the time)."""

@@ -32,6 +32,8 @@ class SummedOut:
 
     Attributes:
         latents: the sites z.
+        factors: these and what depends on one, with log-probabilities, masked, not scaled.
+        label: for messages.
 
     Raises:
         PyroccamError: if a latent asks for draws instead of an exact sum.
@@ -50,20 +52,12 @@ class SummedOut:
                 self.latents[name] = site
         self.ids = {_ids(site)[site["infer"]["_enumerate_dim"]] for site in self.latents.values()}
         self.factors: list[tuple[Any, Tensor]] = []
-
-    @property
-    def label(self) -> str:
-        """Name of a dim, for messages."""
-        return "the sum over " + ", ".join(repr(name) for name in self.latents)
+        self.label = f"the sum over {[*self.latents]}"
 
     def concerns(self, site: Any, shape: torch.Size) -> bool:
         """True if a site, with log-probabilities of this shape, depends on a latent."""
         ids = _ids(site)
         return any(shape[d] != 1 and ids.get(d) in self.ids for d in range(-len(shape), 0))
-
-    def add(self, site: Any, log_prob: Tensor) -> None:
-        """Take in a factor, a latent or what depends on one: masked, not scaled."""
-        self.factors.append((site, log_prob))
 
     def terms(self) -> Iterator[tuple[dict[str, int], Tensor]]:
         """Terms of the log marginal likelihood, scaled, with the plates they still stand in.
@@ -96,8 +90,7 @@ class SummedOut:
         first = next(iter(scales.values()))
         if all(_equal(scale, first) for scale in scales.values()):
             return first
-        listed = ", ".join(f"{name!r} by {_number(scale)}" for name, scale in scales.items())
-        raise PyroccamError(f"{self.label} runs over {listed}", "one scale", "the full batch")
+        raise PyroccamError(f"{self.label} runs over {[*scales]}", "one scale", "the full batch")
 
 
 class _StableLogRing(LogRing):
@@ -146,8 +139,7 @@ def _log_sum_exp(term: Packed, dim: str) -> Packed:
 
 def _ids(site: Any) -> dict[int, int]:
     """Which enumerated latent varies along which dim; pyro.markov uses a dim more than once."""
-    ids: dict[int, int] = site["infer"].get("_dim_to_id", {})
-    return ids
+    return dict(site["infer"].get("_dim_to_id", {}))
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -158,8 +150,3 @@ def _equal(a: Any, b: Any) -> bool:
             return True  # a value must not be looked at while a graph is traced
         return bool(torch.as_tensor(a == b).all())
     return math.isclose(a, b)
-
-
-def _number(scale: Any) -> str:
-    many = isinstance(scale, Tensor) and scale.dim() > 0
-    return f"a tensor of shape {tuple(scale.shape)}" if many else f"{float(scale):g}"

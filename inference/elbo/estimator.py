@@ -49,14 +49,13 @@ class Terms:
         log_likelihood: estimate of ``E_q[log p(y | z)]`` over all N observations. Where the model
             sums latents out, everything that depends on them is part of it.
         kl: ``KL(q || p)``, or an estimate of it, not weighted.
-        by_site: for each observed site its log-probabilities, one for each value of the enumerated
-            latents and each observation of the batch, ``(enumerated dims..., plates...)``; zero
-            where masked, unscaled and without gradient. For an enumerated latent on whose values
-            the KL of others depends, the sum of these, ``(enumerated dims..., 1...)``. Of the first
-            particle.
+        by_site: of the first particle, for each observed site its log-probabilities,
+            ``(enumerated dims..., plates...)``, zero where masked, unscaled and without gradient.
+            For an enumerated latent on whose values the KL of others depends, the sum of these,
+            ``(enumerated dims..., 1...)``.
         summed_out: latents that the model sums out.
-        kl_by_site: the terms of ``kl``, by latent, but for those that were found together. Of the
-            first particle.
+        kl_by_site: of the first particle the terms of ``kl``, by latent, but for those that were
+            found together.
     """
 
     log_likelihood: Tensor
@@ -94,15 +93,11 @@ class EnumMeanFieldELBO(ELBO):
       enumeration.
     * β multiplies the KL alone. In minibatches every term is unbiased.
 
-    While validation is off, nothing in it looks at the value of a tensor, so that it can be traced
-    to a graph of tensor operations (:mod:`~pyroccam.inference.compilation.trace`); Pyro's checks of
-    shapes and of values run where validation is on. It is an ordinary ``ELBO`` for
-    ``pyro.infer.SVI``.
+    Shapes and values are looked at only while validation is on: otherwise it can be traced to a
+    graph (:mod:`~pyroccam.inference.compilation.trace`). It is an ordinary ``ELBO`` for ``SVI``.
 
-    The conditional KL of a site is unbiased if the parents that it has in the model are no
-    descendants of it in the guide. That is certain where every latent that precedes it in the
-    model precedes it in the guide too; a site in another order gets the log-ratio, which is right
-    in any order.
+    The conditional KL of a site is unbiased where every latent that precedes it in the model
+    precedes it in the guide too; a site in another order gets the log-ratio.
 
     Arguments:
         num_particles: draws of the latents that are averaged.
@@ -110,10 +105,9 @@ class EnumMeanFieldELBO(ELBO):
         kl_weight: β.
 
     Raises:
-        PyroccamError: for fewer than one particle; at the first evaluation, for sites that only one
-            of guide and model has, a shape that is neither plate nor enumeration, a KL that is
-            infinite by construction (a guide with mass where the prior has none), or an outside of
-            a plate that depends on what is enumerated inside.
+        PyroccamError: at the first evaluation, for sites that only one of guide and model has, a
+            shape that is neither plate nor enumeration, a KL that is infinite by construction, or
+            an outside of a plate that depends on what is enumerated inside.
 
     References:
         Antoran et al. 2020, arXiv:2002.02797, for enumerated guides; Foerster et al. 2018,
@@ -127,13 +121,9 @@ class EnumMeanFieldELBO(ELBO):
         max_plate_nesting: float = float("inf"),
         kl_weight: float = 1.0,
     ) -> None:
-        if num_particles < 1:
-            raise PyroccamError(f"num_particles must be 1 or more, got {num_particles}.")
         super().__init__(num_particles, max_plate_nesting, strict_enumeration_warning=False)
         self.kl_weight = kl_weight
         self.joins = True  # the KL of small sites; a compiler does better with each alone
-
-    # -- what SVI and ELBOModule call -------------------------------------------------------------
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Minus the bound, with gradients."""
@@ -146,13 +136,11 @@ class EnumMeanFieldELBO(ELBO):
         return float(warn_if_nan(loss, "loss"))
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Minus the bound, as a number, with its gradients left in the parameters."""
+        """Minus the bound; its gradients are left in the parameters."""
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         if loss.requires_grad:
             loss.backward()
         return float(warn_if_nan(loss.detach(), "loss"))
-
-    # -- the estimator ----------------------------------------------------------------------------
 
     def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Terms:
         """The likelihood term and the KL of one evaluation (averaged over particles)."""
@@ -223,14 +211,14 @@ class EnumMeanFieldELBO(ELBO):
             if name in summed.latents:  # p(z) sums to one, masked or not
                 site["log_prob"] = unmasked(site["fn"]).log_prob(site["value"])
                 check_shape(site, self.max_plate_nesting)
-                summed.add(site, site["log_prob"])
+                summed.factors.append((site, site["log_prob"]))
             elif site["is_observed"]:
                 site["log_prob"] = log_p = log_prob_of(site)
                 masked = scale_and_mask(log_p, mask=mask)
                 by_site[name] = masked.detach()
                 check_shape(site, self.max_plate_nesting)
                 if summed.concerns(site, log_p.shape):
-                    summed.add(site, masked)
+                    summed.factors.append((site, masked))
                 else:
                     cost = scale_and_mask(log_p, scale, mask)
                     likelihood.append(expectation(cost, plates, name, reach))
@@ -242,7 +230,8 @@ class EnumMeanFieldELBO(ELBO):
                     continue
                 if summed.concerns(site, site["fn"].batch_shape):
                     site["log_prob"] = log_prob_of(site)
-                    summed.add(site, scale_and_mask(site["log_prob"], mask=mask))
+                    masked = scale_and_mask(site["log_prob"], mask=mask)
+                    summed.factors.append((site, masked))
                     cost = scale_and_mask(own["log_prob"], own["scale"], own["mask"])
                 else:
                     cost = site_kl(own, site, ordered)
@@ -262,23 +251,19 @@ class EnumMeanFieldELBO(ELBO):
         for cost in joined.terms():
             _note(by_site, expectation.only(cost, ""), cost, ())
             together.append(expectation(cost, {}, "of several", reach))
-        zero = _zero([*theirs.values(), *ours.values()])
+        sites = [*theirs.values(), *ours.values()]
+        zero = torch.zeros((), device=sites[0]["value"].device if sites else None)
         total = sum([*kl.values(), *together], zero)
         return Terms(sum(likelihood, zero), total, by_site, tuple(summed.latents), kl)
 
 
 def _note(by_site: dict[str, Tensor], on: str | None, cost: Tensor, plates: Iterable[int]) -> None:
-    """Add a cost, summed over its plates, to those of the enumerated site on which it depends, if
-    it does."""
+    """Add a cost, summed over its plates, to those of the enumerated site ``on`` it depends."""
     if on is not None:
         dims = [dim for dim in plates if -dim <= cost.dim()]
         cost = cost.sum(dims, keepdim=True) if dims else cost
         before = by_site.get(on)
         by_site[on] = cost.detach() if before is None else before + cost.detach()
-
-
-def _zero(sites: list[Any]) -> Tensor:
-    return torch.zeros((), device=sites[0]["value"].device if sites else None)
 
 
 class Bound(ELBOModule):
@@ -348,9 +333,7 @@ def bound(
     """The negative ELBO of a (model, guide) pair, by :class:`EnumMeanFieldELBO`.
 
     Arguments:
-        model, guide: a pair with the same signature;
-            :class:`~pyroccam.guides.Marginal` sums the depth out in the model.
-        max_plate_nesting: as for :class:`EnumMeanFieldELBO`.
-        particles: draws of the latents that are averaged.
+        model, guide: a pair with the same signature.
+        max_plate_nesting, particles: as for :class:`EnumMeanFieldELBO`.
     """
     return Bound(model, guide, EnumMeanFieldELBO(particles, max_plate_nesting))

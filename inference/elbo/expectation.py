@@ -64,10 +64,9 @@ class Expectation:
     r"""``E_q[cost]`` for costs that vary along the dims of enumerated sites.
 
     A cost is weighted by the probability of the enumerated values that it depends on, and of those
-    that these depend on in turn; every other factor integrates to one and is left out. A draw
-    without reparameterisation multiplies by :math:`\exp(\log q - \bot\log q)`, which is one with
-    the gradient of the score function (DiCE): row by row within a shared plate, and with the sum
-    over a plate that the cost is not in.
+    that these depend on in turn; every other factor integrates to one. A draw without
+    reparameterisation multiplies by :math:`\exp(\log q - \bot\log q)`, one with the gradient of
+    the score function (DiCE): row by row within a shared plate, and with the sum over another.
 
     Arguments:
         sites: of the guide, by name, in the order of sampling. Each gets its ``log_prob``,
@@ -99,7 +98,10 @@ class Expectation:
         fn, dim, plates = unmasked(site["fn"]), site["infer"].get("_enumerate_dim"), plates_of(site)
         if dim is not None:
             log_q = fn.log_prob(site["value"])
-            self._check_dim(name, dim)
+            for factor in self.factors:
+                if factor.dim == dim:
+                    said = f"sites {factor.name!r} and {name!r} of the guide on one dim {dim}"
+                    raise PyroccamError(said, "pyro.markov in the model only")
             self.factors.append(_Factor(name, self.position[name], plates, dim, log_q))
         else:
             site["score_parts"] = parts = fn.score_parts(site["value"])
@@ -108,14 +110,6 @@ class Expectation:
                 score = score - score.detach()
                 self.factors.append(_Factor(name, self.position[name], plates, None, score))
         site["log_prob"] = log_q if fn is site["fn"] else site["fn"].log_prob(site["value"])
-
-    def _check_dim(self, name: str, dim: int) -> None:
-        for factor in self.factors:
-            if factor.dim == dim:
-                raise PyroccamError(
-                    f"sites {factor.name!r} and {name!r} of the guide on one dim {dim}",
-                    "pyro.markov in the model only",
-                )
 
     def only(self, cost: Tensor, name: str) -> str | None:
         """The one enumerated site, other than its own, on whose values a cost depends, if there is
@@ -140,8 +134,7 @@ class Expectation:
                 are left out, unless they are in plates of the cost (as Pyro does it).
 
         Raises:
-            PyroccamError: if the cost depends on an enumerated site inside a plate in which it is
-                not.
+            PyroccamError: if the cost depends on a site in a plate in which it is not.
         """
         dims = {f.dim for f in self.factors if f.dim is not None}
         own = _spread(cost, dims)
@@ -191,10 +184,9 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
     r"""A site's share of ``KL(q || p)``, scaled and masked, ``(enumerated dims..., plates...)``.
 
     Analytic for a reparameterised site if torch's registry has it, else :math:`\log q - \log p` at
-    the draw (or, for an enumerated site, at each value). Where guide and model differ in scale s
-    or in mask m, the sum of :math:`m_p s_p KL` and :math:`(m_q s_q - m_p s_p) \log q`, which has
-    the expectation of :math:`m_q s_q \log q - m_p s_p \log p`. Pyro's KL of a ``Delta`` leaves out
-    its ``log_density`` (the Jacobian in ``AutoNormal``), so that of a point is never used.
+    the draw (or, for an enumerated site, at each value), and so for a ``Delta``, whose KL in Pyro
+    leaves out its ``log_density``. Where guide and model differ in scale s or in mask m, the sum of
+    :math:`m_p s_p KL` and :math:`(m_q s_q - m_p s_p) \log q`.
 
     Arguments:
         ours, theirs: the site in the guide, with its densities, and in the model, which gets
@@ -228,8 +220,7 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
     cost: Tensor = scale_and_mask(kl, theirs["scale"], theirs["mask"])
     if pyro.infer.util.is_validation_enabled() and bool(torch.isinf(cost).any()):
         raise PyroccamError(
-            f"KL(q || p) of site {ours['name']!r} is infinite: {family(q)} (support "
-            f"{_support(q)}) against {family(p)} (support {_support(p)})"
+            f"KL(q || p) of site {ours['name']!r} is infinite: {family(q)} against {family(p)}"
         )
     if not (_same(ours["scale"], theirs["scale"]) and _same(ours["mask"], theirs["mask"])):
         log_q = -q.entropy() if ours["infer"].get("moments") else log_q  # there is no draw
@@ -247,13 +238,6 @@ def _base(fn: Any) -> Any:
     while type(fn).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
         fn = fn.base_dist
     return fn
-
-
-def _support(fn: Any) -> str:
-    try:
-        return str(_base(fn).support)
-    except NotImplementedError:
-        return "unknown"
 
 
 def _same(a: Any, b: Any) -> bool:

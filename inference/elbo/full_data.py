@@ -67,9 +67,6 @@ def evidence(
         rows: only the first ones.
         passes: each with fresh noise; one alone would show no error.
         seed: of the noise; the state of the generator is left as it was.
-
-    Raises:
-        PyroccamError: for what the types do not allow.
     """
     if sums_out(guide):  # which a Pyro guide of a person's own does not say
         return summed_out(cast(Model, model), first_rows(data, split, rows), batch_size)

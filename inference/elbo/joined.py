@@ -67,8 +67,8 @@ class JoinedKL:
         return True
 
     def terms(self) -> list[Tensor]:
-        """The KL of what was taken, one for each pair of classes, in nats: a scalar, or, where
-        sites are masked, of the shape that their masks have together."""
+        """The KL of what was taken, by pair of classes, in nats: a scalar, or of the shape of the
+        masks."""
         found = []
         for sites in self._found.values():
             ours, theirs, masks = zip(*sites, strict=True)
@@ -81,13 +81,7 @@ class JoinedKL:
 
 
 def _masked(kl: Tensor, sizes: Sequence[int], masks: Sequence[Tensor | None]) -> Tensor:
-    """The sum of the KLs of sites where their masks, which may be shared, let them count.
-
-    Arguments:
-        kl: of the numbers of all sites, ``(n,)``.
-        sizes: how many of these a site has.
-        masks: of the sites; ``None`` always lets them.
-    """
+    """The sum of the KLs, ``(n,)``, of sites of these sizes where their masks let them count."""
     own = list({id(mask): mask for mask in masks}.values())
     place = {id(mask): i for i, mask in enumerate(own)}
     where = [i for size, mask in zip(sizes, masks, strict=True) for i in [place[id(mask)]] * size]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pyro
 import torch
 from pyro.infer import config_enumerate
@@ -41,15 +38,11 @@ def first_non_finite(
         local_parameters(),
         pyro.validation_enabled(False),
     ):
-        for name, site in _sites(model, guide, x, y):
-            if bad(site["value"]) or bad(site["log_prob"]):
-                return f"site {name!r} was the first that is not finite"
+        # Enumerated, so that no depth is missed.
+        traces = EnumMeanFieldELBO()._get_trace(config_enumerate(model), guide, (x, y), {})
+        for trace in reversed(traces):  # the guide's first
+            trace.compute_log_prob()
+            for name, site in sample_sites(trace).items():
+                if bad(site["value"]) or bad(site["log_prob"]):
+                    return f"site {name!r} was the first that is not finite"
     return "no single site is to blame: their sum overflowed"
-
-
-def _sites(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[str, Any]]:
-    # Enumerated, so that no depth is missed.
-    traces = EnumMeanFieldELBO()._get_trace(config_enumerate(model), guide, (x, y), {})
-    for trace in reversed(traces):  # the guide's first
-        trace.compute_log_prob()
-        yield from sample_sites(trace).items()

@@ -1,4 +1,4 @@
-"""The bound of a pair: what it refuses, as a graph of operations, without side effects."""
+"""The bound of a pair: what it refuses, what it leaves as it was, and its terms by site."""
 
 import logging
 import math
@@ -8,29 +8,20 @@ import pyro.distributions as dist
 import pytest
 import torch
 from latents import (
-    DRAWN,
     MASK,
     B,
     K,
-    Linear,
-    LinearGuide,
     N,
     X,
-    assert_same,
     double_precision,
-    graded,
     linear_data,
-    numbers,
 )
 from pyro import poutine
 from pyro.infer import autoguide
-from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
 from pyroccam.models.parameters import LocalModule
 from torch import nn
-from torch.func import functional_call
-from torch.fx.experimental.proxy_tensor import make_fx
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 
@@ -144,92 +135,6 @@ def test_a_weight_of_a_kl_that_the_model_sums_out():
         terms.loss(torch.tensor(0.5))
     for one in (1, torch.ones(())):
         assert torch.equal(terms.loss(one), -terms.log_likelihood)
-
-
-# -- as a graph of tensor operations --------------------------------------------------------------
-
-
-class Data:
-    N, task, outputs, input_shape = N, "classification", 3, (2,)
-
-
-def depth_pair(guide):
-    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]
-    model = models.LearntDepth(nn.Linear(2, 4), blocks, nn.Linear(4, 3), data=Data)
-    with torch.no_grad():
-        for i, parameter in enumerate(model.parameters()):
-            parameter.copy_(numbers(*parameter.shape, seed=i))
-    return model, guide(model)
-
-
-class Positive(LocalModule):
-    def forward(self, x, y):
-        s = pyro.sample("s", dist.Gamma(2.0, 1.0))
-        n = pyro.sample("n", dist.Bernoulli(0.4))
-        with pyro.plate("data", N, subsample=x):
-            m = pyro.sample("m", dist.Bernoulli(torch.tensor([0.1, 0.2])).to_event(1))
-            pyro.sample("y", dist.Normal(x[:, 0] * n + m.sum(-1), s), obs=y)
-
-
-class PositiveGuide(LocalModule):
-    def __init__(self):
-        super().__init__()
-        self.mu, self.a = (nn.Parameter(torch.tensor(value)) for value in (0.1, 0.3))
-        self.b = nn.Parameter(torch.tensor([0.1, -0.4]))
-
-    def forward(self, x, y):
-        pyro.sample("s", dist.LogNormal(self.mu, 0.3))
-        pyro.sample("n", dist.Bernoulli(logits=self.a), infer=DRAWN)
-        with pyro.plate("data", N, subsample=x):
-            q = dist.Bernoulli(logits=self.b + x)
-            pyro.sample("m", q.to_event(1))
-
-
-def random_weights():
-    net = nn.Linear(2, 3).double()
-    model = models.BayesianNetwork(net, Data, prior=models.priors.Normal())
-    return model, guides.MeanField(model)
-
-
-TRACEABLE = {
-    "joined": random_weights,
-    "depth": lambda: depth_pair(guides.CategoricalDepth),
-    "depth summed out": lambda: depth_pair(guides.Marginal),
-    "union": lambda: (Linear(), LinearGuide(family=dist.Normal)),
-    "log-ratio and score function": lambda: (Positive(), PositiveGuide()),
-}
-
-
-@pytest.mark.parametrize("name", TRACEABLE)
-def test_the_bound_traces_to_a_graph(name):
-    """The graph agrees on other parameters, other data and another weight, gradients included."""
-    b = bound(*TRACEABLE[name]())
-    names = [n for n, _ in b.named_parameters()]
-    x, y = linear_data()
-    y = torch.arange(N) % 3 if "depth" in name or name == "joined" else y
-
-    def call(values, weight, x, y):
-        named = {**dict(zip(names, values, strict=True)), "kl_weight": weight}
-        return functional_call(b, named, (x, y))
-
-    values = [p.detach().requires_grad_() for p in b.parameters()]
-    one = torch.ones(())
-    with pyro.validation_enabled(False):
-        graph = make_fx(call, pre_dispatch=True)(values, one, x, y)  # max_plate_nesting unknown
-        others = [(v.detach() + 0.1).requires_grad_() for v in values]
-        weight = one if name == "depth summed out" else one / 4
-        x, y = x.roll(1, 0) + 0.2, y.roll(2, 0)
-        found = []
-        for f in (call, graph):
-            torch.manual_seed(8)
-            found.append((graded(f(others, weight, x, y), others), torch.randn(())))
-    (eager, next_of_eager), (traced, next_of_traced) = found
-    assert_same(traced, eager)
-    assert next_of_traced == next_of_eager  # and the same random numbers were used up
-    assert all(s.op != "get_attr" or s.target.startswith("_tensor_") for s in graph.graph.nodes)
-    torch.manual_seed(8)
-    with_checks = call(others, weight, x, y)
-    torch.testing.assert_close(with_checks.detach(), eager[0], rtol=1e-12, atol=1e-12)
 
 
 # -- side effects ---------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from pyroccam.inference.compilation import inductor
 from pyroccam.inference.compilation.graphs import graph_of
 from pyroccam.inference.compilation.region_calls import in_regions
 from pyroccam.inference.compilation.regions import LEAST, SHORTEST, repeats
-from stepping import WIDTH, Residual, assert_close, batches, build, linear, norm, stacked, walk
-from torch import nn
+from stepping import WIDTH
 from torch.testing import assert_close as assert_near
 from uncompiled import leave_uncompiled
 
@@ -268,32 +267,6 @@ def test_states_are_replaced_as_they_would_be(f):
     found = [a if b is None else b for a, b in zip(held[1 : 1 + D], new, strict=True)]
     assert_near([x, *found], list(expected))
     assert f is not statistics or new == [None] * D
-
-
-# -- whole steps ------------------------------------------------------------------------------
-
-BLOCKS = {
-    "norms": lambda: [Residual(linear(), nn.Tanh(), norm()) for _ in range(D)],
-    "two kinds": lambda: [
-        Residual(linear(), nn.Tanh(), norm()) if i % 2 else Residual(nn.LayerNorm(WIDTH), linear())
-        for i in range(2 * D)
-    ],
-}
-
-
-@pytest.mark.parametrize(("blocks", "count"), [("norms", 1), ("norms", 2), ("two kinds", 2)])
-def test_steps_of_equal_blocks(blocks, count, graphs):
-    """Losses, weights and running statistics after some steps, against Pyro's own."""
-
-    def pairs():
-        return [build(BLOCKS[blocks], seed) for seed in range(count)]
-
-    sequences = [batches(seed) for seed in range(count)]
-    expected = [walk([one], seq)[0] for one, seq in zip(pairs(), sequences, strict=True)]
-    found = walk(pairs(), sequences[0] if count == 1 else stacked(*sequences), True)
-    assert len(graphs) >= 3
-    for ours, theirs in zip(found, expected, strict=True):
-        assert_close(ours, theirs, rtol=1e-7, atol=1e-8)
 
 
 def test_a_part_that_is_compiled_does_what_it_did():

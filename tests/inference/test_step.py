@@ -17,6 +17,7 @@ from pyroccam.inference.training.step import CompileFallback
 from pyroccam.inference.training.trainer import Trainer
 from scipy.stats import norm as normal
 from stepping import (
+    WIDTH,
     Residual,
     assert_close,
     batches,
@@ -45,6 +46,13 @@ def uncompiled(monkeypatch):
 # -- one computation, however it runs ---------------------------------------------------------
 
 
+def repeated():
+    """Equal parts, of two kinds."""
+    return [Residual(linear(), nn.Tanh(), norm()) for _ in range(6)] + [
+        Residual(nn.LayerNorm(WIDTH), linear()) for _ in range(6)
+    ]
+
+
 @pytest.mark.parametrize(
     ("blocks", "update", "alone", "mapped"),
     [
@@ -52,6 +60,7 @@ def uncompiled(monkeypatch):
         ("odd", "gradient", "graph", False),
         ("modules", "gradient", "graph", None),
         ("plain", "closed", None, False),
+        (repeated, "gradient", True, True),
     ],
 )
 def test_eager_traced_and_mapped_steps_agree(blocks, update, alone, mapped, uncompiled):

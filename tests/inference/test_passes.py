@@ -10,7 +10,6 @@ from pyroccam.inference.posterior.draws import (
     draw_outputs,
     draw_weights,
     outputs_of,
-    rows_in_a_pass,
 )
 from pyroccam.models import priors
 from random_weights import Rows, limit, small_net, table
@@ -98,18 +97,6 @@ def test_the_shared_part_is_computed_once(monkeypatch):
     monkeypatch.setattr("pyroccam.inference.posterior.draws.images_at_once", lambda _: 12)
     draw_outputs(model, guide, x, 6, noise="activations")
     assert len(seen) == 1 + 2  # two rows in each
-
-
-def test_large_images_pass_in_smaller_batches():
-    def rows(*shape):
-        return rows_in_a_pass(torch.empty(1, *shape, device="meta"))
-
-    meta = 4  # a device that is no CPU takes more
-    assert rows(10) == rows(3, 28, 28) == 1024
-    assert rows(3, 224, 224) == rows(64, 224, 224) == meta * 2**11 // 64
-    assert rows(1, 10**5, 10**5) == 1
-    assert rows_in_a_pass(torch.empty(1, 3, 224, 224)) == 32
-    assert rows_in_a_pass(torch.empty(1, 3, 224, 224), 7) == 7
 
 
 @pytest.mark.parametrize("noise", ["weights", "activations"])

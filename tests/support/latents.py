@@ -97,17 +97,6 @@ def averaged(evaluate, points, weights=None):
 # -- pairs ----------------------------------------------------------------------------------------
 
 
-def cases():
-    """A registry of functions that make pairs, by name, and the decorator that fills it."""
-    found = {}
-
-    def register(function):
-        found[function.__name__] = function
-        return function
-
-    return found, register
-
-
 class Pair:
     """A model and a guide as functions of parameters: ``pair.name`` is a leaf with a gradient."""
 
@@ -155,17 +144,15 @@ class Linear(LocalModule):
 
 
 class LinearGuide(LocalModule):
-    def __init__(self, dimension=2, family=Fixed):
+    def __init__(self, dimension=2):
         super().__init__()
         self.logits = nn.Parameter(numbers(K, seed=31))
         self.loc = nn.Parameter(numbers(K, dimension, seed=32))
         self.log_scale = nn.Parameter(numbers(K, dimension, seed=33, scale=0.5))
-        self.family = family
 
     def forward(self, x, y):
         k = pyro.sample("k", dist.Categorical(logits=self.logits))
-        q = self.family(self.loc[k], self.log_scale.exp()[k])
-        pyro.sample("w", q.to_event(1))
+        pyro.sample("w", Fixed(self.loc[k], self.log_scale.exp()[k]).to_event(1))
 
 
 def linear_data(dimension=2):

@@ -109,6 +109,15 @@ def test_sites_of_all_shapes_by_class():
     torch.testing.assert_close(found, [exact, torch.tensor(2.0).log() - 3 / 8])
 
 
+def test_values_are_not_looked_at():
+    """A graph can be traced from it."""
+    joined = JoinedKL()
+    with pyro.validation_enabled(False):
+        assert joined.take(*site(normal(3, scale=float("nan")), normal(3)))
+        (found,) = joined.terms()
+    assert found.isnan()
+
+
 def test_masks_that_guide_and_model_share():
     """Each site counts where its mask says, whatever the others do."""
     joined = JoinedKL()

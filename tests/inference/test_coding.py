@@ -14,7 +14,7 @@ from pyroccam.inference.coding.entropy import (
     counts_of_bytes,
     density_bytes,
 )
-from pyroccam.inference.rounding.bits import round_fixed_point, round_significand
+from pyroccam.inference.rounding.bits import round_significand
 
 
 def there_and_back(values, rows=1):
@@ -52,23 +52,14 @@ def ideal_bits(values, digits):
     return entropy_bits(values != 0) + entropy_bits(exponents) + len(kept) * (digits - 1)
 
 
-@pytest.mark.parametrize("digits", range(1, 25))
-def test_every_precision_comes_back_exactly(digits):
-    weights = round_significand(layer(digits), digits)
-    there_and_back(weights, 60)
-    sparse = weights * (torch.rand(60, 50, generator=torch.Generator().manual_seed(1)) < 0.1)
-    there_and_back(sparse, 60)
-
-
-@pytest.mark.parametrize("digits", [1, 3, 5, 8, 10, 14, 24])
-@pytest.mark.parametrize("share", [1.0, 0.1, 0.02])
+@pytest.mark.parametrize("digits", [1, 3, 8, 14, 24])
+@pytest.mark.parametrize("share", [1.0, 0.02])
 def test_a_layer_takes_little_more_than_its_entropy(digits, share):
     weights = round_significand(layer(digits, 200, 150), digits)
     kept = torch.rand(200, 150, generator=torch.Generator().manual_seed(1)) < share
     weights = weights * kept
     _, coded, _ = there_and_back(weights, 200)
-    # 0.2 % for rounded probabilities, and 12 bytes at the end. No table has to be paid back here:
-    # a longer table is chosen only if it saves as much.
+    # 0.2 % for rounded probabilities, and 12 bytes at the end.
     assert 8 * coded <= 1.002 * ideal_bits(weights, digits) + 96
     assert 8 * coded >= 0.9 * ideal_bits(weights, digits)
 
@@ -89,8 +80,7 @@ def test_zeros_in_rows_or_columns_are_cheaper_than_zeros_anywhere(axis):
     _, coded, _ = there_and_back(values, 200)
     anywhere = entropy_bits(kept)
     within = sum(entropy_bits(line) for line in (kept if axis == 0 else kept.T))
-    # Without a table: what there is to learn is half a digit of log2 of the rows for each line with
-    # something in it, and less of the others.
+    # What there is to learn of each line with something in it: half a digit of log2 of the rows.
     learning = sum(0.5 * np.log2(200) if d else 1.0 for d in density)
     assert 8 * coded <= 1.01 * within + 64 + learning
     assert within < 0.6 * anywhere
@@ -133,7 +123,7 @@ def test_densities_of_rows_and_columns_multiply():
 
 
 def test_a_mask_of_many_rows_is_not_learnt(monkeypatch):
-    """Each takes time to read, and no byte of the file."""
+    """Which would take time to read, and no byte of the file; nor does it make a new version."""
     values = layer(3, rows=MOST_ROWS + 1, columns=2).numpy()
     values[:, 0] = 0.0
     writer = SymbolWriter()
@@ -145,15 +135,10 @@ def test_a_mask_of_many_rows_is_not_learnt(monkeypatch):
     assert writer.version == 2
     reader = SymbolReader(bytes(writer.tables), writer.finish())
     monkeypatch.setattr(coding, "MOST_ROWS", len(small) - 1)
-    with pytest.raises(PackedFileError, match="A mask is of an unknown kind"):
+    with pytest.raises(PackedFileError):
         get_floats(reader, small.size, len(small))
-    with pytest.raises(ValueError, match="at most 16384 rows, got 16385"):
+    with pytest.raises(ValueError, match="16384"):
         learnt_mask(reader, MOST_ROWS + 1, MOST_ROWS + 1)
-
-
-def test_multiples_up_to_the_largest_number():
-    most = np.float32(3.401e38 / 40)
-    there_and_back(np.tile(most * np.arange(-40, 41, dtype=np.float32), 30))
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
@@ -164,28 +149,10 @@ def test_whole_multiples_of_a_step(least):
     signs = rng.choice([-1, 1], size=6000)
     step = np.float32(rng.uniform(0.01, 0.1))
     writing, coded, tables = there_and_back(step * (whole * signs).astype(np.float32), 60)
+    there_and_back(np.tile(np.float32(3.401e38 / 40) * np.arange(-40, 41, dtype=np.float32), 30))
     assert writing == "multiples"
     assert 8 * coded <= 1.005 * entropy_bits(whole) + 6000 + 32 + 64
     assert tables < 60
-
-
-def test_only_new_writings_make_a_new_version():
-    rng = np.random.default_rng(0)
-    for values, version in (
-        (rng.normal(size=600), 1),
-        (np.float32(0.3) * rng.integers(-9, 9, size=600).astype(np.float32), 2),
-        (rng.normal(size=9000) * (rng.random((30, 300)) < rng.beta(0.1, 0.9, 300)).ravel(), 2),
-    ):
-        writer = SymbolWriter()
-        put_floats(writer, values.astype(np.float32), 30)
-        assert writer.version == version
-
-
-def test_fixed_point_numbers_lose_digits_towards_zero():
-    weights = round_fixed_point(layer(5, 100, 100, 0.0), 9)
-    writing, coded, _ = there_and_back(weights, 100)
-    assert writing == "floats"
-    assert 8 * coded <= 1.01 * entropy_bits(weights.numpy()) + 96
 
 
 def test_few_distinct_values_become_a_codebook():
@@ -215,20 +182,6 @@ def test_short_and_extreme_arrays(values, writing):
     assert coded <= 4 * len(values) + 8
 
 
-def test_many_random_arrays():
-    rng = np.random.default_rng(5)
-    seen = set()
-    for _ in range(150):
-        rows, columns = rng.integers(1, 12, 2)
-        values = rng.normal(size=(rows, columns)) * np.exp2(rng.integers(-40, 40, (rows, 1)))
-        values = round_significand(torch.tensor(values).float(), int(rng.integers(1, 25))).numpy()
-        values = values * (rng.random(values.shape) < rng.choice([0.0, 0.1, 0.5, 1.0]))
-        if rng.random() < 0.3:
-            values = np.repeat(values, 50, axis=1)
-        seen.add(there_and_back(values, rows)[0])
-    assert seen == {"zeros", "raw", "floats", "codebook"}
-
-
 # -- tables ---------------------------------------------------------------------------------------
 
 
@@ -242,7 +195,7 @@ def test_counts_as_bytes():
     assert np.array_equal(bytes_of_counts(counts_of_bytes(np.arange(256))), np.arange(256))
 
 
-def test_densities():
+def test_densities_and_numbers():
     ones = np.arange(1001)
     p = DENSITIES[density_bytes(ones, 1000)]
     assert (p[0], p[-1]) == (0, 1)
@@ -253,11 +206,7 @@ def test_densities():
     ties = np.abs((65536 * inner / (1 + inner)) % 1 - 0.5)
     assert ties[1:].min() > 1e-6
     assert np.array_equal(DENSITIES * 65536, np.rint(DENSITIES * 65536))
-
-
-def test_numbers():
-    writer = SymbolWriter()
-    numbers = [0, 1, -1, 63, 64, -64, -65, 300, -149, 2**40, -(2**40)]
+    writer, numbers = SymbolWriter(), [0, 1, -1, 63, 64, -64, -65, -149, 2**40, -(2**40)]
     for number in numbers:
         writer.number(number)
     reader = SymbolReader(bytes(writer.tables), b"")
@@ -268,42 +217,25 @@ def test_numbers():
 # -- what something else wrote --------------------------------------------------------------------
 
 
-def test_random_bytes_are_an_error_or_numbers_but_no_crash():
-    rng = np.random.default_rng(6)
-    errors = 0
-    for _ in range(500):
-        tables = rng.integers(0, 256, rng.integers(0, 60)).astype(np.uint8)
-        tables[:2] = rng.integers(0, 10, len(tables[:2]))
-        words = rng.integers(1, 2**32, rng.integers(0, 9), dtype=np.uint64).astype("<u4")
-        try:
-            reader = SymbolReader(tables.tobytes(), words.tobytes())
-            assert get_floats(reader, 12, 3).shape == (12,)
-            reader.close()
-        except PackedFileError:
-            errors += 1
-    assert errors > 250
-
-
 @pytest.mark.parametrize(
-    ("tables", "coded", "words"),
+    ("tables", "coded"),
     [
-        (b"", b"123", "no whole number of words"),
-        (b"", bytes(4), "impossible word"),
-        (b"\x02", b"", "end too early"),
-        (b"\xff" * 12, b"", "too long"),
-        (b"\x0a", b"", "mask is of an unknown kind"),
-        (b"\x00\x0a", b"", "unknown way"),
-        (b"\x00\x04\x00", b"", "codebook has 0"),
-        (b"\x00\x06\x00\x00\x40\x00\x02", b"", "digits .* impossible"),
+        (b"", b"123"),
+        (b"", bytes(4)),
+        (b"\x02", b""),  # the tables end too early
+        (b"\xff" * 12, b""),  # a number is too long
+        (b"\x0a", b""),  # a mask of an unknown kind
+        (b"\x00\x0a", b""),  # an unknown way
+        (b"\x00\x04\x00", b""),  # a codebook of nothing
+        (b"\x00\x06\x00\x00\x40\x00\x02", b""),  # digits
+        (b"\x02\x00\x00", b""),  # more than is needed
     ],
 )
-def test_impossible_tables(tables, coded, words):
-    with pytest.raises(PackedFileError, match=words):
-        get_floats(SymbolReader(tables, coded), 12, 3)
-
-
-def test_something_left_over():
-    reader = SymbolReader(b"\x02\x00\x00", b"")
-    assert not get_floats(reader, 3, 1).any()
-    with pytest.raises(PackedFileError, match="more in the file"):
+def test_impossible_tables(tables, coded):
+    def call():
+        reader = SymbolReader(tables, coded)
+        get_floats(reader, 12, 3)
         reader.close()
+
+    with pytest.raises(PackedFileError):
+        call()

@@ -55,25 +55,23 @@ def convolution(norm=lambda layer: layer, more=lambda layer: layer):
     return nn.Sequential(first, nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), norm(nn.Linear(12, 8)))
 
 
-def changed(change):
+def changed():
     net = convolution()
-    change(net)
+    net[0].requires_grad_(False)
+    net[1].eval().register_forward_hook(lambda module, args, out: 2 * out)
     return net
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tied, self.other_tied = nn.Linear(5, 5), nn.Linear(5, 5)
-        self.last = nn.Linear(15, 8)
-        self.other_tied.weight = self.tied.weight
-
-    def forward(self, x):
-        return self.last(self.other_tied(self.tied(x).tanh()).flatten(1))
+def tied():
+    net = network(
+        lambda net, x: net.last(net.other_tied(net.tied(x).tanh()).flatten(1)),
+        tied=nn.Linear(5, 5), other_tied=nn.Linear(5, 5), last=nn.Linear(15, 8),
+    )  # fmt: skip
+    net.other_tied.weight = net.tied.weight
+    return net
 
 
 NETS = {
-    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(15, 8), nn.Tanh(), nn.Dropout(0.1)),
     "convolution": convolution,
     "recurrent": lambda: recurrent(nn.LSTM, 3, 8),
     "attention": attention,
@@ -85,14 +83,9 @@ NETS = {
     ),
     "spectral norm": lambda: convolution(parametrizations.spectral_norm),
     "old spectral norm": lambda: convolution(spectral_norm),
-    "orthogonal": lambda: convolution(parametrizations.orthogonal),
-    "tied": Tied,
+    "tied": tied,
     "embedding": lambda: nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(30, 8)),
-    "frozen": lambda: changed(lambda net: net[0].requires_grad_(False)),
-    "in evaluation": lambda: changed(lambda net: net[1].eval()),
-    "with a hook": lambda: changed(
-        lambda net: net[1].register_forward_hook(lambda module, args, out: 2 * out)
-    ),
+    "frozen, in evaluation, with a hook": changed,
 }
 
 
@@ -173,7 +166,7 @@ def test_a_model_leaves_the_network_that_it_was_given_as_it_was(kind):
             first = model.anew(table).first_network()(table.x_test)
             torch.testing.assert_close(first, before[0][0]["outputs"][0])
             fit = inference.fit(model, guide, table, epochs=1, **QUICK)
-            if kind in ("convolution", "weight norm", "frozen"):
+            if kind in ("convolution", "weight norm"):
                 inference.shrink(fit, cut=inference.Thresholds(1e9))
         for one, seen in zip(given, before, strict=True):
             assert_same(facts(one, table.x_test), seen)
@@ -253,10 +246,11 @@ def test_what_is_frozen_is_said_and_random_where_it_is_named():
     for named in ({"layers": ["0", "7"]}, {"prior": dict.fromkeys("07", priors.Normal())}):
         options = {"prior": priors.Normal(), **named}
         model = models.BayesianNetwork(partly_frozen("layers"), table, **options)
-        assert list(model.sites) == ["0.weight", "0.bias", "7.weight", "7.bias"]
-    frozen = partly_frozen(None).requires_grad_(False)
+        assert list(model.layers) == ["0", "7"]
     with pytest.raises(PyroccamError):
-        models.BayesianNetwork(frozen, table, prior=priors.Normal())
+        models.BayesianNetwork(
+            partly_frozen(None).requires_grad_(False), table, prior=priors.Normal()
+        )
 
 
 def test_a_network_that_is_all_in_evaluation_trains_as_ever():

@@ -7,7 +7,6 @@ from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.cutting import Mask, cut, masked
 from pyroccam.inference.files.exporting import export
-from pyroccam.inference.files.packed import read, write
 from several import of, texts
 from torch import nn
 
@@ -59,32 +58,11 @@ def test_encoders_of_hugging_face(tmp_path, make):
         assert export(small, tmp_path / name, own).difference < 1e-4
 
 
-@pytest.mark.parametrize("size", [28, 32, 64])
-@pytest.mark.parametrize("name", ["resnet10t", "resnet18"])
-def test_resnets_of_timm_at_any_size(tmp_path, name, size):
-    library = pytest.importorskip("timm")
-    torch.manual_seed(0)
-    net = library.create_model(name, num_classes=4, in_chans=1, zero_init_last=False).eval()
-    convolutions = [n for n, m in net.named_modules() if type(m) is nn.Conv2d]
-    masks = {
-        n: Mask(outputs=torch.arange(len(net.get_submodule(n).weight)) % 4 == 0)
-        for n in convolutions
-    }
-    x = torch.randn(4, 1, size, size)
-    small, report = cut(net, x, masks)
-    assert report.parameters_after < 0.15 * report.parameters_before
-    torch.testing.assert_close(small(x), masked(net, masks).eval()(x), rtol=1e-3, atol=1e-4)
-    write(small, tmp_path / "net.pocc")
-    torch.testing.assert_close(read(tmp_path / "net.pocc")(x), small(x))
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("name", "most"),
-    [("efficientnet_lite0", 0.45), ("mobilenetv3_small_050", 0.45), ("resnetv2_50", 0.45),
-     ("efficientnet_b0", 0.45), ("mobilenetv2_050", 0.45), ("resnetv2_50t", 0.45)],
-)  # fmt: skip
-def test_every_filter_that_is_zero_goes_from_networks_of_timm(name, most):
+    "name", ["resnet10t", "efficientnet_lite0", "mobilenetv3_small_050", "resnetv2_50"]
+)
+def test_every_filter_that_is_zero_goes_from_networks_of_timm(tmp_path, name):
     """Of two in five, the same ones in all layers, for sums need their channels in each."""
     library = pytest.importorskip("timm")
     torch.manual_seed(0)
@@ -96,7 +74,9 @@ def test_every_filter_that_is_zero_goes_from_networks_of_timm(name, most):
     }
     x = torch.randn(4, 3, 64, 64)
     small, report = cut(net, x, masks)
-    assert report.parameters_after < most * report.parameters_before
+    assert report.parameters_after < 0.45 * report.parameters_before
     left = {n: len(report.layers[n].outputs) - int(mask.outputs.sum()) for n, mask in masks.items()}
     assert {n: more for n, more in left.items() if more} == {}
     torch.testing.assert_close(small(x), masked(net, masks).eval()(x), rtol=1e-3, atol=1e-4)
+    again = inference.load(inference.Small(small).save(tmp_path / "net.pocc"))
+    torch.testing.assert_close(again(x), small(x))

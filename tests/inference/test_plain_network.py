@@ -1,10 +1,8 @@
 """A network without a prior, trained as any pair is."""
 
-import functools
-
 import pytest
 import torch
-from fitting import QUICK, assert_same, blobs, stopped
+from fitting import QUICK, blobs
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from torch import nn
@@ -47,14 +45,6 @@ def test_each_of_two_in_common_steps_has_its_own_zeros():
     del options["seed"]
     found = inference.fit_repeats(build, [0, 1], **options)
     assert [zeros(fit.model) for fit in found.fits] == [[True, False] * 4, [False, True] * 4]
-
-
-def test_a_training_that_was_interrupted_ends_with_the_same_bits(monkeypatch, tmp_path):
-    rows = blobs()
-    whole = inference.fit(*half_zero(rows), rows, **QUICK)
-    fit = functools.partial(inference.fit, data=rows, out=tmp_path, resume=True, **QUICK)
-    stopped(monkeypatch, lambda: fit(*half_zero(rows)))
-    assert_same(whole, fit(*half_zero(rows)))
 
 
 def test_a_network_is_copied_and_takes_what_the_likelihood_is():

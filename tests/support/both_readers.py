@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import torch
+from pyroccam import inference
 from pyroccam.inference.coding.decode_pocc import decode
-from pyroccam.inference.files import packed
 from pyroccam.models.plain.named_tensors import attribute
 
 MOST = 10**6  # numbers: Python decodes a million in seconds
@@ -12,7 +12,7 @@ MOST = 10**6  # numbers: Python decodes a million in seconds
 
 def read(path, **how):
     """What ``inference.load`` gives: its tensors must be those of the other, bit for bit."""
-    net = packed.read(path, **how)
+    net = inference.load(path, **how)
     if sum(tensor.numel() for tensor in net.state_dict().values()) <= MOST:
         tensors = decode(Path(path).read_bytes())
         assert tensors

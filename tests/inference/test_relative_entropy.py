@@ -1,0 +1,214 @@
+"""What codes send, against laws that are counted out; its random numbers, and numbers in bits."""
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.coding import CODES, BitReader, BitWriter, DamagedBits, Target
+from pyroccam.inference.coding.blocks import assignment, block_sizes
+from pyroccam.inference.coding.counter import halves, philox
+from pyroccam.inference.coding.integers import code_lengths
+from pyroccam.inference.coding.normals import candidates, quantiles
+from pyroccam.inference.coding.scales import deviation, nearest, scaled
+from pyroccam.inference.coding.target import gaussian_kl
+from scipy import special, stats
+
+FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed
+
+Q = np.array([0.55, 0.25, 0.15, 0.05])  # over four equally likely values
+
+
+class FourValues:
+    """Candidates with four values."""
+
+    def __init__(self, noise):
+        self.values = noise.integers(0, 4, 2**12)
+        self.bound = float(np.log(4 * Q.max()))
+
+    def log_ratios(self, rows):
+        return np.log(4 * Q)[self.values[rows.start : rows.stop]]
+
+
+@pytest.mark.parametrize("word", CODES)
+def test_few_candidates_have_the_law_that_is_counted_out(word):
+    """Over all 256 choices of four candidates, the average of their importance weights."""
+    law, counts, noise = np.zeros(4), np.zeros(4), np.random.default_rng(0)
+    for values in itertools.product(range(4), repeat=4):
+        weights = Q[list(values)] / Q[list(values)].sum()
+        np.add.at(law, list(values), weights / 256)
+    for _ in range(4000):
+        target = FourValues(noise)
+        counts[target.values[CODES[word].choose(target, 2, noise)]] += 1
+    assert abs(law - Q).max() > 0.05  # which is not q
+    assert stats.chisquare(counts, 4000 * law).pvalue > FALSE_ALARM
+
+
+def gaussian(block, size=12, nats=4.0, seed=0):
+    """A target of a given KL."""
+    noise = np.random.default_rng(seed)
+    loc = noise.normal(size=size)
+    scale = np.full(size, 0.8)
+    left = nats - gaussian_kl(0 * loc, scale).sum()
+    return Target(loc * np.sqrt(2 * left / (loc @ loc)), scale, seed=77, block=block)
+
+
+@pytest.mark.parametrize("word", CODES)
+def test_means_and_variances_of_what_is_sent_are_those_of_q(word):
+    """With 4 nats and 2^10 candidates: t = 2.9 nats, by which the bias is not seen in 400 draws."""
+    noise = np.random.default_rng(1)
+    targets = [gaussian(block) for block in range(400)]
+    assert targets[0].kl == pytest.approx(4.0)
+    values = [t.value(CODES[word].choose(t, 10, noise)) for t in targets]
+    z = (np.stack(values) - targets[0].loc) / targets[0].scale
+    n, dims = z.shape
+    limit = stats.norm.isf(FALSE_ALARM / 2 / (2 * dims))
+    assert (abs(z.mean(0)) < limit / np.sqrt(n) + 0.05).all()
+    assert abs((z**2).mean() - 1) < limit * np.sqrt(2 / (n * dims)) + 0.05
+
+
+@pytest.mark.parametrize("word", CODES)
+def test_indices_are_read_as_they_were_written(word):
+    """Ordered ones take at most KL + log2(KL + 1) + 4 bits, the bound of Li and El Gamal 2018 for
+    the entropy; of 2^12, 2,048 at a time, the first are looked at in the first piece."""
+    noise, code = np.random.default_rng(2), CODES[word]
+    indices = [code.choose(gaussian(b), 12, noise) for b in range(300)]
+    assert max(indices) >= 2048
+    out = BitWriter()
+    code.write(indices, 12, out)
+    kl = 4.0 / np.log(2)
+    most = kl + np.log2(kl + 1) + 4 if word == "ordered-random" else 12
+    assert kl < len(out) / 300 <= most
+    assert code.read(300, 12, BitReader(out.content())) == indices
+
+
+def test_log_ratios_are_those_of_the_densities():
+    target = gaussian(3)
+    z = np.stack([target.value(index) for index in range(20)]).astype(float)
+    expected = stats.norm(target.loc, target.scale).logpdf(z) - stats.norm.logpdf(z)
+    np.testing.assert_allclose(target.log_ratios(range(20)), expected.sum(1), rtol=1e-4, atol=1e-4)
+    # Its largest value, by a search along each axis.
+    grid = np.linspace(-9, 9, 40_001)[:, None]
+    axes = stats.norm(target.loc, target.scale).logpdf(grid) - stats.norm.logpdf(grid)
+    assert target.bound == pytest.approx(axes.max(0).sum(), abs=1e-4)
+    assert Target(np.array([0.1]), np.array([1.0]), 0, 0).bound == np.inf
+
+
+# -- random numbers -------------------------------------------------------------------------------
+
+# The library Random123 (Salmon et al. 2011), file kat_vectors, philox4x32 10.
+VECTORS = [
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
+     "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
+     "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), VECTORS)
+def test_philox_gives_the_published_words(counter, key, words):
+    arrays = tuple(np.array([int(word, 16)], np.uint64) for word in counter.split())
+    first, second = (int(word, 16) for word in key.split())
+    assert [f"{int(w[0]):08x}" for w in philox(arrays, (first, second))] == words.split()
+
+
+def test_numbers_of_a_candidate_do_not_depend_on_what_else_is_asked_for():
+    whole = halves(2**40 + 7, 0, 3, range(50), 21)
+    assert np.array_equal(halves(2**40 + 7, 0, 3, range(11, 13), 21), whole[11:13])
+    assert np.array_equal(halves(2**40 + 7, 0, 3, range(50), 9), whole[:, :9])
+    for other in (halves(7, 0, 3, range(50), 21), halves(2**40 + 7, 1, 3, range(50), 21)):
+        assert (other != whole).mean() > 0.9
+
+
+def test_candidates_are_standard_normals_and_the_same_everywhere():
+    digest = hashlib.blake2b(quantiles().astype("<f4").tobytes(), digest_size=8).hexdigest()
+    assert digest == "08b303df34892367"
+    levels = (np.arange(2**16) + 0.5) / 2**16
+    np.testing.assert_allclose(quantiles(), special.ndtri(levels), rtol=6e-8)
+    found = candidates(9, 0, range(100), 10).astype("<f4").tobytes()
+    assert hashlib.blake2b(found, digest_size=8).hexdigest() == "c06346ef8e023b64"
+    z = candidates(1, 2, range(20_000), 50).astype(np.float64)
+    limit = stats.norm.isf(FALSE_ALARM / 2)
+    assert stats.kstest(z.ravel(), "norm").pvalue > FALSE_ALARM
+    assert abs((z[:, 1:] * z[:, :-1]).mean()) < limit / np.sqrt(z[:, 1:].size)
+    assert abs((z[1:] * z[:-1]).mean()) < limit / np.sqrt(z.size)
+
+
+def test_weights_are_assigned_by_a_permutation_that_looks_random():
+    order = assignment(4, 10_000)
+    assert np.array_equal(np.sort(order), np.arange(10_000))
+    assert assignment(0, 6).tolist() == [2, 4, 0, 5, 3, 1]
+    assert abs(stats.spearmanr(order, np.arange(10_000)).statistic) < 5.5 / 100
+    assert (order == assignment(5, 10_000)).sum() < 20
+    assert block_sizes(11, 3).tolist() == [4, 4, 3]
+    with pytest.raises(PyroccamError):
+        block_sizes(11, 12)
+
+
+def test_deviations_lie_on_a_grid():
+    values = [deviation(byte) for byte in range(256)]
+    np.testing.assert_allclose(values, 2.0 ** ((np.arange(256) - 128) / 8), rtol=1e-15)
+    assert deviation(128) == 1.0
+    assert [nearest(1.04 * value) for value in values[:-1]] == [*range(255)]
+    assert scaled(np.array([2.0], np.float32), 120).tolist() == [1.0]
+    for wrong in (lambda: nearest(1e-9), lambda: deviation(256)):
+        with pytest.raises(PyroccamError):
+            wrong()
+
+
+# -- whole numbers in bits ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_written_is_read(seed):
+    noise = np.random.default_rng(seed)
+    widths = noise.integers(0, 20, 50).tolist()
+    values = [int(noise.integers(0, 2**width)) for width in widths]
+    sizes = np.minimum(noise.zipf(1.2, 200), 2**12).astype(int) - 1
+    out = BitWriter()
+    for value, width in zip(values, widths, strict=True):
+        out.fixed(value, width)
+    out.number(2**seed - 1)
+    out.number(2 ** (9 * seed))
+    out.sizes(sizes.tolist(), 12)
+    out.raw(b"end")
+    source = BitReader(out.content())
+    assert [source.fixed(width) for width in widths] == values
+    assert (source.number(), source.number()) == (2**seed - 1, 2 ** (9 * seed))
+    assert source.sizes(200, 12) == sizes.tolist()
+    assert source.raw(3) == b"end"
+    source.close()
+    assert len(out.content()) == -(-len(out) // 8)
+
+
+def test_lengths_are_those_of_a_huffman_code():
+    """Within a bit of the entropy, prefix-free (Kraft), and at most 15."""
+    for seed in range(20):
+        noise = np.random.default_rng(seed)
+        counts = np.floor(np.exp(noise.normal(0, 3, 17))).astype(int)
+        lengths = np.array(code_lengths(counts.tolist()))
+        assert ((lengths > 0) == (counts > 0)).all()
+        used = counts > 0
+        p = counts[used] / counts.sum()
+        entropy = -(p * np.log2(p)).sum()
+        if used.sum() > 1:
+            assert (0.5 ** lengths[used]).sum() == 1
+            assert entropy <= (p * lengths[used]).sum() < entropy + 1
+    assert max(code_lengths([2**i for i in range(24)])) == 15
+    assert code_lengths([0, 3]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "call"),
+    [
+        (b"", lambda source: source.fixed(17)),
+        (b"\xff", lambda source: source.sizes(30, 12)),
+        (b"\x00\x00", lambda source: source.sizes(30, 12)),
+        (b"\x00\x00", BitReader.close),
+        (b"\x01", lambda source: (source.fixed(4), source.close())),
+    ],
+)
+def test_bits_that_nothing_was_written_as_are_damaged(content, call):
+    with pytest.raises(DamagedBits):
+        call(BitReader(content))

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .arrays import get_floats, put_floats
+    from .arrays import put_floats
     from .blocks import assignment, block_sizes
-    from .codes import CODES, WORDS
-    from .decode_pocc import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION
+    from .codes import CODES, MOST_BITS, WORDS, Code
+    from .decode_pocc import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION, read_tensor
     from .entropy import PackedFileError, SymbolReader, SymbolWriter
     from .integers import BitReader, BitWriter, DamagedBits
     from .normals import candidates
-    from .relative_entropy import MOST_BITS, Code
     from .scales import deviation, nearest, scaled
     from .target import Target
 

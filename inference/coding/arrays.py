@@ -1,4 +1,4 @@
-"""Arrays of float32 into symbols and back, without loss: few distinct digits, few bits.
+"""Arrays of float32 into symbols, without loss: few distinct digits, few bits.
 
 Rounding happens before (:mod:`~pyroccam.inference.rounding.quantise`); here the zeros, the digits
 and the values that occur are looked at, and the cheapest of these writings is taken:
@@ -25,16 +25,13 @@ from numpy.typing import NDArray
 
 from .decode_pocc import DENSITIES, DIGITS, MOST_ROWS, digit_widths, learnt_mask, multiples
 from .entropy import (
-    PackedFileError,
-    SymbolReader,
     SymbolWriter,
     bytes_of_counts,
     counts_of_bytes,
     density_bytes,
-    pieces,
 )
 
-__all__ = ["get_floats", "put_floats"]
+__all__ = ["put_floats"]
 
 Array = NDArray[Any]
 LARGEST_ALPHABET = 2**14  # symbols of a layer that have a probability of their own
@@ -75,28 +72,7 @@ def put_floats(writer: SymbolWriter, values: NDArray[np.float32], rows: int) -> 
     return _put_nonzero(writer, values[kept], books=True)
 
 
-def get_floats(reader: SymbolReader, count: int, rows: int) -> NDArray[np.float32]:
-    """The inverse of :func:`put_floats`, ``(count,)``."""
-    kept = _get_mask(reader, count, rows)
-    values = np.zeros(count, dtype=np.float32)
-    values[kept] = _get_nonzero(reader, int(kept.sum()), books=True)
-    return values
-
-
 # -- which numbers are not zero -------------------------------------------------------------------
-
-
-def _groups(count: int, rows: int, axis: int) -> tuple[int, int]:
-    """How many groups share a density, and how many numbers are in one."""
-    if axis == 0 or not count:
-        return 1, count
-    return (rows, count // rows) if axis == 1 else (count // rows, rows)
-
-
-def _group_of(places: Array, count: int, rows: int, axis: int) -> Array:
-    """The groups of the numbers at these places."""
-    groups, size = _groups(count, rows, axis)
-    return places % groups if axis == 2 else places // size
 
 
 def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
@@ -104,8 +80,8 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
         writer.number(0)
         return kept
     best: tuple[float, int, Array] | None = None
-    for axis in (0, 1, 2):  # all together, rows, columns
-        groups, size = _groups(len(kept), rows, axis)
+    for axis, groups in enumerate((1, rows, len(kept) // rows)):  # all together, rows, columns
+        size = len(kept) // groups
         matrix = kept.reshape(-1, groups).T if axis == 2 else kept.reshape(groups, -1)
         ones = matrix.sum(1)
         table = density_bytes(ones, size)
@@ -120,7 +96,9 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
         return kept
     writer.number(1 + axis)
     writer.table(table)
-    p = DENSITIES[table[_group_of(np.arange(len(kept)), len(kept), rows, axis)]]
+    places = np.arange(len(kept))
+    size = len(kept) // len(table)
+    p = DENSITIES[table[places % len(table) if axis == 2 else places // size]]
     open_ = (p > 0) & (p < 1)
     writer.bernoulli(kept[open_], p[open_])
     return kept
@@ -176,25 +154,6 @@ def _put_learnt_mask(writer: SymbolWriter, kept: Array, rows: int, most: float) 
     return True
 
 
-def _get_mask(reader: SymbolReader, count: int, rows: int) -> Array:
-    axis = reader.number() - 1
-    if axis == -1:
-        return np.ones(count, dtype=bool)
-    if axis == _LEARNT and 0 < rows <= MOST_ROWS:
-        return learnt_mask(reader, count, rows)
-    if not 0 <= axis <= 2:
-        raise PackedFileError("A mask is of an unknown kind.")
-    table = reader.table(_groups(count, rows, axis)[0])
-    kept = np.empty(count, dtype=bool)
-    for piece in pieces(count):
-        p = DENSITIES[table[_group_of(np.arange(piece.start, piece.stop), count, rows, axis)]]
-        some = p == 1
-        open_ = (p > 0) & (p < 1)
-        some[open_] = reader.bernoulli(p[open_]) == 1
-        kept[piece] = some
-    return kept
-
-
 # -- numbers that are not zero --------------------------------------------------------------------
 
 _RAW16, _RAW32, _BOOK, _FLOATS, _STEPS = range(5)
@@ -240,29 +199,6 @@ def _put_nonzero(writer: SymbolWriter, values: NDArray[np.float32], *, books: bo
     return _NAMES[kind]
 
 
-def _get_nonzero(reader: SymbolReader, count: int, *, books: bool) -> NDArray[np.float32]:
-    if not count:
-        return np.zeros(0, dtype=np.float32)
-    kind = reader.number()
-    if kind == _BOOK and books:
-        size = reader.number()
-        if not 0 < size <= LARGEST_CODEBOOK:
-            raise PackedFileError(f"A codebook has {size} values.")
-        book = _get_nonzero(reader, size, books=False)
-        return book[reader.categorical(count, reader.table(size))]
-    if kind == _FLOATS:
-        return _get_split(reader, count)
-    if kind == _STEPS:
-        return _get_multiples(reader, count)
-    if kind == _RAW16:
-        words = reader.words(count, 16).astype("<u2", copy=False)
-        return words.view("<f2").astype(np.float32)
-    if kind == _RAW32:
-        words = reader.words(2 * count, 16).astype("<u2", copy=False)
-        return words.view("<f4").astype(np.float32)
-    raise PackedFileError("Weights are written in an unknown way.")
-
-
 # -- whole multiples of a step --------------------------------------------------------------------
 
 
@@ -305,22 +241,6 @@ def _put_multiples(
     writer.table(table)
     writer.categorical(size - 1, table)
     writer.raw(values < 0, np.ones(len(size), dtype=np.int32))
-
-
-def _get_multiples(reader: SymbolReader, count: int) -> NDArray[np.float32]:
-    step, most = reader.words(2, 16).astype("<u2", copy=False).view("<f4"), reader.number()
-    if not (
-        0 < most <= LARGEST_ALPHABET
-        and step[0] > 0
-        and most * float(step[0]) <= float(np.finfo(np.float32).max)
-    ):
-        raise PackedFileError("A step, or the largest multiple of it, is impossible.")
-    size = reader.categorical(count, reader.table(most)).astype(np.int64) + 1
-    values = np.empty(count, dtype=np.float32)
-    for piece in pieces(count):
-        sign = reader.words(piece.stop - piece.start, 1).astype(np.int64)
-        values[piece] = multiples(step.astype(np.float32), size[piece], sign)
-    return values
 
 
 # -- floats: sign, exponent, digits ---------------------------------------------------------------
@@ -386,27 +306,3 @@ def _put_split(writer: SymbolWriter, split: _Split, leading: int) -> None:
     left = split.widths() - 1 - leading
     some = left > 0
     writer.raw(split.fraction[some] & (np.left_shift(1, left[some]) - 1), left[some])
-
-
-def _get_split(reader: SymbolReader, count: int) -> NDArray[np.float32]:
-    lowest, floor, digits, leading, exponents = (reader.number() for _ in range(5))
-    if not (1 <= digits <= DIGITS and 0 <= leading < digits and 1 <= exponents <= 300):
-        raise PackedFileError("The digits of a layer are of an impossible kind.")
-    if not (-300 <= lowest <= 300 and -300 <= floor <= lowest):
-        raise PackedFileError("The exponents of a layer are impossible.")
-    if 2 * exponents << leading > LARGEST_ALPHABET:
-        raise PackedFileError("The table of a layer is too long.")
-    symbols = reader.categorical(count, reader.table(2 * exponents << leading))
-    values = np.empty(count, dtype=np.float32)
-    for piece in pieces(count):
-        upper, top = symbols[piece] >> leading, symbols[piece] & ((1 << leading) - 1)
-        exponent, sign = upper >> 1, upper & 1
-        widths = digit_widths(exponent, lowest, floor, digits) - 1
-        left = widths - leading
-        fraction = np.where(left >= 0, top << left.clip(0), top >> (-left).clip(0))
-        some = left > 0
-        fraction[some] |= reader.raw(left[some])
-        whole = (np.left_shift(1, widths) + fraction) * (1 - 2 * sign)
-        with np.errstate(over="ignore"):
-            values[piece] = np.ldexp(whole.astype(np.float64), exponent + lowest - widths - 1)
-    return values

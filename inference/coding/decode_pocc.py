@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 import sys
 import zlib
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,11 +45,13 @@ __all__ = [
     "MOST_ROWS",
     "USUAL_TEXT",
     "VERSION",
-    "Source",
+    "Symbols",
     "decode",
     "digit_widths",
     "learnt_mask",
     "multiples",
+    "read_floats",
+    "read_tensor",
     "save",
 ]
 
@@ -105,15 +109,15 @@ def digit_widths(exponent: Array, lowest: int, floor: int, digits: int) -> Array
     return np.minimum(exponent + (lowest - floor), digits).clip(1, DIGITS)
 
 
-class Source(Protocol):
-    """What symbols and tables are read from."""
+class MaskSource(Protocol):
+    """What a mask is read from."""
 
     def number(self) -> int: ...
     def table(self, size: int) -> NDArray[np.uint8]: ...
     def bernoulli(self, p: NDArray[np.float64]) -> Array: ...
 
 
-def learnt_mask(source: Source, count: int, rows: int) -> Array:
+def learnt_mask(source: MaskSource, count: int, rows: int) -> Array:
     """Which numbers of a matrix are not zero, by densities that are learnt from row to row.
 
     The density of a column begins at that of all, which counts as so many rows, and is then the
@@ -171,10 +175,10 @@ def decode(content: bytes) -> dict[str, Tensor]:
     middle = HEAD.size + sizes[0]
     end = middle + sizes[2]
     header = json.loads(_inflate(content[HEAD.size : middle], sizes[1], USUAL_TEXT))
-    source = _Source(_inflate(content[middle:end], sizes[3], b""), content[end:])
+    source = Symbols(_inflate(content[middle:end], sizes[3], b""), content[end:])
     tensors, sums = {}, hashlib.blake2b(digest_size=8)
     for name, shape, dtype in _declared(header):
-        tensors[name] = _tensor(source, shape, dtype)
+        tensors[name] = read_tensor(source, shape, dtype)
         sums.update(_bytes(tensors[name] + 0.0 if dtype.is_floating_point else tensors[name]))
     if sums.digest() != digest:
         raise ValueError("the weights decode to other numbers than were written")
@@ -231,7 +235,7 @@ _BITS = 24
 _WHOLE = 2**_BITS
 
 
-class _Source:
+class Symbols:
     """Tables, and a stack of symbols: the last that was coded is the first that is decoded."""
 
     def __init__(self, tables: bytes, coded: bytes) -> None:
@@ -241,7 +245,7 @@ class _Source:
         for _ in range(min(2, len(self.words))):
             self.state = self.state << 32 | self.words.pop()
 
-    def take(self, left: int, probability: int) -> None:
+    def _take(self, left: int, probability: int) -> None:
         """Remove a symbol, whose probabilities begin at ``left``, from the state."""
         quantile = self.state & (_WHOLE - 1)
         self.state = (self.state >> _BITS) * probability + quantile - left
@@ -249,6 +253,7 @@ class _Source:
             self.state = self.state << 32 | self.words.pop()
 
     def number(self) -> int:
+        """A whole number of the tables: 7 bits per byte, the sign in the lowest bit."""
         value = shift = 0
         while True:
             byte = int(self.table(1)[0])
@@ -256,8 +261,13 @@ class _Source:
             shift += 7
             if byte < 128:
                 return -(value + 1) // 2 if value % 2 else value // 2
+            if shift > 63:
+                raise ValueError("a number in the tables is too long")
 
     def table(self, size: int) -> NDArray[np.uint8]:
+        """The next bytes of the tables."""
+        if size > len(self.tables) - self.at:
+            raise ValueError("the tables end too early")
         self.at += size
         return np.frombuffer(self.tables, np.uint8, size, self.at - size)
 
@@ -274,7 +284,7 @@ class _Source:
         out = np.empty(count, np.int64)
         for i in range(count):
             out[i] = rank = bisect_right(lefts, self.state & (_WHOLE - 1)) - 1
-            self.take(lefts[rank], sizes[rank])
+            self._take(lefts[rank], sizes[rank])
         return present[out]
 
     def bernoulli(self, p: Array) -> Array:
@@ -283,7 +293,7 @@ class _Source:
         firsts = (np.floor((1 - p) * (_WHOLE - 2)).astype(np.int64) + 1).tolist()
         for i, first in enumerate(firsts):
             out[i] = one = self.state & (_WHOLE - 1) >= first
-            self.take(*((first, _WHOLE - first) if one else (0, first)))
+            self._take(*((first, _WHOLE - first) if one else (0, first)))
         return out
 
     def raw(self, widths: Array) -> Array:
@@ -292,70 +302,126 @@ class _Source:
         for i, width in enumerate(widths.tolist()):
             each = _WHOLE >> width
             out[i] = symbol = (self.state & (_WHOLE - 1)) // each
-            self.take(symbol * each, each)
+            self._take(symbol * each, each)
         return out
 
 
 # -- arrays ---------------------------------------------------------------------------------------
 
 
-def _tensor(source: _Source, shape: list[int], dtype: torch.dtype) -> Tensor:
-    count = int(np.prod(shape, dtype=np.int64))
-    if source.number():  # bytes, of what float32 cannot hold
-        raw = source.raw(np.full(count * dtype.itemsize, 8)).astype(np.uint8)
+_PIECE = 2**20
+_MOST_VALUES, _MOST_SYMBOLS = 2**12, 2**14  # of a codebook, and in a table
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    """Parts of so many numbers: what is computed of one part takes little memory."""
+    for start in range(0, count, _PIECE):
+        yield slice(start, min(start + _PIECE, count))
+
+
+def read_tensor(source: Symbols, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The next tensor.
+
+    Raises:
+        ValueError: if what is read is no tensor of the shape.
+    """
+    count = math.prod(shape)
+    kind = source.number()
+    if kind not in (0, 1):
+        raise ValueError("a tensor is of an unknown kind")
+    if kind:  # bytes, of what float32 cannot hold
+        raw = _words(source, count * dtype.itemsize, 8).astype(np.uint8)
         return torch.from_numpy(raw).view(dtype).reshape(shape)
-    kept = _mask(source, count, shape[0] if len(shape) > 1 and count else 1)
+    rows = shape[0] if len(shape) > 1 and count else 1
+    return torch.from_numpy(read_floats(source, count, rows)).reshape(shape).to(dtype)
+
+
+def read_floats(source: Symbols, count: int, rows: int) -> NDArray[np.float32]:
+    """Numbers of a matrix of so many rows, ``(count,)``."""
+    kept = _mask(source, count, rows)
     values = np.zeros(count, np.float32)
     values[kept] = _numbers(source, int(kept.sum()))
-    return torch.from_numpy(values).reshape(shape).to(dtype)
+    return values
 
 
-def _mask(source: _Source, count: int, rows: int) -> Array:
+def _words(source: Symbols, count: int, width: int) -> NDArray[np.uint16]:
+    """Whole numbers of so many bits each, 16 at most."""
+    out = np.empty(count, "<u2")
+    for piece in _pieces(count):
+        out[piece] = source.raw(np.full(piece.stop - piece.start, width))
+    return out
+
+
+def _mask(source: Symbols, count: int, rows: int) -> Array:
     """Which numbers are not zero, by the density of all, of their row, or of their column."""
     axis = source.number() - 1
     if axis == -1:
         return np.ones(count, bool)
     if axis == 3:
         return learnt_mask(source, count, rows)
-    places, groups = np.arange(count), [1, rows, count // rows][axis] if count else 1
-    group = places % groups if axis == 2 else places // max(count // groups, 1)
-    p = DENSITIES[source.table(groups)[group]]
-    kept, open_ = p == 1, (p > 0) & (p < 1)
-    kept[open_] = source.bernoulli(p[open_])
+    if not 0 <= axis < 3:
+        raise ValueError("a mask is of an unknown kind")
+    groups = [1, rows, count // rows][axis] if count else 1
+    table, kept = source.table(groups), np.empty(count, bool)
+    for piece in _pieces(count):
+        places = np.arange(piece.start, piece.stop)
+        p = DENSITIES[table[places % groups if axis == 2 else places // (count // groups)]]
+        own, open_ = p == 1, (p > 0) & (p < 1)
+        own[open_] = source.bernoulli(p[open_])
+        kept[piece] = own
     return kept
 
 
-def _numbers(source: _Source, count: int) -> Array:
+def _numbers(source: Symbols, count: int, books: bool = True) -> Array:
     """Numbers that are not zero."""
     if not count:
         return np.zeros(0, np.float32)
     kind = source.number()
-    if kind == 2:  # a codebook, and an index for each
+    if kind == 2 and books:  # a codebook, and an index for each
         size = source.number()
-        book = _numbers(source, size)
+        if not 0 < size <= _MOST_VALUES:
+            raise ValueError(f"a codebook has {size} values")
+        book = _numbers(source, size, books=False)
         return book[source.categorical(count, source.table(size))]
-    if kind < 2:  # 16 or 32 bits each
-        words = source.raw(np.full(count * (kind + 1), 16)).astype("<u2")
+    if kind in (0, 1):  # 16 or 32 bits each
+        words = _words(source, count * (kind + 1), 16)
         return words.view("<f4" if kind else "<f2").astype(np.float32)
+    values = np.empty(count, np.float32)
     if kind == 4:  # a step, and whole numbers of it
-        step, most = source.raw(np.full(2, 16)).astype("<u2").view("<f4"), source.number()
-        sizes = source.categorical(count, source.table(most)) + 1
-        return multiples(step.astype(np.float32), sizes, source.raw(np.full(count, 1)))
+        step, most = _words(source, 2, 16).view("<f4").astype(np.float32), source.number()
+        if not (0 < most <= _MOST_SYMBOLS and 0 < float(step[0]) * most <= np.finfo("f4").max):
+            raise ValueError("a step, or the largest multiple of it, is impossible")
+        sizes = source.categorical(count, source.table(most))
+        for piece in _pieces(count):
+            sign = source.raw(np.ones(piece.stop - piece.start, np.int64)).astype(np.int64)
+            values[piece] = multiples(step, sizes[piece].astype(np.int64) + 1, sign)
+        return values
+    if kind != 3:
+        raise ValueError("weights are written in an unknown way")
     lowest, floor, digits, leading, exponents = (source.number() for _ in range(5))
+    if not (1 <= digits <= DIGITS and 0 <= leading < digits and 1 <= exponents <= 300):
+        raise ValueError("the digits of a layer are impossible")
+    if not (-300 <= lowest <= 300 and -300 <= floor <= lowest):
+        raise ValueError("the exponents of a layer are impossible")
+    if 2 * exponents << leading > _MOST_SYMBOLS:
+        raise ValueError("the table of a layer is too long")
     symbols = source.categorical(count, source.table(2 * exponents << leading))
-    upper, top = symbols >> leading, symbols & ((1 << leading) - 1)
-    exponent, sign = upper >> 1, upper & 1
-    widths = digit_widths(exponent, lowest, floor, digits) - 1
-    left = widths - leading
-    fraction = np.where(left >= 0, top << left.clip(0), top >> (-left).clip(0))
-    fraction[left > 0] |= source.raw(left[left > 0])
-    whole = ((1 << widths) + fraction) * (1 - 2 * sign)
-    return np.ldexp(whole.astype(np.float64), exponent + lowest - widths - 1).astype(np.float32)
+    for piece in _pieces(count):
+        upper, top = symbols[piece] >> leading, symbols[piece] & ((1 << leading) - 1)
+        exponent, sign = upper >> 1, upper & 1
+        widths = digit_widths(exponent, lowest, floor, digits) - 1
+        left = widths - leading
+        fraction = np.where(left >= 0, top << left.clip(0), top >> (-left).clip(0))
+        fraction[left > 0] |= source.raw(left[left > 0])
+        whole = ((1 << widths) + fraction) * (1 - 2 * sign)
+        with np.errstate(over="ignore"):
+            values[piece] = np.ldexp(whole.astype(np.float64), exponent + lowest - widths - 1)
+    return values
 
 
 # -- files ----------------------------------------------------------------------------------------
 
-_WORDS = {
+_DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
     torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64",
@@ -380,7 +446,7 @@ def save(tensors: dict[str, Tensor], path: Path) -> None:
         content = _bytes(tensor)
         ends = [len(body), len(body) + len(content)]
         shape = list(tensor.shape)
-        rows[name] = {"dtype": _WORDS[tensor.dtype], "shape": shape, "data_offsets": ends}
+        rows[name] = {"dtype": _DTYPES[tensor.dtype], "shape": shape, "data_offsets": ends}
         body += content
     text = json.dumps(rows).encode()
     text += b" " * (-len(text) % 8)

@@ -9,7 +9,6 @@ All of them are exact binary fractions, so that every machine decodes with the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import constriction  # type: ignore[import-untyped]
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data import PyroccamError
-from .decode_pocc import COUNTS
+from .decode_pocc import COUNTS, Symbols
 
 __all__ = [
     "PackedFileError",
@@ -26,24 +25,16 @@ __all__ = [
     "bytes_of_counts",
     "counts_of_bytes",
     "density_bytes",
-    "pieces",
 ]
 
 Ints = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 _model = constriction.stream.model
-_PIECE = 2**20
 
 
 class PackedFileError(PyroccamError):
     """A file that cannot be read: another format, cut off, damaged, or too large."""
-
-
-def pieces(count: int) -> Iterator[slice]:
-    """Parts of an array of `count` numbers: what is computed of one part takes little memory."""
-    for start in range(0, count, _PIECE):
-        yield slice(start, min(start + _PIECE, count))
 
 
 def bytes_of_counts(counts: NDArray[Any]) -> Bytes:
@@ -125,38 +116,21 @@ class SymbolWriter:
         return coder.get_compressed().astype("<u4").tobytes()
 
 
-class SymbolReader:
-    """The inverse of :class:`SymbolWriter`, called in the same order.
+class SymbolReader(Symbols):
+    """The inverse of :class:`SymbolWriter`, called in the same order, and quick.
 
     Raises:
-        PackedFileError: in every method, if the tables end too early.
+        ValueError: in every method, if the tables end too early.
     """
 
     def __init__(self, tables: bytes, coded: bytes) -> None:
-        self._tables, self._at = tables, 0
+        self.tables, self.at = tables, 0
         if len(coded) % 4:
             raise PackedFileError("The coded weights are no whole number of words.")
         words = np.frombuffer(coded, dtype="<u4").astype(np.uint32)
         if len(words) and words[-1] == 0:
             raise PackedFileError("The coded weights end in an impossible word.")
         self._coder = constriction.stream.stack.AnsCoder(words)
-
-    def number(self) -> int:
-        value = shift = 0
-        while True:
-            byte = int(self.table(1)[0])
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return -(value + 1) // 2 if value % 2 else value // 2
-            if shift > 63:
-                raise PackedFileError("A number in the tables is too long.")
-
-    def table(self, size: int) -> Bytes:
-        if size < 0 or self._at + size > len(self._tables):
-            raise PackedFileError("The tables end too early.")
-        self._at += size
-        return np.frombuffer(self._tables, np.uint8, size, self._at - size)
 
     def categorical(self, count: int, table: Bytes) -> Ints:
         present, weights = _present(table)
@@ -177,16 +151,9 @@ class SymbolReader:
             return np.zeros(0, dtype=np.int32)
         return self._coder.decode(_model.Uniform(), np.left_shift(1, widths.astype(np.int32)))
 
-    def words(self, count: int, width: int) -> NDArray[np.uint16]:
-        """Whole numbers of `width` bits each (1 ... 16)."""
-        out = np.empty(count, dtype=np.uint16)
-        for piece in pieces(count):
-            out[piece] = self.raw(np.full(piece.stop - piece.start, width))
-        return out
-
     def close(self) -> None:
         """Everything must have been used."""
-        if self._at != len(self._tables) or not self._coder.is_empty():
+        if self.at != len(self.tables) or not self._coder.is_empty():
             raise PackedFileError("There is more in the file than its weights need.")
 
 

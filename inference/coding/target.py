@@ -59,16 +59,14 @@ class Target:
 
     def log_ratios(self, rows: range) -> Doubles:
         """``log q/p`` of candidates, ``(len(rows),)``, in nats."""
-        return self._log_ratios(candidates(self.seed, self.block, rows, len(self.loc)))
-
-    def value(self, index: int) -> NDArray[np.float32]:
-        """The candidate of an index, ``(D,)``: what the receiver computes."""
-        return candidates(self.seed, self.block, range(index, index + 1), len(self.loc))[0]
-
-    def _log_ratios(self, z: NDArray[np.float32]) -> Doubles:
+        z = candidates(self.seed, self.block, rows, len(self.loc))
         # log q - log p is quadratic: two products with all candidates, and nothing of their size.
         precision = 1 / (self.scale * self.scale)
         square = (0.5 * (1 - precision)).astype(np.float32)
         linear = (self.loc * precision).astype(np.float32)
         constant = float((-np.log(self.scale) - 0.5 * self.loc * self.loc * precision).sum())
         return ((z * z) @ square + z @ linear).astype(np.float64) + constant
+
+    def value(self, index: int) -> NDArray[np.float32]:
+        """The candidate of an index, ``(D,)``: what the receiver computes."""
+        return candidates(self.seed, self.block, range(index, index + 1), len(self.loc))[0]

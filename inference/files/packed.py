@@ -1,9 +1,8 @@
 """A plain network in one small file: its description and its weights, entropy-coded.
 
 Reading runs no pickled code: the description is JSON (:mod:`~pyroccam.models.plain.description`),
-the weights are symbols (:mod:`~pyroccam.inference.coding.arrays`). Packing is without loss. What
-is lossy, rounding, is asked for by ``bits=`` and ``rest=``; of a network in double precision the
-biases and statistics are rounded to single unless ``rest=torch.float64``.
+the weights are symbols (:mod:`~pyroccam.inference.coding.arrays`). Packing is without loss, but for
+biases and statistics of a network in double precision, which are rounded to single.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from ...models.plain import (
     rebuild,
     state,
 )
-from ..coding import PackedFileError, SymbolReader, SymbolWriter, get_floats, put_floats
-from ..rounding import Bits, quantised
+from ..coding import PackedFileError, SymbolReader, SymbolWriter, put_floats, read_tensor
+from ..rounding import quantised
 from ..storage import write_whole
 from .packed_file import Parts, join, split
 
@@ -80,50 +79,24 @@ class PackedSize:
     coded: int
     tensors: tuple[TensorSize, ...]
 
-    def rate(self, numbers: int) -> float:
-        """``numbers`` in float32 (of the network before pruning) over the whole file."""
-        return 4 * numbers / self.total
 
-
-def write(
-    net: nn.Module,
-    path: str | Path,
-    *,
-    bits: Bits | Mapping[str, Bits] | None = None,
-    rest: torch.dtype = torch.float32,
-    describe_net: bool = True,
-) -> PackedSize:
-    """Round a plain network and write it into one file.
-
-    Arguments:
-        path: of the file, which is replaced once the new one was read back and compared.
-        net, bits, rest, describe_net: see :func:`encoded`.
-
-    Returns:
-        The sizes, in bytes.
-    """
-    content, size = encoded(net, bits=bits, rest=rest, describe_net=describe_net)
+def write(net: nn.Module, path: str | Path) -> PackedSize:
+    """Write a plain network into one file, which is replaced once the new one was read back and
+    compared; the sizes, in bytes."""
+    content, size = encoded(net)
     write_whole(Path(path), lambda file: file.write(content))
     return size
 
 
-def encoded(
-    net: nn.Module,
-    *,
-    bits: Bits | Mapping[str, Bits] | None = None,
-    rest: torch.dtype = torch.float32,
-    describe_net: bool = True,
-) -> tuple[bytes, PackedSize]:
+def encoded(net: nn.Module, *, describe_net: bool = True) -> tuple[bytes, PackedSize]:
     """The file of a plain network, which was read back and compared, and what takes its bytes.
 
     Arguments:
         net: on any device; it is not changed.
-        bits, rest: how to round, see :func:`~pyroccam.inference.rounding.quantise.quantised`.
-            Of float32 nothing is rounded unless asked.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
             then needs ``skeleton=``.
     """
-    net = quantised(net, bits, rest=rest)
+    net = quantised(net, None)
     if describe_net:
         description = describe(net)
         header: dict[str, Any] = {"description": description}
@@ -186,7 +159,7 @@ def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
         empty = _declared(header.get("tensors"))
     most = max((tensor.numel() for tensor in empty.values()), default=0)
     ask(2 * sum(t.numel() * t.element_size() for t in empty.values()) + WORKING * most, "it")
-    tensors = {name: _get(reader, tensor) for name, tensor in empty.items()}
+    tensors = {name: read_tensor(reader, t.shape, t.dtype) for name, t in empty.items()}
     reader.close()
     found = hashlib.blake2b(digest_size=8)
     for tensor in tensors.values():
@@ -245,20 +218,6 @@ def _put(writer: SymbolWriter, tensor: Tensor) -> str:
     raw = np.frombuffer(_bytes(tensor), np.uint8)
     writer.raw(raw, np.full(len(raw), 8))
     return "raw"
-
-
-def _get(reader: SymbolReader, empty: Tensor) -> Tensor:
-    """The inverse of :func:`_put`, of the shape and dtype of ``empty``."""
-    count, kind = empty.numel(), reader.number()
-    if kind == _AS_FLOATS:
-        rows = empty.shape[0] if empty.dim() > 1 and count else 1
-        return (
-            torch.from_numpy(get_floats(reader, count, rows)).reshape(empty.shape).to(empty.dtype)
-        )
-    if kind != _AS_BYTES:
-        raise PackedFileError("a tensor is of an unknown kind.")
-    raw = reader.words(count * empty.element_size(), 8).astype(np.uint8)
-    return torch.from_numpy(raw).view(empty.dtype).reshape(empty.shape).clone()
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -21,8 +21,8 @@ from pyroccam import data, inference
 from pyroccam.data.errors import TooLarge
 from pyroccam.data.limits import allowing
 from pyroccam.inference import Small
-from pyroccam.inference.coding import decode_pocc, entropy
-from pyroccam.inference.coding.arrays import get_floats, put_floats
+from pyroccam.inference.coding import decode_pocc
+from pyroccam.inference.coding.arrays import put_floats
 from pyroccam.inference.coding.entropy import PackedFileError, SymbolReader, SymbolWriter
 from pyroccam.inference.files import is_described, packed, packed_file
 from pyroccam.inference.rounding import Codebook, FixedPoint, quantised
@@ -111,7 +111,7 @@ def test_any_floats_come_back(values, rows):
     writer = SymbolWriter()
     put_floats(writer, values, rows)
     reader = SymbolReader(bytes(writer.tables), writer.finish())
-    assert np.array_equal(get_floats(reader, len(values), rows), values)
+    assert np.array_equal(decode_pocc.read_floats(reader, len(values), rows), values)
     reader.close()
 
 
@@ -127,7 +127,7 @@ def test_a_tensor_of_many_pieces(tmp_path, monkeypatch):
             rounded = quantised(net, bits)
             path = Small(rounded).save(tmp_path / f"{name}.pocc")
             for piece in (2**20, 37):
-                monkeypatch.setattr(entropy, "_PIECE", piece)
+                monkeypatch.setattr(decode_pocc, "_PIECE", piece)
                 assert torch.equal(read(path, like=net)["a"], rounded["a"])
 
 

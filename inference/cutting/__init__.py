@@ -9,13 +9,12 @@ if TYPE_CHECKING:
     from .masks import Mask, apply_masks, masked
     from .recording import Example, Inputs, ValuesDecide, recorded
     from .report import CutReport
-    from .surgery import ROWS, cut, groups, has_path
+    from .surgery import ROWS, cut, has_path
 
 __all__ = [
     "Mask",
     "count_parameters",
     "cut",
-    "groups",
     "masked",
     "seconds_per_batch",
 ]

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from ...models.plain import NORMS, Edit, shrunk
-from .ports import Link, Passing, Port
+from .ports import Call, Link, Passing
 
 __all__ = ["asked"]
 
@@ -25,12 +25,13 @@ operation takes so few of these: all, if not."""
 TURNS = 3
 """Inputs by which a dependence may show: what is flat at one of them may not be at another."""
 
+_ROUNDING = 1e-12
+"""Of numbers that count as the same."""
+
 Values = Mapping[Node, Tensor]
 
 
-def asked(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def asked(call: Call) -> Passing | None:
     """How an operation passes features, if each of its result is made of one of each tensor it
     reads, and if it does the same where some are missing; ``None`` if not.
 
@@ -40,13 +41,8 @@ def asked(
     with some of the features alone: it has to give what it gave for these.
 
     What it finds holds for the numbers that it tried; a cut network is compared with the whole.
-
-    Arguments:
-        node: a step of the graph.
-        module: the module it calls, if it calls one.
-        ports: the tensors before it.
-        shape: of its result.
     """
+    node, module, ports, _ = call
     norm = isinstance(module, NORMS)
     own = module is not None and any(True for _ in module.parameters())
     nodes = node.all_input_nodes
@@ -56,7 +52,7 @@ def asked(
         return None
     for places in (PLACES, max(max(ports[n].shape) for n in nodes)):
         try:
-            return _Asking(node, module, ports, shape, places).passing()
+            return _Asking(call, places).passing()
         except Exception:  # other numbers, rows or types than it takes
             continue
     return None
@@ -65,15 +61,9 @@ def asked(
 class _Asking:
     """An operation that is called with numbers of ours."""
 
-    def __init__(
-        self,
-        node: Node,
-        module: nn.Module | None,
-        ports: Mapping[Node, Port],
-        shape: Size,
-        places: int,
-    ) -> None:
-        self.node, self.module, self.shape, self.dims = node, module, shape, len(shape)
+    def __init__(self, call: Call, places: int) -> None:
+        node, module, ports, self.shape = call
+        self.node, self.module, self.dims = node, module, len(self.shape)
         self.nodes = node.all_input_nodes
         self.axes = {n: ports[n].axis for n in self.nodes}
         self.sizes = {n: ports[n].size for n in self.nodes}
@@ -230,7 +220,8 @@ class _Asking:
                 value = _along(values[n].double(), self.axes[n], len(shapes[n]))
                 given[n] = torch.where(value.isnan(), self._drawn(n, shapes[n]), value)
             out = self._call(given).transpose(0, axis).flatten(1)
-            return out[:, 0].masked_fill((out != out[:, :1]).any(1), math.nan)
+            same = (out - out[:, :1]).abs() <= _ROUNDING * out[:, :1].abs()
+            return out[:, 0].masked_fill(~same.all(1), math.nan)
 
         def constants(values: Values) -> Tensor:
             known = torch.ones(max(int(link.into.max()) + 1 for link in links)).bool()
@@ -241,9 +232,7 @@ class _Asking:
             out = found(values, self.whole)
             with suppress(Exception):  # it may take these places alone
                 more = found(values, self._with_places(lambda size: size + (size > 1)))
-                known &= (
-                    (out - more).abs() <= 1e-12 * out.abs() if more.shape == out.shape else False
-                )
+                known &= more.shape == out.shape and (out - more).abs() <= _ROUNDING * out.abs()
             return out.masked_fill(~known, math.nan)
 
         return constants

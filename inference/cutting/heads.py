@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.nn import functional as F
 
-from .ports import Link, Passing, Port, straight
+from .ports import Call, Link, Passing, straight
 
 __all__ = ["attend", "heads_apart", "heads_joined", "of_each_head", "reshaped"]
 
@@ -23,26 +24,25 @@ _PRODUCTS = {torch.matmul, operator.matmul, "matmul"}
 _ADDED = {operator.add, operator.iadd, torch.add, "add", "masked_fill"}
 
 
-def _sizes(node: Node, ports: Mapping[Node, Port]) -> tuple[Node, list[object]] | None:
-    """What a reshaping call reads, and the sizes that it is given."""
-    called = node.op == "call_method" and node.target in ("view", "reshape")
-    called |= node.target is torch.reshape
+def _sizes(call: Call, dims: int) -> tuple[Node, Any] | None:
+    """What a reshaping call to so many axes reads, and the sizes that it is given."""
+    node = call.node
     first = node.args[0] if node.args else None
-    if not called or not isinstance(first, Node) or first not in ports or len(node.args) < 2:
+    called = call.is_of("view", torch.reshape) or call.is_of("reshape")
+    if not called or not isinstance(first, Node) or first not in call.ports or len(node.args) < 2:
         return None
     sizes = node.args[1:] if len(node.args) > 2 else node.args[1]
-    return (first, [*sizes]) if isinstance(sizes, tuple | list) else None
+    ok = isinstance(sizes, tuple | list) and len(call.shape) == dims
+    return (first, sizes) if ok else None
 
 
-def heads_apart(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def heads_apart(call: Call) -> Passing | None:
     """``(B, T, units) -> (B, T, heads, size)``: a head is made of all of its units, and needs
     them."""
-    found = _sizes(node, ports)
-    if found is None or len(shape) != 4 or found[1][2] != -1:
+    found, shape = _sizes(call, 4), call.shape
+    if found is None or found[1][2] != -1:
         return None
-    source, port = found[0], ports[found[0]]
+    source, port = found[0], call.ports[found[0]]
     if port.axis != 2 or port.shape[:2] != shape[:2] or len(port.shape) != 3:
         return None
     of = torch.arange(port.size)
@@ -55,14 +55,12 @@ def heads_apart(
     return Passing(2, [Link(source, of, of // size)], constants)
 
 
-def heads_joined(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def heads_joined(call: Call) -> Passing | None:
     """``(B, T, heads, size) -> (B, T, units)``."""
-    found = _sizes(node, ports)
-    if found is None or len(shape) != 3 or found[1][2] != -1:
+    found, shape = _sizes(call, 3), call.shape
+    if found is None or found[1][2] != -1:
         return None
-    source, port = found[0], ports[found[0]]
+    source, port = found[0], call.ports[found[0]]
     if port.axis != 2 or port.shape[:2] != shape[:2] or len(port.shape) != 4:
         return None
     into = torch.arange(shape[2])
@@ -70,22 +68,21 @@ def heads_joined(
     return Passing(2, [Link(source, of, into)], lambda values: values[source][of])
 
 
-def reshaped(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def reshaped(call: Call) -> Passing | None:
     """To the shape that it has, with the features counted."""
-    found = _sizes(node, ports)
-    if found is None or ports[found[0]].shape != shape or found[1][ports[found[0]].axis] != -1:
+    found = _sizes(call, len(call.shape))
+    if found is None:
         return None
-    source, port = found[0], ports[found[0]]
+    source, port = found[0], call.ports[found[0]]
+    if port.shape != call.shape or found[1][port.axis] != -1:
+        return None
     return Passing(port.axis, [straight(source, port)], lambda values: values[source])
 
 
-def attend(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def attend(call: Call) -> Passing | None:
     """Heads that attend ``(B, heads, T, size)``, each by its own queries and keys; the same mask
     goes for all of them."""
+    node, _, ports, _ = call
     if node.target is not F.scaled_dot_product_attention:
         return None
     named = {name: node.kwargs[name] for name in ("query", "key", "value") if name in node.kwargs}
@@ -109,11 +106,10 @@ def attend(
     )
 
 
-def of_each_head(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def of_each_head(call: Call) -> Passing | None:
     """Attention in single steps on ``(B, heads, ., .)``: products of two, a mask that is the same
     for all heads, a softmax of each."""
+    node, _, ports, shape = call
     parts = node.all_input_nodes
     if len(shape) != 4 or not parts or any(n not in ports or ports[n].axis != 1 for n in parts):
         return None
@@ -122,7 +118,7 @@ def of_each_head(
     product = node.target in _PRODUCTS and len(heads) == 2
     one_mask = len(masks) == 1 and len(ports[masks[0]].shape) == 4 and ports[masks[0]].size == 1
     added = node.target in _ADDED and len(heads) == 1 and one_mask
-    if not product and not added and not (_is_softmax(node, module) and len(heads) == 1):
+    if not product and not added and not (_is_softmax(call) and len(heads) == 1):
         return None
     every = torch.arange(shape[1])
     mixed = [Link(n, torch.zeros_like(every), every) for n in masks]
@@ -135,13 +131,10 @@ def of_each_head(
     return Passing(1, links, constants, mixed=mixed)
 
 
-def _is_softmax(node: Node, module: nn.Module | None) -> bool:
+def _is_softmax(call: Call) -> bool:
     """True for one over the last axis, which is that of positions."""
+    node, module, _, _ = call
     if module is not None:
         return isinstance(module, nn.Softmax) and module.dim in (-1, 3)
-    called = node.target in (F.softmax, torch.softmax) or (node.op, node.target) == (
-        "call_method",
-        "softmax",
-    )
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
-    return called and dim in (-1, 3)
+    return call.is_of("softmax", F.softmax, torch.softmax) and dim in (-1, 3)

@@ -72,7 +72,6 @@ def find_live(wiring: Wiring) -> Live:
             spread(wiring, there)
     rows = {}
     for step in wiring.layers():
-        assert step.name is not None
         if step.kind == "layer":
             rows[step.name] = layers[step.name]
         else:
@@ -96,11 +95,11 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
             moves[node] = torch.full((1 if step is None else step.port.size,), fed)
             continue
         mine = torch.zeros(step.port.size, dtype=torch.bool)
-        for link in [*step.links, *step.mixed]:
+        for link in [*step.passing.links, *step.passing.mixed]:
             mine[link.into[moves[link.source][link.of]]] = True
         if isinstance(step.module, nn.Embedding):
             mine = (step.module.weight != step.module.weight[:1]).any(0).cpu()
-        if step.passing is not None and step.passing.uses is not None:
+        if step.passing.uses is not None:
             mine &= step.passing.uses
         if step.reads is not None:
             fed = moves[step.reads]
@@ -115,7 +114,7 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
                 for _ in mine:  # at most so many steps from unit to unit
                     mine = mine | reads[:, mine].any(1)
         moves[node] = mine
-        if not stopped and step.name is not None and step.reads is not None and not mine.any():
+        if not stopped and step.name and step.reads is not None and not mine.any():
             stopped = step.name
     output = next(node for node in wiring.graph.nodes if node.op == "output")
     return bool(moves[output].any()), stopped
@@ -128,8 +127,9 @@ def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
         wiring: of the network.
         marks: by step, ``(C,)``, bools or integers.
     """
-    links = [(step.node, link) for step in wiring.steps.values() for link in step.links]
-    links += [tie for step in wiring.steps.values() for tie in step.ties]
+    steps = wiring.steps.values()
+    links = [(step.node, link) for step in steps for link in step.passing.links]
+    links += [tie for step in steps for tie in step.passing.ties]
     changed = True
     while changed:
         changed = False
@@ -147,7 +147,6 @@ def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
 
 def _weight(step: Step) -> Tensor:
     """``(O, I, positions)`` in double precision, for exact sums."""
-    assert step.module is not None
     if isinstance(step.module, Cell):
         return connections(step.module)[0]
     weight = rows_first(step.module)
@@ -155,7 +154,6 @@ def _weight(step: Step) -> Tensor:
 
 
 def _bias(step: Step) -> Tensor:
-    assert step.module is not None
     bias = getattr(step.module, "bias", None)
     if not isinstance(bias, Tensor):
         return torch.zeros(len(rows_first(step.module)), dtype=torch.double)
@@ -164,8 +162,6 @@ def _bias(step: Step) -> Tensor:
 
 def _known(step: Step, values: dict[Node, Tensor]) -> Tensor:
     """The constants that a layer can take into its bias, ``(I,)``, NaN for all other inputs."""
-    assert step.reads is not None
-    assert step.module is not None
     if not step.aligned:
         return torch.full((step.width,), math.nan, dtype=torch.double)
     value = values[step.reads]
@@ -179,8 +175,6 @@ def _merged(step: Step, values: dict[Node, Tensor]) -> tuple[int, Tensor] | None
     Channels ``c_i`` with kernels ``w_i`` do what one channel ``c_r`` with the kernel
     ``sum_i w_i c_i / c_r`` does, at the border too.
     """
-    assert step.module is not None
-    assert step.reads is not None
     if not step.aligned or not pads_zeros(step.module):
         return None
     value = values[step.reads].nan_to_num(0.0)
@@ -196,10 +190,9 @@ def _constants(wiring: Wiring) -> dict[Node, Tensor]:
         unknown = torch.full((step.port.size,), math.nan, dtype=torch.double)
         if node in wiring.overwritten or step.kind == "source":
             values[node] = unknown
-        elif step.passing is not None:
+        elif step.kind == "passing":
             values[node] = step.passing.constants(values)
         elif is_select(step.module):
-            assert step.reads is not None
             values[node] = values[step.reads][step.module.index.cpu()] if step.aligned else unknown
         elif isinstance(step.module, Cell):
             values[node] = unknown.masked_fill(silent(step.module, _known(step, values)), 0.0)
@@ -226,22 +219,20 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
         mine = used[node]
         if isinstance(step.module, Cell):
             mine |= needed(step.module, mine, ~values[node].isnan())
-        for link in [*step.links, *step.mixed]:
+        for link in [*step.passing.links, *step.passing.mixed]:
             needs = mine
-            if step.passing is not None and step.passing.uses is not None:
+            if step.passing.uses is not None:
                 needs = mine & step.passing.uses
             if step.module is not None and is_depthwise(step.module):
                 needs = needs & values[node].isnan()  # a constant channel is kept by its bias
             used[link.source][link.of[needs[link.into]]] = True
         if step.kind != "layer":
             continue
-        assert step.reads is not None
         if is_select(step.module):
             columns = torch.zeros_like(used[step.reads])
             if step.aligned:
                 columns[step.module.index.cpu()[mine]] = True
         else:
-            assert step.name is not None
             known, weight = _known(step, values), _weight(step)
             merged = _merged(step, values)
             if merged is not None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...data import PyroccamError, checked
-from ...models.plain import LAYERS, layer_kind, output_dim
+from ...models.plain import layer_kind, output_dim
 
-__all__ = ["Mask", "Masked", "apply_masks", "maskable", "masked"]
+__all__ = ["Mask", "apply_masks", "maskable", "masked"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,6 @@ class Mask:
 
     inputs: Tensor | None = None
     outputs: Tensor | None = None
-
-
-class Masked(NamedTuple):
-    """A network with zeros, and how many weights are left by layer."""
-
-    net: nn.Module
-    nonzero: dict[str, int]
-    total: dict[str, int]
 
 
 def maskable(net: nn.Module) -> dict[str, nn.Module]:
@@ -61,32 +53,29 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
     copied = _copied(net)
     for name, mask in masks.items():
         layer = _layer(copied, name)
-        with torch.no_grad():
-            if mask.inputs is not None:
-                kept = _check(name, mask.inputs, (_width(layer),))
-                layer.weight.masked_fill_(~_on_weight(layer, kept, 1 - output_dim(layer)), 0)
-            if mask.outputs is not None:
-                kept = _check(name, mask.outputs, (_height(layer),))
-                layer.weight.masked_fill_(~_on_weight(layer, kept, output_dim(layer)), 0)
-                bias = getattr(layer, "bias", None)
-                if bias is not None:
-                    bias[~kept.to(bias.device)] = 0
+        sides = (mask.inputs, 1 - output_dim(layer)), (mask.outputs, output_dim(layer))
+        for kept, dim in sides:
+            if kept is None:
+                continue
+            size = layer.weight.shape[dim] * (getattr(layer, "groups", 1) if dim else 1)
+            _check(name, kept, (size,))
+            with torch.no_grad():
+                layer.weight.masked_fill_(~_on_weight(layer, kept, dim), 0)
+                if kept is mask.outputs and getattr(layer, "bias", None) is not None:
+                    layer.bias[~kept.to(layer.bias.device)] = 0
     return copied
 
 
 @checked
-def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> Masked:
+def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> nn.Module:
     """A copy of ``net`` with single weights at zero, for methods that drop weights one by one.
 
-    Units that die of it can be cut afterwards: ``cut(apply_masks(net, ...).net, example)``.
+    Units that die of it can be cut afterwards: ``cut(apply_masks(net, ...), example)``.
 
     Arguments:
         net: any network with linear and convolutional layers.
         weight_masks: bool tensors of the shape of the layer's weight, ``True`` for kept, by the
             names of the layers.
-
-    Returns:
-        The network, with the numbers of nonzero weights and of all weights by layer.
 
     Raises:
         PyroccamError: for a name or a shape that does not fit, or a layer whose weight is computed.
@@ -97,9 +86,7 @@ def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> Masked:
         _check(name, mask, weight.shape)
         with torch.no_grad():
             weight[~mask.to(weight.device)] = 0
-    layers = maskable(copied)
-    nonzero = {name: int((_weight(layer) != 0).sum()) for name, layer in layers.items()}
-    return Masked(copied, nonzero, {name: _weight(m).numel() for name, m in layers.items()})
+    return copied
 
 
 def _copied(net: nn.Module) -> nn.Module:
@@ -109,33 +96,14 @@ def _copied(net: nn.Module) -> nn.Module:
         raise PyroccamError(f"{type(net).__name__} holds computed tensors", "parameters") from error
 
 
-def _layer(net: nn.Module, name: str) -> nn.Linear | nn.Conv2d:
+def _layer(net: nn.Module, name: str) -> Any:
     layers = maskable(net)
     if name not in layers:
         raise PyroccamError(f"A mask of {name!r}", f"one of {', '.join(layers) or 'no layers'}")
-    layer = layers[name]
-    assert isinstance(layer, LAYERS)
-    return cast("nn.Linear | nn.Conv2d", layer)
+    return layers[name]
 
 
-def _weight(layer: nn.Module) -> Tensor:
-    assert isinstance(layer.weight, Tensor)
-    return layer.weight
-
-
-def _width(layer: nn.Linear | nn.Conv2d) -> int:
-    if isinstance(layer, nn.Embedding):
-        return layer.num_embeddings
-    return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
-
-
-def _height(layer: nn.Linear | nn.Conv2d) -> int:
-    if isinstance(layer, nn.Embedding):
-        return layer.embedding_dim
-    return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-
-
-def _on_weight(layer: nn.Linear | nn.Conv2d, kept: Tensor, dim: int) -> Tensor:
+def _on_weight(layer: Any, kept: Tensor, dim: int) -> Tensor:
     """``kept``, which runs along ``dim`` of the weight (0 or 1), so that it broadcasts against it.
 
     With groups the weight is short along dim 1, and every block along dim 0 has its own part.
@@ -148,8 +116,7 @@ def _on_weight(layer: nn.Linear | nn.Conv2d, kept: Tensor, dim: int) -> Tensor:
     return kept.view(*kept.shape, *[1] * (weight.ndim - 2))
 
 
-def _check(name: str, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _check(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:
     if mask.dtype != torch.bool or mask.shape != shape:
         found = f"{tuple(mask.shape)} of {mask.dtype}"
         raise PyroccamError(f"The mask of {name!r} is {found}", f"{tuple(shape)} of bools")
-    return mask

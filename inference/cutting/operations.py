@@ -12,18 +12,13 @@ from torch.nn import functional as F
 from ...models.plain import CONVS, TRANSPOSED, layer_kind
 
 __all__ = [
-    "ADAPTIVE_POOLS",
     "DROPOUTS",
     "IDENTITY_MODULES",
-    "MAX_POOLS",
-    "MEAN_POOLS",
     "POINTWISE_FUNCTIONS",
     "POINTWISE_METHODS",
     "POINTWISE_MODULES",
-    "POOL_FUNCTIONS",
     "PRODUCTS",
     "is_depthwise",
-    "no_padding",
     "overwritten",
     "pads_zeros",
 ]
@@ -50,18 +45,6 @@ POINTWISE_METHODS = {
 }
 PRODUCTS = {torch.mul, operator.mul, operator.imul, "mul", "mul_"}
 DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d}
-MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
-ADAPTIVE_POOLS = (
-    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
-    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
-)
-# The name of a pooling function says what it does; the number of spatial axes ends it.
-POOL_FUNCTIONS = {
-    getattr(F, f"{kind}_pool{d}d"): (kind, d)
-    for kind in ("max", "avg", "adaptive_avg", "adaptive_max")
-    for d in (1, 2, 3)
-}
 
 
 def is_depthwise(module: nn.Module) -> bool:
@@ -80,14 +63,8 @@ def pads_zeros(module: nn.Module) -> bool:
         return True
     if not isinstance(module, CONVS) or module.padding_mode != "zeros":
         return False
-    return not no_padding(module.padding)
-
-
-def no_padding(padding: int | str | tuple[int, ...]) -> bool:
-    """True if the padding of a convolution or pooling is none."""
-    if isinstance(padding, str):
-        return padding == "valid"
-    return padding == 0 or (isinstance(padding, tuple) and not any(padding))
+    padding = module.padding
+    return padding != "valid" if isinstance(padding, str) else any(padding)
 
 
 def overwritten(node: Node, module: nn.Module | None) -> set[Node]:
@@ -129,4 +106,4 @@ def _fresh(node: Node) -> bool:
         return module is not None and not isinstance(module, views) and not _in_place(node, module)
     if node.op != "call_function" or _in_place(node, None):
         return node.op == "placeholder"
-    return node.target in POINTWISE_FUNCTIONS or node.target in POOL_FUNCTIONS
+    return node.target in POINTWISE_FUNCTIONS or "pool" in getattr(node.target, "__name__", "")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 from torch.fx import Node
 
-__all__ = ["Link", "Passing", "Port", "straight"]
+__all__ = ["NOTHING", "Call", "Link", "Passing", "Port", "straight"]
 
 Constants = Callable[[Mapping[Node, Tensor]], Tensor]
 
@@ -25,6 +26,29 @@ class Port:
     def size(self) -> int:
         """Number of features."""
         return self.shape[self.axis]
+
+
+class Call(NamedTuple):
+    """A step of a network: a node of its graph, the module that it calls, if it calls one, the
+    ports of the tensors before it, and the shape of its result."""
+
+    node: Node
+    module: nn.Module | None
+    ports: Mapping[Node, Port]
+    shape: Size
+
+    def is_of(self, method: str, *functions: Any) -> bool:
+        """True if it calls a method of this name, or one of these functions."""
+        node = self.node
+        return node.target in functions or (node.op, node.target) == ("call_method", method)
+
+    @property
+    def only(self) -> Node | None:
+        """The tensor that is read by a step that reads one."""
+        first = self.node.args[0] if self.node.args else None
+        if not isinstance(first, Node) or first not in self.ports:
+            return None
+        return first if self.node.all_input_nodes == [first] else None
 
 
 @dataclass(frozen=True)
@@ -57,6 +81,10 @@ class Passing:
     rigid: bool = False
     mixed: list[Link] = field(default_factory=list)
     ties: list[tuple[Node, Link]] = field(default_factory=list)
+
+
+NOTHING = Passing(1, [], lambda values: torch.empty(0))
+"""What is said of a step that passes no features."""
 
 
 def straight(node: Node, port: Port) -> Link:

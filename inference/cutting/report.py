@@ -22,7 +22,6 @@ class LayerCut:
         inputs: ``(I,)``, indices of the kept input units or channels, as numbered before.
         outputs: ``(O,)``, the same for outputs.
         inputs_before, outputs_before: how many there were.
-        weights_before, weights_after: numbers in its weight, without bias.
     """
 
     kind: str
@@ -30,8 +29,6 @@ class LayerCut:
     outputs: Tensor
     inputs_before: int
     outputs_before: int
-    weights_before: int
-    weights_after: int
 
     @classmethod
     def of(cls, name: str, module: nn.Module | None, edit: Edit) -> dict[str, LayerCut]:
@@ -40,17 +37,15 @@ class LayerCut:
             ih, hh = cell_edits(module, edit)
             return cls.of(f"{name}.ih", module.ih, ih) | cls.of(f"{name}.hh", module.hh, hh)
         assert isinstance(module, LAYERS)
-        weight = rows_first(module)
-        rows, columns = weight.shape[:2]
+        rows, columns = rows_first(module).shape[:2]
         grouped = isinstance(module, CONVS) and module.groups > 1
         outputs = torch.arange(rows) if edit.outputs is None else torch.tensor(edit.outputs)
         inputs = torch.arange(columns) if edit.inputs is None else torch.tensor(edit.inputs)
-        after = len(outputs) * len(inputs) * weight[0, 0].numel()
         if grouped:  # depthwise: a channel goes with the one it is made of
             inputs, columns = outputs, rows
         kind = "linear" if isinstance(module, nn.Linear) else "conv"
         kind = "embedding" if isinstance(module, nn.Embedding) else kind
-        return {name: cls(kind, inputs, outputs, columns, rows, weight.numel(), after)}
+        return {name: cls(kind, inputs, outputs, columns, rows)}
 
 
 @dataclass(frozen=True)
@@ -83,16 +78,6 @@ class CutReport:
     def architecture(self) -> str:
         """The sizes as they are printed in papers, such as ``278-98-13``."""
         return "-".join(map(str, self.sizes))
-
-    @property
-    def weights_before(self) -> int:
-        """Weights of the listed layers before the cut, without biases."""
-        return sum(layer.weights_before for layer in self.layers.values())
-
-    @property
-    def weights_after(self) -> int:
-        """Weights of the listed layers after the cut, without biases."""
-        return sum(layer.weights_after for layer in self.layers.values())
 
     def __str__(self) -> str:
         before = f"{self.parameters_before} parameters"

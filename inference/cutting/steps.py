@@ -2,9 +2,9 @@
 
 A feature is one index along the axis of units or channels. A step *passes* features when every
 feature of its result depends on one feature of each tensor it reads, and on nothing else: ReLU,
-pooling, batch normalisation in evaluation mode, a residual sum, flattening. Steps that are known to
-do so are listed here, as that is quick; all others are asked (:mod:`.asking`), and what passes none
-counts as reading all it gets.
+batch normalisation in evaluation mode, a residual sum, flattening. Steps of which there are many,
+or that say more than an answer can, are listed here; all others, such as pooling, are asked
+(:mod:`.asking`), and what passes none counts as reading all it gets.
 
 Constants are vectors with one number for each feature, NaN where the feature is not constant.
 """
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
@@ -26,61 +26,37 @@ from ...models.plain import CONVS, NORMS
 from ...models.unpacked import Cell, Heads
 from .heads import attend, heads_apart, heads_joined, of_each_head, reshaped
 from .operations import (
-    ADAPTIVE_POOLS,
     DROPOUTS,
     IDENTITY_MODULES,
-    MAX_POOLS,
-    MEAN_POOLS,
     POINTWISE_FUNCTIONS,
     POINTWISE_METHODS,
     POINTWISE_MODULES,
-    POOL_FUNCTIONS,
     PRODUCTS,
     is_depthwise,
-    no_padding,
     pads_zeros,
 )
-from .ports import Link, Passing, Port, straight
+from .ports import Call, Link, Passing, straight
 
 __all__ = ["passing"]
 
 
-def passing(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
-    """How ``node`` passes features; ``None`` if it is not known to.
-
-    Arguments:
-        node: a step of the graph.
-        module: the module it calls, if it calls one.
-        ports: the tensors before it.
-        shape: of its result.
-    """
-    if (found := attend(node, module, ports, shape)) is not None:
+def passing(call: Call) -> Passing | None:
+    """How a step passes features; ``None`` if it is not known to."""
+    if (found := attend(call)) is not None:
         return found
-    if node.kwargs and any(isinstance(v, Node) for v in node.kwargs.values()):
+    if any(isinstance(v, Node) for v in call.node.kwargs.values()):
         return None
     for rule in (
-        *(_pointwise, _pool, _norm, _depthwise, _mean, _flatten, _cat),
-        *(_group_norm, _lookup, _heads, _part, _chosen, _transpose),
-        *(heads_apart, heads_joined, reshaped, of_each_head),
+        *(_pointwise, _norm, _depthwise, _flatten, _cat, _group_norm, _lookup, _heads, _part),
+        *(_transpose, heads_apart, heads_joined, reshaped, of_each_head),
     ):
-        found = rule(node, module, ports, shape)
-        if found is not None:
+        if (found := rule(call)) is not None:
             return found
     return None
 
 
-def _only(node: Node, ports: Mapping[Node, Port]) -> Node | None:
-    """The tensor read by a step that reads one."""
-    first = node.args[0] if node.args else None
-    ok = isinstance(first, Node) and node.all_input_nodes == [first] and first in ports
-    return first if ok and isinstance(first, Node) else None
-
-
-def _pointwise(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def _pointwise(call: Call) -> Passing | None:
+    node, module, ports, shape = call
     identity = type(module) in IDENTITY_MODULES or node.target in DROPOUTS
     if module is not None:
         known = identity or type(module) in POINTWISE_MODULES
@@ -121,40 +97,12 @@ def _pointwise(
     return Passing(first.axis, [straight(n, ports[n]) for n in inputs], constants)
 
 
-def _pool(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
-    source = _only(node, ports)
-    if isinstance(module, (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)):
-        dims = int(type(module).__name__[-2])
-        kept = True
-        if isinstance(module, MEAN_POOLS):
-            kept = no_padding(module.padding) or not module.count_include_pad
-            kept &= getattr(module, "divisor_override", None) is None
-    elif module is None and node.op == "call_function" and node.target in POOL_FUNCTIONS:
-        kind, dims = POOL_FUNCTIONS[node.target]
-        # Further arguments of an average may be padding: then only zeros are sure to stay.
-        kept = kind != "avg" or (len(node.args) <= 3 and not set(node.kwargs) - {"stride"})
-    else:
-        return None
-    if source is None or ports[source].axis != 1 or len(shape) != dims + 2:
-        return None
-
-    def constants(values: Mapping[Node, Tensor]) -> Tensor:
-        value = values[source]
-        return value if kept else value.masked_fill(value != 0, math.nan)
-
-    return Passing(1, [straight(source, ports[source])], constants)
-
-
-def _norm(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
-    source = _only(node, ports)
-    if type(module) not in NORMS or source is None or ports[source].axis != 1:
+def _norm(call: Call) -> Passing | None:
+    module, source = call.module, call.only
+    if type(module) not in NORMS or source is None or call.ports[source].axis != 1:
         return None
     assert isinstance(module, NORMS)
-    link = straight(source, ports[source])
+    link = straight(source, call.ports[source])
     if module.running_mean is None or module.running_var is None:
         # It uses the statistics of the batch: channels stay apart, but nothing is known to stay.
         return Passing(1, [link], lambda values: torch.full_like(values[source], math.nan))
@@ -170,13 +118,11 @@ def _norm(
     return Passing(1, [link], constants, uses=scale != 0)
 
 
-def _group_norm(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def _group_norm(call: Call) -> Passing | None:
     """Normalisation over groups of channels: those of a group are made of each other, and go
     together."""
-    source = _only(node, ports)
-    if type(module) is not nn.GroupNorm or source is None or ports[source].axis != 1:
+    module, source = call.module, call.only
+    if type(module) is not nn.GroupNorm or source is None or call.ports[source].axis != 1:
         return None
     every = torch.arange(module.num_channels).unflatten(0, (module.num_groups, -1))
     each = every.shape[1]
@@ -195,11 +141,11 @@ def _group_norm(
     return Passing(1, links, constants, uses)
 
 
-def _depthwise(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
-    source = _only(node, ports)
-    if module is None or not is_depthwise(module) or source is None or ports[source].axis != 1:
+def _depthwise(call: Call) -> Passing | None:
+    module, source = call.module, call.only
+    if module is None or not is_depthwise(module) or source is None:
+        return None
+    if call.ports[source].axis != 1:
         return None
     assert isinstance(module, CONVS)
     weight = _double(module.weight).flatten(1)
@@ -213,30 +159,12 @@ def _depthwise(
             value = value.masked_fill(value != 0, math.nan)
         return torch.where(uses, weight.sum(1) * value + bias, bias)
 
-    return Passing(1, [straight(source, ports[source])], constants, uses)
+    return Passing(1, [straight(source, call.ports[source])], constants, uses)
 
 
-def _mean(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
-    """A mean over positions."""
-    called = node.target is torch.mean or (node.op, node.target) == ("call_method", "mean")
-    source = _only(node, ports)
-    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    if not called or source is None or not isinstance(dims, (int, list, tuple)):
-        return None
-    port = ports[source]
-    gone = {int(d) % len(port.shape) for d in ([dims] if isinstance(dims, int) else dims)}
-    if gone & {0, port.axis} or not gone:
-        return None
-    before = 0 if len(shape) == len(port.shape) else sum(d < port.axis for d in gone)
-    return Passing(port.axis - before, [straight(source, port)], lambda values: values[source])
-
-
-def _flatten(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def _flatten(call: Call) -> Passing | None:
     """``(B, ...) -> (B, units)``: a channel becomes a block of units."""
+    node, module, ports, shape = call
     called = node.op == "call_method" and node.target in ("view", "reshape", "flatten")
     called |= node.target in (torch.flatten, torch.reshape) or type(module) is nn.Flatten
     first = node.args[0] if node.args else None
@@ -257,10 +185,9 @@ def _flatten(
     return Passing(1, [link], lambda values: values[first][of], rigid=rigid)
 
 
-def _cat(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def _cat(call: Call) -> Passing | None:
     """A concatenation along the features."""
+    node, _, ports, shape = call
     if node.target not in (torch.cat, torch.concat) or not isinstance(node.args[0], (list, tuple)):
         return None
     parts = [n for n in node.args[0] if isinstance(n, Node) and n in ports]
@@ -278,22 +205,20 @@ def _cat(
     return Passing(axis, links, lambda values: torch.cat([values[n] for n in parts]))
 
 
-def _lookup(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def _lookup(call: Call) -> Passing | None:
     """Features of ids, which no feature comes before."""
-    if type(module) is not nn.Embedding or len(node.all_input_nodes) != 1:
+    module = call.module
+    if type(module) is not nn.Embedding or len(call.node.all_input_nodes) != 1:
         return None
     weight = _double(module.weight)
     value = torch.where((weight == weight[:1]).all(0), weight[0], math.nan)
-    return Passing(len(shape) - 1, [], lambda values: value)
+    return Passing(len(call.shape) - 1, [], lambda values: value)
 
 
-def _heads(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def _heads(call: Call) -> Passing | None:
     """Attention: a feature is that of the values, at other positions. Which positions, all queries
     and keys of its head say. A constant is one at every position."""
+    node, module, ports, _ = call
     parts = [n for n in node.args[:3] if isinstance(n, Node) and n in ports]
     if not isinstance(module, Heads) or len(parts) != 3 or len(node.args) < 3:
         return None
@@ -319,57 +244,27 @@ def _heads(
     )
 
 
-def _part(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def _part(call: Call) -> Passing | None:
     """One of the things that a recurrent cell gives: its units at all steps, or at the last."""
-    source = _only(node, ports)
+    node, _, ports, shape = call
+    source = call.only
     if node.target is not operator.getitem or source is None or not isinstance(node.args[1], int):
         return None
-    root = node.graph.owning_module
-    of = (
-        None
-        if root is None or source.op != "call_module"
-        else root.get_submodule(str(source.target))
-    )
+    root: Any = node.graph.owning_module
+    of = root.get_submodule(str(source.target)) if source.op == "call_module" else None
     if not isinstance(of, Cell) or shape[-1] != ports[source].size:
         return None
     link = straight(source, ports[source])
     return Passing(len(shape) - 1, [link], lambda values: values[source])
 
 
-def _chosen(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
-    """Some positions, such as the last of a sequence, ``x[:, -1]``, with all rows and features."""
-    source = _only(node, ports)
-    index = node.args[1] if len(node.args) == 2 else None
-    if node.target is not operator.getitem or source is None or not isinstance(index, tuple):
-        return None
-    port, every = ports[source], slice(None)
-    whole = [*index, *[every] * (len(port.shape) - len(index))]
-    if not all(isinstance(one, int | slice) for one in whole):
-        return None
-    if whole[0] != every or whole[port.axis] != every:
-        return None
-    axis = port.axis - sum(isinstance(one, int) for one in whole[: port.axis])
-    return Passing(axis, [straight(source, port)], lambda values: values[source])
-
-
-def _transpose(
-    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
-) -> Passing | None:
+def _transpose(call: Call) -> Passing | None:
     """Two axes that change places."""
-    source = _only(node, ports)
-    called = node.target is torch.transpose or (node.op, node.target) == (
-        "call_method",
-        "transpose",
-    )
-    dims = node.args[1:]
-    if not called or source is None or len(dims) != 2:
+    source, dims = call.only, call.node.args[1:]
+    if not call.is_of("transpose", torch.transpose) or source is None or len(dims) != 2:
         return None
-    port = ports[source]
-    one, other = (int(d) % len(shape) for d in dims if isinstance(d, int))
+    port = call.ports[source]
+    one, other = (int(d) % len(call.shape) for d in dims if isinstance(d, int))
     axis = {one: other, other: one}.get(port.axis, port.axis)
     if axis == 0:
         return None

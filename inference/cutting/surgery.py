@@ -1,17 +1,15 @@
 """Cut groups out of a plain network: smaller, faster, and the same function as with zeros.
 
-torch-pruning was tried for the dependencies and set aside, because it does not keep the function:
-it takes a whole channel for one unit behind a flatten, cannot cut the inputs of a network, and
-treats whatever it does not know (a softmax, a normalisation over units, a flip) as acting on every
-unit alone; constants it does not know at all. So the dependencies are read here, with torch.fx and
-a list of operations that are known to be safe; others are asked (:mod:`.asking`).
+torch-pruning does not keep the function: it takes a whole channel for one unit behind a flatten,
+cannot cut the inputs of a network, and treats whatever it does not know as acting on every unit
+alone. So the dependencies are read here, with torch.fx and a list of operations; others are asked
+(:mod:`.asking`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,13 +21,13 @@ from ...models import feed_like
 from ...models.plain import Edit, Plan, is_select, rows_first, shrink
 from ...models.unpacked import Cell, Heads
 from .cost import count_parameters
-from .liveness import Live, find_live, follow_input, spread
+from .liveness import Live, find_live, follow_input
 from .masks import Mask, masked
 from .recording import Example, Inputs
 from .report import CutReport, LayerCut
 from .wiring import Step, Wiring, read_wiring
 
-__all__ = ["ROWS", "Alignment", "Cut", "cut", "groups", "has_path"]
+__all__ = ["ROWS", "Cut", "cut", "has_path"]
 
 ROWS = 64
 """Rows of the data on which a cut network is compared with the whole one."""
@@ -40,17 +38,6 @@ class Cut(NamedTuple):
 
     net: nn.Module
     report: CutReport
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """Labels of a layer's inputs ``(I,)`` and outputs ``(O,)``: equal ones live and die together.
-
-    ``-1`` where the inputs cannot be followed.
-    """
-
-    inputs: Tensor
-    outputs: Tensor
 
 
 @checked
@@ -111,7 +98,6 @@ def _cut(net: nn.Module, zeroed: nn.Module, examples: Example, asks: bool = True
     _compare(zeroed, small, examples)
     layers: dict[str, LayerCut] = {}
     for step in wiring.layers():
-        assert step.name is not None
         edit = plan.edits.get(step.name, Edit())
         layers |= LayerCut.of(step.name, step.module, edit)
     report = CutReport(
@@ -136,82 +122,45 @@ def has_path(net: nn.Module, example: Inputs) -> bool:
     return follow_input(read_wiring(net, Example.of(net, example)))[0]
 
 
-@checked
-def groups(net: nn.Module, example: Inputs) -> dict[str, Alignment]:
-    """Which inputs and outputs of the layers are the same unit, by the names of the layers.
-
-    The inputs of a linear layer carry the labels of the outputs of the layer before it; behind a
-    flatten, the units of one channel carry its label; channels that are added share one.
-
-    Arguments:
-        net: a plain network that torch.fx can trace; it is not changed.
-        example: inputs as the network is called with.
-
-    Raises:
-        PyroccamError: if the network cannot be traced.
-    """
-    wiring = read_wiring(masked(net, {}), Example.of(net, example))
-    labels, start = {}, 0
-    for node, step in wiring.steps.items():
-        labels[node] = torch.arange(start, start + step.port.size)
-        start += step.port.size
-    spread(wiring, labels)
-    found = {}
-    for step in wiring.layers():
-        assert step.name is not None
-        outputs = labels[step.node]
-        inputs = outputs  # of a depthwise convolution
-        if step.reads is not None:
-            inputs = labels[step.reads] if step.aligned else torch.full((step.width,), -1)
-        found[step.name] = Alignment(inputs, outputs)
-    return found
-
-
 def _plan(wiring: Wiring, live: Live, takes: int | tuple[str, ...]) -> Plan:
     edits, reshapes = {}, {}
     for node, step in wiring.steps.items():
         there = live.there[node]
-        if step.passing is not None and step.passing.rigid and not there.all():
+        if step.passing.rigid and not there.all():
             reshapes[node.name] = int(there.sum())
         if step.module is None:
             continue
-        assert step.name is not None
-        outputs = None if there.all() else _index(there)
-        if step.kind == "passing":
-            inputs = None
-            if isinstance(step.module, Heads):
-                queries = live.there[step.mixed[0].source]
-                inputs = None if queries.all() else _index(queries)
-            edit = Edit(outputs, inputs, bias=_wants_bias(step, live))
-        else:
-            assert step.reads is not None
-            given = live.there[step.reads] if step.aligned else torch.ones(step.width).bool()
-            place = given.cumsum(0) - given.long()  # where each input now stands
-            if is_select(step.module):
-                index = step.module.index.cpu()
-                # What is there but unused may point at what is gone: anything else will do.
-                new = torch.where(given[index], place[index], 0)[there]
-                edit = Edit(select=None if torch.equal(new, index) else new.tolist())
-            else:
-                reads = _columns(step, live, given)
-                edit = Edit(
-                    outputs,
-                    None if reads.all() else _index(reads),
-                    None if torch.equal(reads, given) else place[reads].tolist(),
-                    _wants_bias(step, live),
-                )
+        edit = _edit(step, live)
         if edit != Edit():
             edits[step.name] = edit
     return Plan(edits, reshapes, takes)
 
 
-def _index(mask: Tensor) -> list[int]:
-    return mask.nonzero()[:, 0].tolist()
+def _edit(step: Step, live: Live) -> Edit:
+    """What is left of the module of a step."""
+    there = live.there[step.node]
+    if step.kind == "passing":
+        heads = isinstance(step.module, Heads)
+        queries = _left(live.there[step.passing.mixed[0].source]) if heads else None
+        return Edit(_left(there), queries, bias=_wants_bias(step, live))
+    given = live.there[step.reads] if step.aligned else torch.ones(step.width).bool()
+    place = given.cumsum(0) - given.long()  # where each input now stands
+    if is_select(step.module):
+        index = step.module.index.cpu()
+        # What is there but unused may point at what is gone: anything else will do.
+        new = torch.where(given[index], place[index], 0)[there]
+        return Edit(select=None if torch.equal(new, index) else new.tolist())
+    reads = _columns(step, live, given)
+    select = None if torch.equal(reads, given) else place[reads].tolist()
+    return Edit(_left(there), _left(reads), select, _wants_bias(step, live))
+
+
+def _left(mask: Tensor) -> list[int] | None:
+    return None if mask.all() else mask.nonzero()[:, 0].tolist()
 
 
 def _columns(step: Step, live: Live, given: Tensor) -> Tensor:
     """The inputs that a layer keeps; at least one, since no layer can be without."""
-    assert step.name is not None
     reads = live.rows[step.name].reads
     if reads.any():
         return reads
@@ -223,13 +172,11 @@ def _wants_bias(step: Step, live: Live) -> bool:
     owner = step.module.ih if isinstance(step.module, Cell) else step.module
     if step.name not in live.rows or getattr(owner, "bias", None) is not None:
         return False
-    bias = _final_bias(step, live)
-    return bool((bias != 0).any())
+    return bool((_final_bias(step, live) != 0).any())
 
 
 def _final_bias(step: Step, live: Live) -> Tensor:
     """``(O,)``: its own bias with all constants, zero for outputs that nobody uses."""
-    assert step.name is not None
     rows, used = live.rows[step.name], live.used[step.node]
     if isinstance(step.module, Cell):
         return torch.where(used.repeat(len(rows.bias) // len(used)), rows.bias, 0.0)
@@ -242,7 +189,6 @@ def _final_bias(step: Step, live: Live) -> Tensor:
 @torch.no_grad()
 def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
     """Write the constants into the bias and zeros into the rows that only fill a place."""
-    assert step.name is not None
     edit = plan.edits.get(step.name, Edit())
     layer = small.get_submodule(step.name)
     if edit.select is not None:
@@ -269,7 +215,6 @@ def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
 
 def _settle_cell(cell: Cell, step: Step, live: Live, edit: Edit) -> None:
     """The same for a recurrent cell, whose units all gates and the units themselves read."""
-    assert step.name is not None
     rows, there, used = live.rows[step.name], live.there[step.node], live.used[step.node]
     idle = (~used | ~rows.constant.isnan())[there].to(cell.ih.weight.device)
     gates = len(rows.bias) // len(there)

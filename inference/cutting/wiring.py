@@ -26,7 +26,7 @@ from ...models.plain import (
 from ...models.unpacked import Cell, Heads
 from .asking import asked
 from .operations import is_depthwise, overwritten
-from .ports import Link, Passing, Port
+from .ports import NOTHING, Call, Passing, Port
 from .recording import Example, ValuesDecide, recorded
 from .steps import passing
 
@@ -47,7 +47,7 @@ class Step:
         port: shape and axis of its features.
         kind: as above.
         module: its own module, if it has parameters that belong to features; with its name.
-        passing: for passing steps.
+        passing: what it does to features; nothing, for steps that are not passing.
         reads: for layers, the tensor before it.
         aligned: for layers, whether that tensor has its features along the axis the layer reads.
     """
@@ -55,26 +55,11 @@ class Step:
     node: Node
     port: Port
     kind: Literal["source", "passing", "layer"]
-    name: str | None = None
-    module: nn.Module | None = None
-    passing: Passing | None = None
-    reads: Node | None = None
+    name: str = ""
+    module: Any = None
+    passing: Passing = NOTHING
+    reads: Any = None
     aligned: bool = False
-
-    @property
-    def links(self) -> list[Link]:
-        """Origin of its features, one by one."""
-        return [] if self.passing is None else self.passing.links
-
-    @property
-    def mixed(self) -> list[Link]:
-        """What its features are made of as well."""
-        return [] if self.passing is None else self.passing.mixed
-
-    @property
-    def ties(self) -> list[tuple[Node, Link]]:
-        """Features before it that can only be cut together."""
-        return [] if self.passing is None else self.passing.ties
 
     @property
     def width(self) -> int:
@@ -85,8 +70,7 @@ class Step:
             return self.module.in_features
         if is_select(self.module):
             return int(self.module.index.max()) + 1
-        assert isinstance(self.module, (*CONVS, *TRANSPOSED))
-        return self.module.in_channels
+        return int(self.module.in_channels)
 
 
 @dataclass
@@ -184,18 +168,9 @@ def read_wiring(net: nn.Module, example: Example, asks: bool = True) -> Wiring:
                     wiring.whole.add(step.reads)
                 continue
         wiring.whole |= _needed_whole(node)
-        _say_why(node, module, whole, wiring.reasons)
     wiring.whole |= wiring.overwritten
     wiring.whole &= set(wiring.steps)
-    called = {step.name for step in wiring.steps.values()}
-    for step in wiring.layers():
-        if isinstance(step.module, Cell):
-            called |= {f"{step.name}.ih", f"{step.name}.hh"}
-    for name, module in net.named_modules():
-        if isinstance(module, LAYERS) and name not in called:
-            usual = layer_kind(module) is not None
-            why = "it is no step of its own in forward" if usual else "its forward is another one"
-            wiring.reasons.setdefault(name, whole.get(name, why))
+    wiring.reasons = _reasons(net, wiring, whole)
     return wiring
 
 
@@ -208,9 +183,9 @@ def _step(
     symbols: bool,
     asks: bool,
 ) -> Step:
-    name = str(node.target) if module is not None else None
+    name = str(node.target) if module is not None else ""
     unknown = Step(node, Port(shape, 1), "source")
-    if node.op in ("placeholder", "get_attr") or (name in whole):
+    if node.op in ("placeholder", "get_attr") or (name and name in whole):
         return unknown
     sources = node.all_input_nodes
     if module is not None and len(sources) == 1 and sources[0] in ports:
@@ -220,9 +195,10 @@ def _step(
             aligned = axis == before.axis
             port = Port(shape, axis)
             return Step(node, port, "layer", name, module, reads=sources[0], aligned=aligned)
-    found = passing(node, module, ports, shape)
+    call = Call(node, module, ports, shape)
+    found = passing(call)
     if found is None and asks:
-        found = asked(node, module, ports, shape)
+        found = asked(call)
     if found is None or (found.rigid and not symbols):  # whose forward stays as it is
         return unknown
     kinds = (nn.GroupNorm, nn.Embedding, Heads)
@@ -240,9 +216,8 @@ def _layer_axis(module: nn.Module, port: Port) -> int | None:
         return last
     if is_select(module):
         return selected_dim(module) % len(port.shape) or None  # never the axis of the batch
-    convolves = kind in (*CONVS, *TRANSPOSED)
-    if convolves and isinstance(module, (*CONVS, *TRANSPOSED)) and module.groups == 1:
-        return 1 if last == len(module.kernel_size) + 1 else None
+    if kind in (*CONVS, *TRANSPOSED) and isinstance(module, (*CONVS, *TRANSPOSED)):
+        return 1 if module.groups == 1 and last == len(module.kernel_size) + 1 else None
     return None
 
 
@@ -259,17 +234,29 @@ def _needed_whole(node: Node) -> set[Node]:
     return set(node.all_input_nodes)
 
 
-def _say_why(
-    node: Node, module: nn.Module | None, whole: dict[str, str], reasons: dict[str, str]
-) -> None:
-    name = str(node.target)
-    if module is None:
-        return
-    if name in whole:
-        reasons[name] = whole[name]
-    elif any(True for _ in module.parameters()):
-        grouped = isinstance(module, (*CONVS, *TRANSPOSED)) and module.groups > 1
-        reasons[name] = "it has groups" if grouped else f"{type(module).__name__} is left whole"
+def _reasons(net: nn.Module, wiring: Wiring, whole: dict[str, str]) -> dict[str, str]:
+    """Why modules that are no steps are left whole."""
+    cut = {step.name for step in wiring.steps.values()} - {""}
+    for step in wiring.layers():
+        if isinstance(step.module, Cell):
+            cut |= {f"{step.name}.ih", f"{step.name}.hh"}
+    called = {node.target for node in wiring.graph.nodes if node.op == "call_module"}
+    reasons = {}
+    for name, module in net.named_modules():
+        if name in cut:
+            continue
+        if name in whole and (name in called or isinstance(module, LAYERS)):
+            reasons[name] = whole[name]
+        elif name in called and any(True for _ in module.parameters()):
+            grouped = isinstance(module, (*CONVS, *TRANSPOSED)) and module.groups > 1
+            kind = type(module).__name__
+            reasons[name] = "it has groups" if grouped else f"{kind} is left whole"
+        elif isinstance(module, LAYERS):
+            usual = layer_kind(module) is not None
+            reasons[name] = (
+                "it is no step of its own in forward" if usual else "its forward is another one"
+            )
+    return reasons
 
 
 def _left_whole(net: nn.Module, graph: Graph) -> dict[str, str]:

@@ -226,4 +226,4 @@ def with_zeros(
             groups[name] = Mask(outputs=keep)
         else:
             groups[name] = Mask(inputs=keep)
-    return apply_masks(masked(whole, groups), weights).net
+    return apply_masks(masked(whole, groups), weights)

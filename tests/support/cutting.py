@@ -1,18 +1,11 @@
 """Networks to cut, masks at random, and what equality means."""
 
 import torch
-from plain import lenet_300_100, network
+from plain import lenet_5_caffe, lenet_300_100, network, vgg
 from pyroccam.inference.cutting.masks import Mask, maskable, masked
 from pyroccam.inference.cutting.surgery import cut
 from torch import nn
 from torch.nn import functional as F
-
-
-def lenet_5():
-    return nn.Sequential(
-        nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10),
-    )  # fmt: skip
 
 
 class WrittenOut(nn.Module):
@@ -30,19 +23,6 @@ class WrittenOut(nn.Module):
         x = x.view(-1, 800)
         x = F.dropout(F.relu(self.fc1(x)), training=self.training)
         return F.log_softmax(self.fc2(x), dim=1)
-
-
-def vgg(width=16):
-    layers, channels = [], 3
-    for w in (1, 1, "pool", 2, 2, "pool", 4, 4, "pool"):
-        if w == "pool":
-            layers.append(nn.MaxPool2d(2))
-        else:
-            layers += [nn.Conv2d(channels, w * width, 3, padding=1), nn.BatchNorm2d(w * width)]
-            layers.append(nn.ReLU(inplace=True))
-            channels = w * width
-    hidden = [nn.Linear(channels * 4, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 10)]
-    return nn.Sequential(*layers, nn.Flatten(), *hidden)
 
 
 class Step(nn.Module):
@@ -105,9 +85,9 @@ def transposed():
 
 NETWORKS = {
     "lenet_300_100": (lenet_300_100, (1, 28, 28)),
-    "lenet_5": (lenet_5, (1, 28, 28)),
+    "lenet_5": (lenet_5_caffe, (1, 28, 28)),
     "written_out": (WrittenOut, (1, 28, 28)),
-    "vgg": (vgg, (3, 16, 16)),
+    "vgg": (vgg, (3, 32, 32)),
     "residual": (residual, (3, 16, 16)),
     "mixed": (Mixed, (3, 18, 18)),
     "transposed": (transposed, (3, 8, 8)),

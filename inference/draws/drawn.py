@@ -26,10 +26,9 @@ from ..posterior import mean_network, require
 from ..storage import CHECKPOINT, claimed, fingerprint
 from ..training import Settings, StopSignal
 from .budget import filled, fitting_in
-from .given_posterior import deviations
 from .options import Draw, DrawReport
-from .phases import Run
-from .posterior import Blocks, Budgeted, divergences
+from .phases import Phase, Run
+from .posterior import Budgeted, deviations, divergences
 from .sending import Sending
 
 if TYPE_CHECKING:
@@ -74,9 +73,8 @@ def draw_own(fit: Fit, how: Draw) -> Small:
         net = unfed(mean_network(model, guide))
         likelihood = copy.deepcopy(model.likelihood)
         made = _model(net, fit.data, likelihood, scales, random_biases=model.spec["random_biases"])
-        if {n: v.shape for n, v in _names(made).items()} != {
-            n: v.shape for n, v in _names(model).items()
-        }:
+        one, other = ({n: v.shape for n, v in _names(of).items()} for of in (made, model))
+        if one != other:
             given = "a plain network with other tensors than the posterior has"
             raise PyroccamError(given, hint="Draw(posterior='trained')")
         return made, guide
@@ -142,7 +140,7 @@ def _coded(
             np.arange(blocks), block_sizes(count, blocks)
         )
         guide = MeanKL(model, nats=nats, blocks=torch.from_numpy(block), begin=own)
-        Blocks(model, guide, data, usual, **training).run(run)
+        Phase(model, guide, data, usual, **training).run(run)
         again = replace(usual, lr=how.coding_lr, schedule="linear")
         sending = Sending(
             model, guide, data, again, total=how.steps * blocks, shift=how.shift,

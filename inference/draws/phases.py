@@ -42,13 +42,14 @@ class Run:
 
 
 class Phase:
-    """A training of a pair in units, after each of which it may stop.
+    """A training of a pair in units, after each of which it may stop; of blocks with a KL each,
+    before the first is coded, it is all that there is to do.
 
     What a unit does depends on what has been trained, on the seed and on where it begins, so a
     training that stopped between two goes on as if it had not.
     """
 
-    name: str
+    name = "blocks"
     every = 5
 
     def __init__(

@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import kl_divergence
+from torch.distributions import Normal, kl_divergence
 
+from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.distributions import base
+from ..coding import nearest
 from .phases import Phase
 
-__all__ = ["Blocks", "Budgeted", "divergences"]
+__all__ = ["Budgeted", "deviations", "divergences"]
 
 _LEAST, _MOST = 1e-3, 1e3  # the weight of the KL stays between
 _DEAD = 0.02  # part of the budget by which the KL may miss it
@@ -50,20 +52,33 @@ class Budgeted(Phase):
         self.beta = float(extra["beta"])
 
 
-class Blocks(Phase):
-    """Trains a pair of blocks with a KL each, before the first is coded."""
-
-    name = "blocks"
-
-
 @torch.no_grad()
 def divergences(model: BayesianNetwork, guide: NetworkGuide) -> Tensor:
     """``KL(q || p)`` of every weight ``(n,)``, in the order of the sites, in nats."""
-    return torch.cat(
-        [
-            kl_divergence(base(guide.posterior(site)), base(layer.latents()[name].prior)).reshape(
-                -1
+    found = []
+    for site, (layer, name) in model.sites.items():
+        prior = base(layer.latents()[name].prior)
+        found.append(kl_divergence(base(guide.posterior(site)), prior).flatten())
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
+    """The deviation of the prior of each layer, by its name."""
+    if guide.traits.point:
+        raise PyroccamError(f"A draw of {type(guide).__name__}", "guides.MeanField")
+    found: dict[str, float] = {}
+    for site, (layer, name) in model.sites.items():
+        prior: Any = base(layer.latents()[name].prior)
+        own = found.get(layer.name)
+        scale = float(prior.scale.flatten()[0]) if isinstance(prior, Normal) else 0.0
+        if not scale or bool((prior.loc != 0).any()) or bool((prior.scale != (own or scale)).any()):
+            raise PyroccamError(
+                f"A draw under the prior {type(layer.weight_prior).__name__} of {site!r}",
+                "N(0, s²) with one s for its layer",
             )
-            for site, (layer, name) in model.sites.items()
-        ]
-    )
+        nearest(scale)
+        found[layer.name] = scale
+        if not isinstance(base(guide.posterior(site)), Normal):
+            raise PyroccamError(f"A draw of {type(guide).__name__} of {site!r}", "normals")
+    return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,51 +87,37 @@ def load_folder(
         if not (folder / name).is_file():
             raise MissingFile(f"{folder} has no {name}", "a folder written by Small.save", _WAY_OUT)
     check_digests(folder, needed=(DESCRIPTION, TENSORS))
-    description = _read(folder / DESCRIPTION)
-    try:
+    with _naming(folder / DESCRIPTION, "cannot be read"):
+        description = _read(folder / DESCRIPTION)
         if description.get("form") == "plain":
             net: nn.Module = rebuild(description.get("graph", {}))
         else:
             net = _pruned(folder, description, stack, likelihood)
-    except TooLarge as error:
-        raise TooLarge(
-            f"{folder / DESCRIPTION}: {error.found}", error.expected, error.hint
-        ) from error
-    except NetworkFolderError:
-        raise
-    except Exception as error:  # torch and Python refuse sizes and kinds in many ways
-        raise NetworkFolderError(
-            f"{folder / DESCRIPTION} cannot be read: {plain_words(error)}", hint=_WAY_OUT
-        ) from error
-    try:
+    with _naming(folder / TENSORS, "does not fit its description"):
         if isinstance(net, PrunedNetwork):
             _fill_pruned(net, folder / TENSORS, description.get("dtypes"), stack is None)
         else:
             graph = description["graph"]
             fill(net, graph, _tensors(folder / TENSORS, plain_state(net, graph)))
-    except TooLarge:
-        raise
-    except Exception as error:
-        raise NetworkFolderError(
-            f"{folder / TENSORS} does not fit its description: {plain_words(error)}", hint=_WAY_OUT
-        ) from error
     return net.eval()
 
 
-def _read(path: Path) -> dict[str, Any]:
+@contextmanager
+def _naming(path: Path, what: str) -> Iterator[None]:
+    """Errors name the file: torch and Python refuse sizes and kinds in many ways."""
     try:
-        ask(path.stat().st_size, str(path))
-        found = parsed(path.read_bytes(), str(path))
-    except OSError as error:
-        raise NetworkFolderError(
-            f"{path} cannot be read: {plain_words(error)}", hint=_WAY_OUT
-        ) from error
-    except PyroccamError as error:
-        if isinstance(error, TooLarge):
-            raise
-        raise NetworkFolderError(
-            f"{path} cannot be read: {error.found}", error.expected, _WAY_OUT
-        ) from error
+        yield
+    except NetworkFolderError:
+        raise
+    except TooLarge as error:
+        raise TooLarge(f"{path}: {error.found}", error.expected, error.hint) from error
+    except Exception as error:
+        raise NetworkFolderError(f"{path} {what}: {plain_words(error)}", hint=_WAY_OUT) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    ask(path.stat().st_size, "it")
+    found = parsed(path.read_bytes(), "it")
     written = found.get("format") if isinstance(found, dict) else None
     if written != 1 or isinstance(written, bool):
         raise NetworkFolderError(
@@ -245,7 +231,7 @@ def _tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Read as bytes: a mapped file may change or go, and its path may be no text.
     """
     asked = sum(t.numel() * max(t.element_size(), 4) for t in expected.values())
-    ask(asked + path.stat().st_size, str(path))
+    ask(asked + path.stat().st_size, "it")
     tensors = load_tensors(path.read_bytes())
     if odd := set(tensors) ^ set(expected):
         which = "lacks" if min(odd) in expected else "has"

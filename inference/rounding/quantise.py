@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +30,8 @@ Net = TypeVar("Net", bound=nn.Module)
 _MOST_STEPS = 200  # of Lloyd's algorithm, which has settled long before
 
 
-class Rounding(Protocol):
-    """A way to round the weights of one layer; zeros stay zeros."""
-
-    def __call__(self, weights: Tensor) -> Tensor: ...
+Rounding = Callable[[Tensor], Tensor]
+"""A way to round the weights of one layer; zeros stay zeros."""
 
 
 @dataclass(frozen=True)
@@ -131,15 +129,12 @@ def _chosen(
         return {}
     if not isinstance(bits, Mapping):
         return dict.fromkeys(weights, bits)
-    chosen = {}
+    chosen: dict[str, Bits] = {}
     for key, value in bits.items():
-        if key in tensors:
-            chosen[key] = value
-            continue
         inside = [name for name in weights if name.rpartition(".")[0] == key]
-        if not inside:
+        if key not in tensors and not inside:
             raise PyroccamError(f"bits names {key!r}, but the weights are {', '.join(weights)}.")
-        chosen.update(dict.fromkeys(inside, value))
+        chosen |= dict.fromkeys([key] if key in tensors else inside, value)
     return chosen
 
 

@@ -152,14 +152,6 @@ def test_parts_add_up_to_the_file(small):
     assert list(bytes_by_part(small))[:2] == ["1", "3"]
 
 
-def test_a_file_without_biases_has_little_more_than_its_weights():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(6, 2, bias=False))
-    whole = compressed(net, {"1": LayerBits(4, 3)})
-    parts = bytes_by_part(whole)
-    assert 0.0 <= parts["biases and others"] < 4.5  # the end of the coder, a word and its rounding
-
-
 def test_a_real_network_that_was_narrowed_keeps_the_places_of_its_pixels():
     """Pixels that are cut in a first fit and in a second are both missing, the others in place."""
     digits = data.load("digits")

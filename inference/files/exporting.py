@@ -8,6 +8,7 @@ import json
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ...models.likelihoods import Likelihood
 
-__all__ = ["ABOUT", "FORMS", "ExportError", "export"]
+__all__ = ["ABOUT", "FORMS", "ExportError", "Exported", "export"]
 
 ABOUT = "data.json"
 """What a file says of its columns and targets: an extra file of ``.pt2``, of ONNX metadata."""
@@ -39,10 +40,31 @@ class ExportError(PyroccamError):
     """A network that a form cannot take, or would not compute as torch does."""
 
 
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, read back and compared.
+
+    Attributes:
+        path: of the file.
+        bytes: its size.
+        difference: the largest between its outputs and those of the network in double precision, on
+            64 rows of the data and on one alone; ``None`` for ONNX without ``onnxruntime``.
+        largest: output among them, by magnitude.
+        takes: the type of its numbers: ``float64`` where single precision would lose digits that
+            count, of a large mean.
+    """
+
+    path: Path
+    bytes: int
+    difference: float | None
+    largest: float
+    takes: torch.dtype
+
+
 def export(
     net: nn.Module, path: str | Path, data: Dataset, *, scaling: bool = True,
     likelihood: Likelihood | None = None,
-) -> None:  # fmt: skip
+) -> Exported:  # fmt: skip
     """Write a network for programs that have no pyroccam, for batches of any size. Several inputs
     of a row are those of the file, by their names where they have some. Batch normalisation is in
     the weights before it, where it can be (:func:`~pyroccam.inference.files.fused`). The names of
@@ -96,11 +118,17 @@ def export(
             given = f"a {form} file cannot take the network ({said})"
             raise ExportError(given, hint="another form, or a folder") from error
         run = read(content)
-        found = [] if run is None else [part.call(run) for part in parts]
-    if found and not all(border.same(one, two) for one, two in zip(found, own, strict=True)):
-        given = f"in a {form} file the network computes other outputs"
-        raise ExportError(given, hint="another form, or a forward pass that can be traced")
+        found = None if run is None else [part.call(run) for part in parts]
+    expected = [border.in_units(out) for out in own]
+    largest = max(float(out.abs().max()) for out in expected)
+    off = None
+    if found is not None:
+        off = max(_apart(one, two) for one, two in zip(found, expected, strict=True))
+        if not all(border.same(one, two) for one, two in zip(found, own, strict=True)):
+            given = f"in a {form} file the network computes other outputs, by {off:.2g}"
+            raise ExportError(given, hint="another form, or a forward pass that can be traced")
     write_whole(Path(path), lambda file: file.write(content))
+    return Exported(Path(path), len(content), off, largest, border.takes)
 
 
 def _about(data: Dataset, scaling: bool, likelihood: Likelihood | None) -> str:
@@ -111,6 +139,12 @@ def _about(data: Dataset, scaling: bool, likelihood: Likelihood | None) -> str:
         numbers |= {k: v.tolist() for k, v in likelihood.state_dict().items()}
         said["likelihood"] = {"word": likelihood.word or type(likelihood).__name__, **numbers}
     return json.dumps(said)
+
+
+def _apart(found: Tensor, expected: Tensor) -> float:
+    if found.shape != expected.shape:
+        return float("inf")
+    return float((found.double() - expected).abs().max())
 
 
 class _Bordered(nn.Module):
@@ -161,11 +195,8 @@ class _Bordered(nn.Module):
 
     def same(self, found: Tensor, own: Tensor) -> bool:
         """True if outputs are those of the network, by its own scale."""
-        expected = self.in_units(own)
-        if found.shape != expected.shape:
-            return False
-        apart = ((found.double() - expected) / self.y_std).abs().max()
-        return float(apart) <= MOST_OFF * max(float(own.abs().max()), 1.0)
+        apart = _apart(found / self.y_std, self.in_units(own) / self.y_std)
+        return apart <= MOST_OFF * max(float(own.abs().max()), 1.0)
 
     def settle(self, x: Tensor, own: Tensor) -> None:
         """Take and give numbers in single precision where that computes the same, as in training;

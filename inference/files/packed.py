@@ -1,8 +1,9 @@
 """A plain network in one small file: its description and its weights, entropy-coded.
 
 Reading runs no pickled code: the description is JSON (:mod:`~pyroccam.models.plain.description`),
-the weights are symbols (:mod:`~pyroccam.inference.coding.arrays`). Packing is without loss, but for
-biases and statistics of a network in double precision, which are rounded to single.
+the weights are symbols (:mod:`~pyroccam.inference.coding.arrays`). Packing is without loss. What
+is lossy, rounding, is asked for by ``bits=`` and ``rest=``; of a network in double precision the
+biases and statistics are rounded to single unless ``rest=torch.float64``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ...models.plain import (
     state,
 )
 from ..coding import PackedFileError, SymbolReader, SymbolWriter, put_floats, read_tensor
-from ..rounding import quantised
+from ..rounding import Bits, quantised
 from ..storage import write_whole
 from .packed_file import Parts, join, split
 
@@ -79,24 +80,50 @@ class PackedSize:
     coded: int
     tensors: tuple[TensorSize, ...]
 
+    def rate(self, numbers: int) -> float:
+        """``numbers`` in float32 (of the network before pruning) over the whole file."""
+        return 4 * numbers / self.total
 
-def write(net: nn.Module, path: str | Path) -> PackedSize:
-    """Write a plain network into one file, which is replaced once the new one was read back and
-    compared; the sizes, in bytes."""
-    content, size = encoded(net)
+
+def write(
+    net: nn.Module,
+    path: str | Path,
+    *,
+    bits: Bits | Mapping[str, Bits] | None = None,
+    rest: torch.dtype = torch.float32,
+    describe_net: bool = True,
+) -> PackedSize:
+    """Round a plain network and write it into one file.
+
+    Arguments:
+        path: of the file, which is replaced once the new one was read back and compared.
+        net, bits, rest, describe_net: see :func:`encoded`.
+
+    Returns:
+        The sizes, in bytes.
+    """
+    content, size = encoded(net, bits=bits, rest=rest, describe_net=describe_net)
     write_whole(Path(path), lambda file: file.write(content))
     return size
 
 
-def encoded(net: nn.Module, *, describe_net: bool = True) -> tuple[bytes, PackedSize]:
+def encoded(
+    net: nn.Module,
+    *,
+    bits: Bits | Mapping[str, Bits] | None = None,
+    rest: torch.dtype = torch.float32,
+    describe_net: bool = True,
+) -> tuple[bytes, PackedSize]:
     """The file of a plain network, which was read back and compared, and what takes its bytes.
 
     Arguments:
         net: on any device; it is not changed.
+        bits, rest: how to round, see :func:`~pyroccam.inference.rounding.quantise.quantised`.
+            Of float32 nothing is rounded unless asked.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
             then needs ``skeleton=``.
     """
-    net = quantised(net, None)
+    net = quantised(net, bits, rest=rest)
     if describe_net:
         description = describe(net)
         header: dict[str, Any] = {"description": description}

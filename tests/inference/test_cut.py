@@ -154,6 +154,7 @@ def around(a, b, after=lambda out: out):
 
 
 def test_a_dead_branch_still_adds_its_constants():
+    torch.manual_seed(0)
     x, net = torch.randn(5, 3).double(), around(nn.Linear(3, 4), nn.Linear(4, 3))
     assert cut_exactly(net, x, {"a": Mask(inputs=keep(3))})[1].sizes == [1, 1]
     convolutions = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 1, 3, padding=1)
@@ -243,6 +244,7 @@ def test_grouped_convolutions_are_left_whole_and_masked_by_input():
 
 
 def with_layers(forward, name="Net", **parts):
+    torch.manual_seed(0)
     layers = {"a": nn.Linear(6, 6), "b": nn.Linear(6, 6), "c": nn.Linear(6, 2), **parts}
     return made(lambda: network(forward, name, **layers))
 

@@ -48,9 +48,8 @@ def test_a_file_names_what_it_takes_and_gives(tmp_path, form):
     x, y = torch.randn(30, 2), torch.arange(30) % 2
     names = {"columns": ["wärme", "b"], "class_names": ["no", "yes"], "target": "rain"}
     rows = data.Dataset.from_tensors(x, y, x, y, **names).but(categories={"b": ["x"]})
-    path = tmp_path / f"net{form}"
-    export(nn.Linear(2, 2), path, rows, scaling=False)
-    found = about(path, form)
+    made = export(nn.Linear(2, 2), tmp_path / f"net{form}", rows, scaling=False)
+    found = about(made.path, form)
     assert {name: found[name] for name in names} == names
     assert found["categories"] == {"b": ["x"]}
     assert found["x_std"] == rows.scaling.x_std.tolist()
@@ -63,15 +62,16 @@ def test_a_file_takes_raw_rows_and_gives_targets_in_their_units(tmp_path, form):
     rows, x, _ = table()
     model, _ = trained("mlp", "regression")
     net = cut(model, "marginal")
-    path = tmp_path / f"net{form}"
-    export(net, path, rows)
+    made = export(net, tmp_path / f"net{form}", rows)
+    assert made.bytes == made.path.stat().st_size
+    assert made.difference <= 1e-4 * made.largest
     with torch.no_grad():
         expected = net(rows.x_test) * rows.y_std + rows.y_mean
         for count in (1, 3, 20):
-            found = run(path, form, x[60 : 60 + count])
+            found = run(made.path, form, x[60 : 60 + count])
             torch.testing.assert_close(found, expected[:count], rtol=1e-5, atol=1e-3)
-        export(net, path, rows, scaling=False)
-        found = run(path, form, rows.x_test[:3])
+        made = export(net, tmp_path / f"net{form}", rows, scaling=False)
+        found = run(made.path, form, rows.x_test[:3])
         torch.testing.assert_close(found, net(rows.x_test[:3]), rtol=1e-5, atol=1e-5)
 
 
@@ -82,12 +82,11 @@ def test_a_compressed_network_that_chooses_its_inputs(tmp_path, form):
     conv = nn.Sequential(select([0], 1), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3))
     dense = nn.Sequential(select(range(0, 108, 3), -1), nn.Linear(36, 10))
     net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), dense).eval()
-    path = tmp_path / f"net{form}"
-    export(net, path, rows)
+    made = export(net, tmp_path / f"net{form}", rows)
     raw = rows.x_test * rows.x_std + rows.x_mean
     with torch.no_grad():
         for count in (1, 9):
-            found = run(path, form, raw[:count])
+            found = run(made.path, form, raw[:count])
             torch.testing.assert_close(found, net(rows.x_test[:count]), rtol=1e-4, atol=1e-5)
 
 
@@ -95,9 +94,8 @@ def test_a_file_has_no_batch_normalisation_behind_a_convolution(tmp_path):
     rows = data.load("digits")
     net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
     net[1].running_mean.fill_(0.5)
-    path = tmp_path / "net.pt2"
-    export(net.eval(), path, rows)
-    used = {str(node.target) for node in torch.export.load(path).graph.nodes}
+    made = export(net.eval(), tmp_path / "net.pt2", rows)
+    used = {str(node.target) for node in torch.export.load(made.path).graph.nodes}
     assert any("conv2d" in one for one in used)
     assert not any("norm" in one for one in used)
     assert isinstance(net[1], nn.BatchNorm2d)
@@ -117,14 +115,14 @@ def test_large_offsets_are_in_double_precision(tmp_path, form, of):
     torch.manual_seed(0)
     rows, raw = seconds(of)
     net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1)).eval()
-    path = tmp_path / f"net{form}"
-    export(net, path, rows)
-    takes = torch.float64 if of == "input" else torch.float32
+    made = export(net, tmp_path / f"net{form}", rows)
+    assert made.takes == (torch.float64 if of == "input" else torch.float32)
     with torch.no_grad():
         expected = net(rows.x_test).double() * rows.scaling.y_std + rows.scaling.y_mean
-        found = run(path, form, torch.from_numpy(raw).to(takes))
+        found = run(made.path, form, torch.from_numpy(raw).to(made.takes))
     assert found.dtype == (torch.float32 if of == "input" else torch.float64)
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4 * float(rows.y_std))
+    assert 0 < made.difference < 1e-4 * float(rows.y_std)
 
 
 def test_ids_are_taken_as_they_are(tmp_path):
@@ -132,10 +130,9 @@ def test_ids_are_taken_as_they_are(tmp_path):
     x = torch.randint(0, 9, (30, 4))
     rows = data.Dataset.from_tensors(x[:20], x[:20, 0] % 2, x[20:], x[20:, 0] % 2, ids=True)
     net = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2)).eval()
-    path = tmp_path / "net.pt2"
-    export(net, path, rows)
+    made = export(net, tmp_path / "net.pt2", rows)
     with torch.no_grad():
-        torch.testing.assert_close(run(path, ".pt2", x[:7]), net(x[:7]))
+        torch.testing.assert_close(run(made.path, ".pt2", x[:7]), net(x[:7]))
 
 
 class ByValue(nn.Module):
@@ -161,9 +158,9 @@ def test_what_cannot_be_taken_or_is_not_what_was_given_is_refused(tmp_path, monk
 def test_packages_that_are_missing(tmp_path, monkeypatch):
     rows, found = blobs(), importlib.util.find_spec
     monkeypatch.setattr(exporting, "find_spec", lambda n: None if n == "onnxruntime" else found(n))
-    path = tmp_path / "net.onnx"
-    export(nn.Linear(2, 3), path, rows)
-    assert (tmp_path / "net.onnx").stat().st_size > 100
+    made = export(nn.Linear(2, 3), tmp_path / "net.onnx", rows)
+    assert made.difference is None
+    assert made.bytes > 100
     monkeypatch.setattr(exporting, "find_spec", lambda n: None if n == "onnxscript" else found(n))
     with pytest.raises(ExportError):
         export(nn.Linear(2, 3), tmp_path / "net.onnx", rows)

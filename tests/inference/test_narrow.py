@@ -86,7 +86,7 @@ def test_the_mean_of_the_narrow_pair_is_the_cut_mean(build, prior, guide):
     result = fitted(build, prior, guide)
     thresholds, (small, report) = cut_here(result)
     model, own = inference.narrow(result, cut=Thresholds(thresholds))
-    assert report.weights_after < report.weights_before
+    assert report.parameters_after < report.parameters_before
     x = result.data.x_test
     torch.testing.assert_close(mean_network(model, own)(x), small(x), rtol=1e-4, atol=1e-5)
     before, after = result.posterior.layers, list(layer_moments(model, own).values())

@@ -171,14 +171,13 @@ def files() -> Any:
     """Files of every kind of plain network, with and without rounding."""
     import plain
     from pyroccam.inference.files import packed
-    from pyroccam.inference.rounding import quantised
 
     written = []
     with tempfile.TemporaryDirectory() as folder:
         for name in plain.NETWORKS:
             net, _ = plain.trained(name)
             for bits in (None, 6):
-                packed.write(quantised(net, bits), Path(folder) / "net.pocc")
+                packed.write(net, Path(folder) / "net.pocc", bits=bits)
                 written.append((Path(folder) / "net.pocc").read_bytes())
     return written
 

@@ -5,22 +5,23 @@ import pytest
 import torch
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components
-from pyroccam.inference.posterior.fitted import members
-from pyroccam.models import priors
-from pyroccam.models.contexts import seeded
+from pyroccam.data import PyroccamError
+from pyroccam.inference.posterior import EnsembleNetwork, members
+from pyroccam.inference.posterior.ensemble import components
+from pyroccam.models import priors, seeded
 from random_weights import limit, small_net, table
 from torch import nn
 
 SETTINGS = {"epochs": 2, "batch_size": 32, "lr": 0.02, "compile": False, "progress": False}
 DATA = table()
+X = DATA.x_test
 DROPOUT = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 2))
 
 
-def fitted(net=None, guide=guides.MeanField, prior=None, seed=0, data=DATA, **options):
+def fitted(net=None, guide=guides.MeanField, seed=0, data=DATA, likelihood=None, **options):
     net = small_net(seed=seed) if net is None else net
-    model = models.BayesianNetwork(net, data, prior=prior or priors.Normal(1.0))
+    given = {"prior": priors.Normal(1.0), "likelihood": likelihood}
+    model = models.BayesianNetwork(net, data, **given, layers=options.pop("layers", None))
     return inference.fit(model, guide(model, **options), data, seed=seed, device="cpu", **SETTINGS)
 
 
@@ -49,53 +50,42 @@ def points():
 
 
 def averaged(logits):
-    """By hand: probabilities of each draw, and their mean."""
+    """Probabilities of each draw by hand, and their mean."""
     return logits.double().exp().div(logits.double().exp().sum(-1, keepdim=True)).mean(0)
 
 
 def drawn(fit, count, seed):
     """Weights of each draw, by hand."""
     for one in torch.randint(2**62, (count,), generator=torch.Generator().manual_seed(seed)):
-        with seeded(one.item(), DATA.x_test.device), torch.no_grad():
+        with seeded(one.item(), X.device), torch.no_grad():
             yield {site: fit.guide.posterior(site).sample() for site in fit.guide.sites}
 
 
 def test_drawn_weights_are_averaged_by_their_probabilities(normal):
-    x = DATA.x_test
     logits = torch.stack([
-        torch.tanh(x @ w["0.weight"].T + w["0.bias"]) @ w["2.weight"].T + w["2.bias"]
+        torch.tanh(X @ w["0.weight"].T + w["0.bias"]) @ w["2.weight"].T + w["2.bias"]
         for w in drawn(normal, 7, seed=3)
     ])  # fmt: skip
-    found = EnsembleNetwork(normal, draws=7, seed=3)(x)
+    found = EnsembleNetwork(normal, draws=7, seed=3)(X)
     assert found.dtype == torch.float64
     assert logits.std(0).mean() > 0.1  # they do differ
     torch.testing.assert_close(found.exp(), averaged(logits), atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(found, logits.double().mean(0).log_softmax(-1), atol=1e-3)
 
 
-def test_a_deep_ensemble_averages_its_members(points):
-    x = DATA.x_test
-    logits = torch.stack([f.posterior.mean_network()(x) for f in points.fits])
+def test_a_deep_ensemble_averages_its_members(normal, points):
+    logits = torch.stack([f.posterior.mean_network()(X) for f in points.fits])
     for fits in (points, points.fits):
-        probs = EnsembleNetwork(fits)(x).exp()
+        probs = EnsembleNetwork(fits)(X).exp()
         torch.testing.assert_close(probs, averaged(logits), atol=1e-6, rtol=1e-5)
-    outputs, weights = components(points, x)
+    outputs, weights = components(points, X)
     torch.testing.assert_close(outputs, logits)  # one pass each, not twenty
     torch.testing.assert_close(weights, torch.full((3,), 1 / 3))
-    nll = -EnsembleNetwork(points)(x)[torch.arange(len(x)), DATA.y_test].mean()
-    assert float(nll) == pytest.approx(points.evaluate()["nll"], rel=1e-5)
-
-
-def test_members_of_unequal_numbers_of_passes_have_equal_shares(normal, points):
-    x, one = DATA.x_test, points.fits[0]
-    both = EnsembleNetwork([normal, one], draws=4, seed=1)
-    assert len(both._passes) == 5  # four draws, one point
-    expected = (both(x).exp() - 0.5 * EnsembleNetwork(one)(x).exp()) * 2
-    torch.testing.assert_close(expected.sum(-1), torch.ones(len(x)).double())
-    # the draws of the first are those of the ensemble of the first alone with four passes' seeds
+    # members of unequal numbers of passes have equal shares
+    both = EnsembleNetwork([normal, points.fits[0]], draws=4, seed=1)
+    expected = (both(X).exp() - 0.5 * EnsembleNetwork(points.fits[0])(X).exp()) * 2
     alone = EnsembleNetwork(normal, draws=4, seed=1)
-    alone._seeds = lambda: both._seeds()[:4]
-    torch.testing.assert_close(alone(x).exp(), expected)
+    alone._seeds = lambda: both._seeds()[:4]  # four draws, one point
+    torch.testing.assert_close(alone(X).exp(), expected)
 
 
 @pytest.mark.parametrize("at_once", [2, 32])
@@ -105,45 +95,10 @@ def test_gradients_in_the_inputs_by_finite_differences(kind, at_once, request):
     name = {"activations": "normal", "ensemble": "points"}.get(kind, kind)
     fits = request.getfixturevalue(name)
     ensemble = EnsembleNetwork(fits, draws=5, noise=noise, seed=0, at_once=at_once).double()
-    x = DATA.x_test[:3].double().requires_grad_()
-    weights = torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).double()
-
-    def loss(x):
-        return (ensemble(x) * weights).sum()
-
-    (gradient,) = torch.autograd.grad(loss(x), x)
-    assert float(gradient.abs().max()) > 1e-3
-    step = 1e-6
-    for row in range(3):
-        for k in range(3):
-            shift = torch.zeros_like(x)
-            shift[row, k] = step
-            with torch.no_grad():
-                slope = (loss(x + shift) - loss(x - shift)) / (2 * step)
-            assert float(gradient[row, k]) == pytest.approx(float(slope), rel=1e-4, abs=1e-7)
+    x = X[:3].double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: ensemble(x).exp(), x)
+    assert float(torch.autograd.grad(ensemble(x)[:, 0].sum(), x)[0].abs().max()) > 1e-3
     assert all(p.grad is None for fit in members(fits) for p in fit.guide.parameters())
-
-
-@pytest.mark.parametrize("sequential", [True, False])
-def test_what_comes_before_the_noise_is_computed_once(sequential):
-    own = network(lambda net, x: net.parts(x), parts=small_net())
-    net, name = (small_net(), "2") if sequential else (own, "parts.2")
-    model = models.BayesianNetwork(net, DATA, prior=priors.Normal(1.0), layers=[name])
-    guide = guides.MeanField(model, scale=0.5)
-    fit = inference.fit(model, guide, DATA, device="cpu", **SETTINGS)
-    calls = []
-    ensemble = EnsembleNetwork(fit, draws=5, seed=2)
-    for module in ensemble.modules():
-        if isinstance(module, nn.Linear):
-            module.register_forward_hook(lambda *_: calls.append(1))
-    x = DATA.x_test
-    found = ensemble(x)
-    assert len(calls) == (1 if sequential else 5)
-    first = dict(fit.model.named_modules())["net.0" if sequential else "net.parts.0"]
-    hidden = torch.tanh(first(x))
-    weights = [(w[f"{name}.weight"], w[f"{name}.bias"]) for w in drawn(fit, 5, seed=2)]
-    expected = averaged(torch.stack([hidden @ weight.T + bias for weight, bias in weights]))
-    torch.testing.assert_close(found.exp(), expected, atol=1e-6, rtol=1e-5)
 
 
 class Scaled(nn.Sequential):
@@ -151,20 +106,32 @@ class Scaled(nn.Sequential):
         return 3.0 * super().forward(x)
 
 
-def test_a_subclass_of_sequential_is_more_than_its_parts():
-    net = Scaled(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    fit = fitted(net, guides.Delta)
-    found = EnsembleNetwork(fit, draws=1)(DATA.x_test)
-    torch.testing.assert_close(found, fit.predict(DATA.x_test), check_dtype=False)
+@pytest.mark.parametrize("sequential", [True, False])
+def test_what_comes_before_the_noise_is_computed_once(sequential):
+    own = network(lambda net, x: net.parts(x), parts=small_net())
+    net, name = (small_net(), "2") if sequential else (own, "parts.2")
+    fit = fitted(net, layers=[name], scale=0.5)
+    calls = []
+    ensemble = EnsembleNetwork(fit, draws=5, seed=2)
+    for module in ensemble.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda *_: calls.append(1))
+    found = ensemble(X)
+    assert len(calls) == (1 if sequential else 5)
+    hidden = torch.tanh(dict(fit.model.named_modules())[f"net.{name[:-1]}0"](X))
+    weights = [(w[f"{name}.weight"], w[f"{name}.bias"]) for w in drawn(fit, 5, seed=2)]
+    expected = averaged(torch.stack([hidden @ weight.T + bias for weight, bias in weights]))
+    torch.testing.assert_close(found.exp(), expected, atol=1e-6, rtol=1e-5)
+    # a subclass of Sequential is more than its parts
+    fit = fitted(Scaled(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), guides.Delta)
+    torch.testing.assert_close(EnsembleNetwork(fit)(X), fit.predict(X), check_dtype=False)
 
 
 def test_chunks_change_nothing_but_memory(normal):
-    held = []
-    gradients = []
+    held, gradients = [], []
     for at_once in (32, 3):
         ensemble = EnsembleNetwork(normal, draws=12, seed=5, at_once=at_once)
-        x = DATA.x_test.clone().requires_grad_()
-        sizes = []
+        x, sizes = X.clone().requires_grad_(), []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t
         ):
@@ -176,50 +143,39 @@ def test_chunks_change_nothing_but_memory(normal):
 
 
 def test_fresh_draws_by_default_and_the_same_with_a_seed(normal, dropout):
-    x = DATA.x_test
     for fit in (normal, dropout):
         fresh = EnsembleNetwork(fit, draws=2)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            one, other = fresh(x), fresh(x)
+            one, other = fresh(X), fresh(X)
             torch.manual_seed(0)
-            torch.testing.assert_close(fresh(x), one)  # from torch's generator
+            torch.testing.assert_close(fresh(X), one)  # from torch's generator
         assert not torch.allclose(one, other)
         fixed = EnsembleNetwork(fit, draws=2, seed=0)
         state = torch.get_rng_state()
-        assert torch.equal(fixed(x), fixed(x))
+        assert torch.equal(fixed(X), fixed(X))
         assert torch.equal(torch.get_rng_state(), state)
-        assert not torch.allclose(fixed(x), EnsembleNetwork(fit, draws=2, seed=1)(x))
-    # with drawn weights, a draw is a network, whatever the batch
-    fixed = EnsembleNetwork(normal, draws=2, seed=0)
-    torch.testing.assert_close(fixed(x)[5:7], fixed(x[5:7]))
+        assert not torch.allclose(fixed(X), EnsembleNetwork(fit, draws=2, seed=1)(X))
+    fixed = EnsembleNetwork(normal, draws=2, seed=0)  # a draw is a network, whatever the batch
+    torch.testing.assert_close(fixed(X)[5:7], fixed(X[5:7]))
+    outputs, weights = components(dropout, X, draws=6)
+    assert outputs.shape == (6, 20, 2)
+    assert weights.tolist() == pytest.approx([1 / 6] * 6)
 
 
-def test_activations_have_the_moments_of_the_weights(normal):
+def test_activations_have_the_moments_of_the_weights():
     """One linear layer: drawn for each example or once, the mean prediction is the same."""
     fit = fitted(nn.Sequential(nn.Linear(3, 2)), scale=0.7)
-    x = DATA.x_test[:2]
     means, variances = [], []
     for noise in ("weights", "activations"):
         one = EnsembleNetwork(fit, draws=1, noise=noise)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            probs = torch.stack([one(x).exp()[:, 0] for _ in range(600)])
+            probs = torch.stack([one(X[:2]).exp()[:, 0] for _ in range(600)])
         means.append(probs.mean(0))
         variances.append(probs.var(0) / len(probs))
     z = (means[0] - means[1]).abs() / (variances[0] + variances[1]).sqrt()
     assert float(z.max()) < limit(2)
-
-
-def test_dropout_is_noise_and_points_are_not(dropout, points):
-    assert not dropout.posterior.is_point
-    assert points.fits[0].posterior.is_point
-    x = DATA.x_test
-    one, other = (EnsembleNetwork(dropout, draws=1, seed=seed)(x) for seed in (0, 1))
-    assert not torch.allclose(one, other)
-    outputs, weights = components(dropout, x, draws=6)
-    assert outputs.shape == (6, 20, 2)
-    assert weights.tolist() == pytest.approx([1 / 6] * 6)
 
 
 def test_a_sure_class_still_has_a_gradient():
@@ -242,11 +198,9 @@ def test_it_stays_in_evaluation_mode_and_leaves_the_fit_alone():
     fit = fitted(net, guides.Delta)
     before = copy.deepcopy(fit.model.state_dict())
     ensemble = EnsembleNetwork(fit, seed=0).train()
-    x = DATA.x_test.clone().requires_grad_()
-    ensemble(x).sum().backward()
-    torch.testing.assert_close(ensemble(x[:1]), ensemble(x)[:1])  # no statistics of the batch
-    for key, value in fit.model.state_dict().items():
-        assert torch.equal(value, before[key]), key
+    ensemble(X.clone().requires_grad_()).sum().backward()
+    torch.testing.assert_close(ensemble(X[:1]), ensemble(X)[:1])  # no statistics of the batch
+    torch.testing.assert_close(fit.model.state_dict(), before, rtol=0, atol=0)
     assert all(p.requires_grad for p in fit.guide.parameters())
     assert all(p.grad is None for p in (*fit.guide.parameters(), *fit.model.parameters()))
 
@@ -260,48 +214,28 @@ class Tempered(models.Classification):
         return dist.Categorical(logits=outputs / self.temperature)
 
 
-def tempered(temperature, guide, seed=0):
-    net, likelihood = small_net(seed=seed), Tempered(temperature)
-    model = models.BayesianNetwork(net, DATA, prior=priors.Normal(), likelihood=likelihood)
-    return inference.fit(model, guide(model), DATA, device="cpu", **SETTINGS)
-
-
-def test_probabilities_are_those_of_the_likelihood():
-    fit = tempered(4.0, lambda model: guides.MeanField(model, scale=0.5))
-    x = DATA.x_test
-    ensemble = EnsembleNetwork(fit, draws=5, seed=3)
-    logits = []
-    for seed in ensemble._seeds():
-        with seeded(seed, x.device), torch.no_grad():
-            logits.append(ensemble.networks[0](ensemble.trunks[0](x)) / 4.0)
-    expected = averaged(torch.stack(logits))
-    torch.testing.assert_close(ensemble(x).exp(), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_what_cannot_be_averaged_is_named(normal, dropout):
-    depth = models.LearntDepth.mlp(DATA, width=4, max_depth=1)
-    fit = inference.fit(depth, guides.CategoricalDepth(depth), DATA, device="cpu", **SETTINGS)
-    with pytest.raises(ValueError, match="LearntDepth.*inference.shrink"):
-        EnsembleNetwork(fit)
-    outputs, weights = components(fit, DATA.x_test)
-    assert torch.equal(weights, fit.weights)
-    assert torch.equal(outputs, fit.outputs(DATA.x_test))
-    with pytest.raises(PyroccamError):
-        EnsembleNetwork([])
-    with pytest.raises(PyroccamError):
-        EnsembleNetwork(normal, draws=0)
-    with pytest.raises(PyroccamError):
-        EnsembleNetwork(dropout, noise="activations")
-    regression = fitted(small_net(outputs=1), data=table("regression"))
-    with pytest.raises(PyroccamError):
-        EnsembleNetwork(regression)
-
-
-def test_each_member_has_its_own_likelihood():
+def test_probabilities_are_those_of_the_likelihood_of_each_member():
     fits, expected = [], 0.0
     for seed, temperature in enumerate((0.3, 4.0)):
-        fits.append(tempered(temperature, guides.Delta, seed))
-        logits = fits[-1].posterior.mean_network()(DATA.x_test)
+        fits.append(fitted(None, guides.Delta, seed, likelihood=Tempered(temperature)))
+        logits = fits[-1].posterior.mean_network()(X)
         expected = expected + (logits.double() / temperature).softmax(-1) / 2
-    found = EnsembleNetwork(fits)(DATA.x_test).exp()
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(EnsembleNetwork(fits)(X).exp(), expected, rtol=1e-5, atol=0)
+
+
+def test_what_cannot_be_averaged(normal, dropout):
+    depth = models.LearntDepth.mlp(DATA, width=4, max_depth=1)
+    fit = inference.fit(depth, guides.CategoricalDepth(depth), DATA, device="cpu", **SETTINGS)
+    outputs, weights = components(fit, X)
+    assert torch.equal(weights, fit.weights)
+    assert torch.equal(outputs, fit.outputs(X))
+    regression = fitted(small_net(outputs=1), data=table("regression"))
+    for fits, options in (
+        (fit, {}),
+        ([], {}),
+        (normal, {"draws": 0}),
+        (dropout, {"noise": "activations"}),
+        (regression, {}),
+    ):
+        with pytest.raises(PyroccamError):
+            EnsembleNetwork(fits, **options)

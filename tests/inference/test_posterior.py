@@ -1,30 +1,26 @@
-"""Moments and networks of a posterior over weights."""
+"""Moments and networks of a posterior over weights; the rows of another set."""
+
+import dataclasses
 
 import pyro.distributions as dist
 import pytest
 import torch
-from bayesian import bayesian
 from plain import network
-from pyroccam import guides, inference
-from pyroccam.data.errors import PyroccamError
+from pyroccam import guides
+from pyroccam.data import Dataset, PyroccamError
 from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.guides.points import DeltaFactor
 from pyroccam.guides.zero_mean import ZeroMeanFactor
-from pyroccam.inference.posterior import posterior_of
-from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
-from pyroccam.inference.posterior.layers import layer_moments, mean_network
+from pyroccam.inference.posterior import layer_moments, mean_network, posterior_of
+from pyroccam.inference.posterior.draws import draw_outputs
+from pyroccam.inference.posterior.same_rows import on_scale_of, same_inputs, same_targets
 from pyroccam.models import priors
-from pyroccam.models.layers.bayesian_layer import BayesianLayer
-from random_weights import FourScales, assert_same_means, pair, small_net, table
+from pyroccam.models.layers import BayesianLayer
+from random_weights import FourScales, assert_same_means, pair, small_net
 from torch import nn
 from torch.func import functional_call
 
 pytestmark = pytest.mark.usefixtures("clean")
-
-
-# -- moments ----------------------------------------------------------------------------------
-
-
 LOC, SCALE = torch.tensor([0.5, -2.0]), 0.6
 
 
@@ -46,13 +42,10 @@ def test_moments_of_a_power(factor, power):
     assert_same_means(together, torch.stack([first, second])[None].double().expand(2, -1, -1))
 
 
-def test_a_relaxed_gate_counts_as_the_gate():
+def test_moments_of_a_gate_and_those_that_are_not_known():
     probs = torch.tensor([0.2, 0.9])
     for value in GateFactor(probs.logit(), 0.5).moments(1.0):
         torch.testing.assert_close(value, probs)
-
-
-def test_moments_that_are_not_known():
     with pytest.raises(PyroccamError):
         NormalFactor(LOC, SCALE).moments(0.5)
 
@@ -63,56 +56,41 @@ def mixed():
     return network(lambda net, x: net.head(net.body(x).flatten(1)), body=body, head=nn.Linear(6, 2))
 
 
-def drawn(model, guide, draws):
-    """Samples of the weights and biases of every layer, ``(draws, *)``."""
-    found = {}
-    for name, layer in model.layers.items():
-        latents = layer.latents()
-        values = {n: guide.posterior(f"{name}.{n}").sample((draws,)) for n in latents}
-        each = [{n: v[k] for n, v in values.items()} for k in range(draws)]
-        rows = [layer.effective(own, latents) for own in each]
-        weights, biases = zip(*rows, strict=True)
-        found[name] = torch.stack(weights), None if biases[0] is None else torch.stack(biases)
-    return found
-
-
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("prior", "kind"),
-    [(FourScales(), guides.MeanField), (priors.GroupNormalJeffreys(), guides.VariationalDropout)],
+    ("prior", "kind", "draws"),
+    [
+        (FourScales(), guides.MeanField, 1000),
+        (priors.GroupNormalJeffreys(), guides.VariationalDropout, 1000),
+        (FourScales(), guides.Delta, 2),
+    ],
 )
-def test_moments_of_the_weights(prior, kind):
+def test_moments_of_the_weights(prior, kind, draws):
     """Also of biases, which the scales of a convolution cover and those of a linear layer do
     not."""
     model, guide = pair(mixed(), (1, 3), prior, guide=kind)
-    samples = drawn(model, guide, 1000)
     for name, found in layer_moments(model, guide).items():
-        weight, bias = samples[name]
-        pairs = [(weight, found.mean, found.variance)]
-        if bias is None:
-            assert found.bias is None
-            assert found.bias_variance is None
+        latents = model.layers[name].latents()
+        values = {n: guide.posterior(f"{name}.{n}").sample((draws,)) for n in latents}
+        own = ({n: v[k] for n, v in values.items()} for k in range(draws))
+        weights, biases = zip(*(model.layers[name].effective(o, latents) for o in own), strict=True)
+        pairs = [(torch.stack(weights), found.mean, found.variance)]
+        if biases[0] is None:
+            assert found.bias is found.bias_variance is None
         else:
-            pairs.append((bias, found.bias, found.bias_variance))
+            pairs.append((torch.stack(biases), found.bias, found.bias_variance))
         for sample, mean, variance in pairs:
+            if kind is guides.Delta:
+                torch.testing.assert_close(mean, sample[0])
+                assert float(variance.max()) < 1e-6
+                continue
             together = torch.stack([sample - mean, (sample - mean) ** 2], 1)
             expected = torch.stack([torch.zeros_like(mean), variance])
             assert_same_means(together, expected[None].expand(2, *expected.shape))
             assert variance.max() > 1e-3
 
 
-@torch.no_grad()
-def test_moments_of_points():
-    model, guide = pair(mixed(), (1, 3), FourScales(), guide=guides.Delta)
-    for name, found in layer_moments(model, guide).items():
-        ((weight,), bias) = drawn(model, guide, 1)[name]
-        torch.testing.assert_close(found.mean, weight)
-        assert float(found.variance.max()) < 1e-6
-        if bias is not None:
-            torch.testing.assert_close(found.bias, bias[0])
-
-
-def test_moments_are_those_of_the_present_parameters():
+def test_moments_and_densities_are_those_of_the_present_parameters():
     model, guide = pair(small_net(), (3,), priors.Normal())
     posterior = posterior_of(model, guide)
     first = posterior.layers
@@ -122,34 +100,22 @@ def test_moments_are_those_of_the_present_parameters():
     for name, found in layer_moments(model, guide).items():
         assert torch.equal(posterior.layers[name].mean, found.mean)
         assert not torch.equal(first[name].variance, found.variance)
-
-
-def test_densities_of_draws():
-    model, guide = pair(small_net(), (3,), priors.Normal())
-    posterior = posterior_of(model, guide)
     values = posterior.draw(5)
-    for site, found in posterior.log_prob(values).items():
-        q = guide.posterior(site)
-        each = [q.log_prob(v).sum().double() for v in values[site]]
-        torch.testing.assert_close(found, torch.stack(each), rtol=1e-5, atol=1e-5)
     assert {*values} == {*guide.latents()}
+    for site, found in posterior.log_prob(values).items():
+        each = [guide.posterior(site).log_prob(v).sum().double() for v in values[site]]
+        torch.testing.assert_close(found, torch.stack(each), rtol=1e-5, atol=1e-5)
     assert posterior_of(model, guides.Delta(model)).log_prob(values) == {}
-
-
-# -- networks ---------------------------------------------------------------------------------
 
 
 def test_the_mean_network():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
     net[1].running_mean.normal_()
     model, guide = pair(net, (3,), priors.GroupNormalJeffreys())
-    plain = mean_network(model, guide)
-    found = layer_moments(model, guide)
-    weights = {}
-    for name, m in found.items():
+    plain, weights = mean_network(model, guide), {}
+    for name, m in layer_moments(model, guide).items():
         z = guide.posterior(f"{name}.scale").base_dist.loc
-        expected = guide.posterior(f"{name}.weight").base_dist.loc * z
-        torch.testing.assert_close(m.mean, expected)
+        torch.testing.assert_close(m.mean, guide.posterior(f"{name}.weight").base_dist.loc * z)
         weights |= {f"{name}.weight": m.mean, f"{name}.bias": m.bias}
     x = torch.randn(5, 3)
     torch.testing.assert_close(plain(x), functional_call(net.eval(), weights, (x,)))
@@ -170,21 +136,11 @@ def test_drawn_networks():
     assert not out.requires_grad
     torch.testing.assert_close(out[:, :3], out[:, 3:6])
     assert len(out[:, 0, 0].unique()) == 4
-    torch.rand(3)
     torch.testing.assert_close(out, draw_outputs(model, guide, x, 4, seed=1))
     assert not torch.allclose(out, draw_outputs(model, guide, x, 4, seed=2))
-    with pytest.raises(PyroccamError):
-        draw_outputs(model, guide, x, 0)
-
-
-def test_a_point_is_one_draw_many_times():
-    rows = table()
-    model, guide = bayesian(rows, priors.Normal(), guides.Delta)
-    x, _ = rows.split("test")
-    out = draw_outputs(model, guide, x, 3)
-    weights = draw_weights(model, guide, 1)
-    expected = outputs_of(inference.posterior.layers.mean_network(model, guide), weights, x)
-    torch.testing.assert_close(out, expected.expand(3, -1, -1))
+    point = guides.Delta(model)  # one draw many times
+    expected = mean_network(model, point)(x).detach()
+    torch.testing.assert_close(draw_outputs(model, point, x, 3), expected.expand(3, -1, -1))
 
 
 @torch.no_grad()
@@ -200,3 +156,39 @@ def test_drawn_networks_have_the_posterior():
     v, c = q["weight"].variance.T, q["bias"].variance
     known = [torch.zeros(4), x.prod(0) @ v + c, x[0] ** 2 @ v + c, x[1] ** 2 @ v + c]
     assert_same_means(one, torch.cat(known)[None].expand(2, -1))
+
+
+def two(shape=(3,), task="regression"):
+    """The same rows but for those kept for validation, and so on two scales."""
+    generator = torch.Generator().manual_seed(0)
+    x = 7.0 + 3.0 * torch.randn(50, *shape, generator=generator)
+    y = -40.0 + 9.0 * x.flatten(1)[:, :2]
+    y = (y[:, 0] > 20).long() if task == "classification" else y
+    rows = x[:40], y[:40], x[40:], y[40:]
+    return [Dataset.from_tensors(*rows, val_fraction=0.4, seed=s) for s in (0, 1)], x[40:], y[40:]
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 4, 4)])
+def test_the_scale_of_another_set(shape):
+    (one, other), x, y = two(shape)
+    assert not torch.allclose(one.x_mean, other.x_mean, rtol=1e-3)
+    along = (-1, *[1] * (len(shape) - 1))
+    expected = (x - other.x_mean.view(along)) / other.x_std.view(along)
+    moved = one.standardised_as(other)
+    torch.testing.assert_close(moved.x_test, expected, rtol=1e-4, atol=1e-5)
+    targets = (y - other.y_mean) / other.y_std
+    torch.testing.assert_close(moved.y_test, targets, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(on_scale_of(one.x_test, one, other), expected, rtol=1e-4, atol=1e-5)
+    assert on_scale_of(one.x_test, one, one) is one.x_test
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_which_rows_are_the_same(task):
+    (one, other), *_ = two(task=task)
+    assert same_inputs(one, other, "test")
+    assert same_targets(one, other, "test")
+    assert not same_inputs(one, other, "val")
+    assert not same_inputs(one, two((4,), task)[0][0], "test")
+    turned = dataclasses.replace(other, x_test=other.x_test.flip(0), y_test=other.y_test.flip(0))
+    assert not same_inputs(one, turned, "test")
+    assert torch.equal(turned.y_test, other.y_test) or not same_targets(one, turned, "test")

@@ -5,21 +5,20 @@ import pytest
 import torch
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.data import DataError, Dataset
-from pyroccam.data.errors import PyroccamError, TooLarge
-from pyroccam.data.limits import allowing
-from pyroccam.inference.posterior import predict
-from pyroccam.inference.posterior.draws import draw_outputs
-from pyroccam.inference.posterior.posteriors import posterior_of
-from pyroccam.inference.posterior.predict import (
+from pyroccam.data import DataError, Dataset, PyroccamError, TooLarge, allowing
+from pyroccam.inference.posterior import (
+    evaluate_net,
     evaluate_outputs,
     evaluate_pruned,
+    exact_depth_posterior,
     mixture_log_probs,
     nll_by_depth,
     outputs_by_depth,
+    posterior_of,
 )
-from pyroccam.models.contexts import evaluating
-from pyroccam.models.plain.pruned import PrunedNetwork
+from pyroccam.inference.posterior.draws import draw_outputs
+from pyroccam.models.plain import PrunedNetwork
+from torch import nn
 
 
 def table(task="classification"):
@@ -46,41 +45,22 @@ def test_outputs_by_depth_stream_in_evaluation_mode():
     assert not whole.requires_grad
     torch.testing.assert_close(outputs_by_depth(model, data.x_test, batch_size=7), whole)
     assert model.training
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, before[key]), key
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     torch.testing.assert_close(outputs_by_depth(model.at_depth(2), data.x_test)[0], whole[2])
     net = PrunedNetwork(model.stack, 1, torch.tensor([0.5, 0.5]), model.likelihood)
     torch.testing.assert_close(outputs_by_depth(net, data.x_test), whole[:2])
 
 
-def test_evaluating_puts_the_mode_back_after_an_error():
-    module = torch.nn.Linear(1, 1)
-
-    def fail():
-        with evaluating(module):
-            assert not module.training
-            assert not torch.is_grad_enabled()
-            raise RuntimeError("boom")
-
-    with pytest.raises(RuntimeError, match="boom"):
-        fail()
-    assert module.training
-    assert torch.is_grad_enabled()
-
-
-def test_weights_of_every_kind_of_pair():
+def test_shares_of_every_kind_of_pair():
     data = table()
     model = model_of(data)
-    guide = guides.CategoricalDepth(model)
+    guide, marginal = guides.CategoricalDepth(model), guides.Marginal(model)
     with torch.no_grad():
         guide.logits.copy_(torch.tensor([0.1, 0.2, 0.3, 0.4]).log())
-    torch.testing.assert_close(
-        posterior_of(model, guide).shares, torch.tensor([0.1, 0.2, 0.3, 0.4])
-    )
+    assert posterior_of(model, guide).shares.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
     fixed = model.at_depth(1)
     assert posterior_of(fixed, guides.Deterministic(fixed)).shares.tolist() == [1.0]
-    marginal = guides.Marginal(model)
-    expected = inference.posterior.exact_depth_posterior(model, data)
+    expected = exact_depth_posterior(model, data)
     torch.testing.assert_close(posterior_of(model, marginal, data).shares, expected.float())
     with pytest.raises(PyroccamError):
         _ = posterior_of(model, marginal).shares
@@ -88,42 +68,12 @@ def test_weights_of_every_kind_of_pair():
 
 def test_mixtures_average_probabilities_not_logits():
     outputs = torch.tensor([[[0.0, math.log(3)]], [[math.log(9), 0.0]]])
-    got = mixture_log_probs(outputs, torch.tensor([0.25, 0.75])).exp()
-    assert got[0].tolist() == pytest.approx([0.25 * 0.25 + 0.75 * 0.9, 0.25 * 0.75 + 0.75 * 0.1])
-    alone = mixture_log_probs(outputs, torch.tensor([0.0, 1.0]))
-    torch.testing.assert_close(alone.exp(), torch.tensor([[0.9, 0.1]]))
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["known", "own"])
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_metrics_of_the_mixture_and_of_the_pruned_network_agree(task, own):
-    data = table(task)
-    model = model_of(data)
-    if own:
-        model.likelihood = Cold(3) if task == "classification" else Robust(2)
-    weights = torch.tensor([0.1, 0.2, 0.3, 0.4])
-    outputs = outputs_by_depth(model, data.x_test)
-    scores = evaluate_outputs(outputs, weights, model.likelihood, data.y_test, data.y_std)
-    log_p = model.likelihood.log_predictive(outputs, weights.log(), data.y_test)
-    # densities are of targets in original units: the change of units adds log of the scales
-    units = float(data.y_std.log().sum()) if task == "regression" else 0.0
-    assert scores["nll"] == pytest.approx(-float(log_p.detach().mean()) + units, abs=1e-5)
-    net = PrunedNetwork(model.stack, 3, weights, model.likelihood)
-    pruned = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
-    assert pruned == pytest.approx(scores, abs=1e-5)
-
-
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_nll_by_depth(task):
-    data = table(task)
-    model = model_of(data).eval()
-    outputs = outputs_by_depth(model, data.x_test)
-    got = nll_by_depth(outputs, model.likelihood, data.y_test, data.y_std)
-    with torch.no_grad():
-        expected = -model.log_likelihood(data.x_test, data.y_test).mean(1)
-    if task == "regression":  # a density in original units is smaller by what they were divided by
-        expected = expected + data.y_std.log().sum()
-    assert got == pytest.approx(expected.tolist(), abs=1e-5)
+    for w, expected in (
+        (0.25, [0.25 * 0.25 + 0.75 * 0.9, 0.25 * 0.75 + 0.75 * 0.1]),
+        (0, [0.9, 0.1]),
+    ):
+        got = mixture_log_probs(outputs, torch.tensor([w, 1 - w])).exp()
+        assert got[0].tolist() == pytest.approx(expected)
 
 
 class OwnNoise(models.Likelihood):
@@ -154,12 +104,33 @@ class Cold(models.Classification):
         return dist.Categorical(logits=0.5 * outputs)
 
 
-@pytest.mark.parametrize("own", [OwnNoise(), Robust(2), Tempered(), Cold(3)],
-                         ids=lambda own: type(own).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "own"),
+    [("classification", None), ("classification", Cold(3)), ("regression", None),
+     ("regression", Robust(2))],
+)  # fmt: skip
+def test_metrics_of_the_mixture_and_of_the_pruned_network_agree(task, own):
+    """Densities are of targets in original units, which adds log of the scales."""
+    data = table(task)
+    model = model_of(data).eval()
+    model.likelihood = own or model.likelihood
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    outputs = outputs_by_depth(model, data.x_test)
+    rows = data.y_test, data.y_std
+    scores = evaluate_outputs(outputs, weights, model.likelihood, *rows)
+    log_p = model.likelihood.log_predictive(outputs, weights.log(), data.y_test).detach()
+    units = float(data.y_std.log().sum()) if task == "regression" else 0.0
+    assert scores["nll"] == pytest.approx(units - float(log_p.mean()), abs=1e-5)
+    net = PrunedNetwork(model.stack, 3, weights, model.likelihood)
+    assert evaluate_pruned(net, data.x_test, *rows) == pytest.approx(scores, abs=1e-5)
+    each = units - model.log_likelihood(data.x_test, data.y_test).detach().mean(1)
+    assert nll_by_depth(outputs, model.likelihood, *rows) == pytest.approx(each.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("own", [OwnNoise(), Robust(2), Tempered(), Cold(3)])
 def test_a_likelihood_of_ones_own_is_scored_by_its_task(own):
     rows = table(own.task)
-    hidden = torch.nn.Linear(*rows.input_shape, 6), torch.nn.Tanh()
-    net = torch.nn.Sequential(*hidden, torch.nn.Linear(6, own.outputs))
+    net = nn.Sequential(nn.Linear(*rows.input_shape, 6), nn.Tanh(), nn.Linear(6, own.outputs))
     model = models.BayesianNetwork(net, rows, prior=models.priors.Normal(), likelihood=own)
     guide = guides.MeanField(model)
     fit = inference.fit(model, guide, rows, epochs=2, progress=False, device="cpu")
@@ -181,19 +152,15 @@ def test_a_likelihood_of_ones_own_is_scored_by_its_task(own):
         assert found["accuracy"] == pytest.approx(float(right))
     assert found["nll"] == pytest.approx(nll, rel=1e-5)
     small = inference.shrink(fit, cut=inference.Thresholds(100.0))
-    assert predict.evaluate_net(small.net, model, rows).keys() == found.keys()
+    assert evaluate_net(small.net, model, rows).keys() == found.keys()
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_outputs_that_do_not_fit_are_refused_before_a_step_is_made(compiled):
-    rows, linear = table("regression"), torch.nn.Linear
-    squeezed = torch.nn.Sequential(linear(*rows.input_shape, 1), torch.nn.Flatten(0))
-    two = network(lambda net, x: (net.a(x), net.b(x)), a=linear(2, 3), b=linear(2, 1))
-    for net, data in (
-        (squeezed, rows),
-        (linear(*rows.input_shape, 4), rows),
-        (two, table()),
-    ):
+    rows = table("regression")
+    squeezed = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
+    two = network(lambda net, x: (net.a(x), net.b(x)), a=nn.Linear(2, 3), b=nn.Linear(2, 1))
+    for net, data in ((squeezed, rows), (nn.Linear(2, 4), rows), (two, table())):
         model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
         pair, one = (model, guides.MeanField(model)), {"epochs": 1, "compile": compiled}
         with pytest.raises(PyroccamError):
@@ -203,14 +170,13 @@ def test_outputs_that_do_not_fit_are_refused_before_a_step_is_made(compiled):
 def fitted(data):
     """A pair as it begins, in a fit that was not made by training."""
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
     if data.ids:
-        net.insert(0, torch.nn.Embedding(10, 2))
+        net.insert(0, nn.Embedding(10, 2))
     net(data.x_test)
     model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
     guide = guides.MeanField(model)
-    weights = posterior_of(model, guide).shares
-    settings = inference.Settings(epochs=1)
+    weights, settings = posterior_of(model, guide).shares, inference.Settings(epochs=1)
     return inference.Fit(model, guide, data, settings, [], 1, 0.0, 0.0, None, weights)
 
 
@@ -221,53 +187,47 @@ def test_rows_of_every_number_type_are_predicted_alike():
     kinds = (torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8)
     for given in (*map(x.to, kinds), x.numpy(), x.double().numpy(), x.long().tolist()):
         assert torch.equal(fit.predict(given), expected)
-    truth = x > 0
-    assert torch.equal(fit.predict(truth), fit.predict(truth.float()))
+    assert torch.equal(fit.predict(x > 0), fit.predict((x > 0).float()))
     y = torch.arange(20) % 3
-    words = Dataset.from_tensors(y[:, None].expand(20, 4), y, y[:, None].expand(20, 4), y, ids=True)
-    fit = fitted(words)
+    ids = y[:, None].expand(20, 4)
+    fit = fitted(Dataset.from_tensors(ids, y, ids, y, ids=True))
+    x = fit.data.x_test
     for kind in (torch.int32, torch.uint8, torch.float32):
-        assert torch.equal(fit.predict(words.x_test.to(kind)), fit.predict(words.x_test))
-    for odd in (words.x_test + 0.5, words.x_test - 1, words.x_test[0]):
+        assert torch.equal(fit.predict(x.to(kind)), fit.predict(x))
+    for odd in (x + 0.5, x - 1, x[0]):
         with pytest.raises(DataError):
             fit.predict(odd)
-    assert fit.predict(words.x_test[0][None]).shape == (1, 3)
 
 
-def test_what_are_no_rows_is_refused_at_the_door():
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (1, 3, 2)])
+def test_what_are_no_rows_is_refused_at_the_door(shape):
     """One row is not taken for a batch, whichever shape the rows have."""
-    for shape in ((2,), (3, 2), (1, 3, 2)):
-        y = torch.arange(20) % 3
-        x = torch.randn(20, *shape)
-        fit = fitted(Dataset.from_tensors(x, y, x, y))
-        with pytest.raises(DataError):
-            fit.predict(x[0])
-        assert fit.predict(x[0][None]).shape == (1, 3)
-        assert fit.predict(x[:0]).shape == (0, 3)
-        for at in (float("nan"), float("inf"), 1e300):
-            broken = x.double()
-            broken[3:5] = at
-            with pytest.raises(DataError, match=r"row 3\b"):
-                fit.outputs(broken)
-        for odd in (x + 1j, x.to_sparse(), x.numpy().astype(str), x[None], None, x.flatten()):
-            for call in (fit.predict, fit.outputs, fit.components):
-                with pytest.raises(DataError):
-                    call(odd)
-    with pytest.raises(DataError, match="x has shape"):
-        fitted(table()).predict(torch.ones(4, 3))
+    y, x = torch.arange(20) % 3, torch.randn(20, *shape)
+    fit = fitted(Dataset.from_tensors(x, y, x, y))
+    assert fit.predict(x[0][None]).shape == (1, 3)
+    assert fit.predict(x[:0]).shape == (0, 3)
+    for at in (float("nan"), float("inf"), 1e300):
+        broken = x.double()
+        broken[3:5] = at
+        with pytest.raises(DataError, match=r"row 3\b"):
+            fit.outputs(broken)
+    for odd in (x[0], x + 1j, x.to_sparse(), x.numpy().astype(str), x[None], None, x.flatten()):
+        for call in (fit.predict, fit.outputs, fit.components):
+            with pytest.raises(DataError):
+                call(odd)
 
 
 def test_draws_are_a_count_that_ends():
     fit = fitted(table())
-    guide, x = fit.guide, fit.data.x_test
-    for draws in (0, -1, 2.5, True, 10**12, 1_000_001):
-        for call in (fit.predict, fit.outputs, fit.components):
+    x = fit.data.x_test
+    for draws in (0, 2.5, True, 1_000_001):
+        for call in (
+            *(lambda d, f=f: f(x, draws=d) for f in (fit.predict, fit.outputs, fit.components)),
+            lambda d: fit.evaluate(draws=d),
+            lambda d: draw_outputs(fit.model, fit.guide, x, d),
+        ):
             with pytest.raises(PyroccamError):
-                call(x, draws=draws)
-        with pytest.raises(PyroccamError):
-            fit.evaluate(draws=draws)
-        with pytest.raises(PyroccamError):
-            draw_outputs(fit.model, guide, x, draws)
+                call(draws)
     with allowing(100 * 20 * 3 * 4):
         assert fit.outputs(x, draws=100).shape == (100, 20, 3)
         with pytest.raises(TooLarge):

@@ -21,16 +21,14 @@ class Held(WeightPrior):
 
 class _HeldLayer(LayerPrior):
     def latents(self):
-        return {
-            name: Latent(
-                normal(shape, self.get_buffer(f"{name}_loc"), self.get_buffer(f"{name}_scale"))
-            )
-            for name, shape in (("weight", self.layer.weight), ("bias", self.layer.bias))
-        }
+        shapes = {"weight": self.layer.weight, "bias": self.layer.bias}
+        own = {n: (self.get_buffer(f"{n}_loc"), self.get_buffer(f"{n}_scale")) for n in shapes}
+        return {name: Latent(normal(shape, *own[name])) for name, shape in shapes.items()}
 
 
-def double_pair(prior, net=None, seed=0):
-    model, guide = bayesian(table(), prior, guides.MeanField, net or small_net(seed=seed))
+def double_pair(prior, net=None):
+    torch.manual_seed(0)
+    model, guide = bayesian(table(), prior, guides.MeanField, net or small_net())
     return model.double(), guide.double()
 
 
@@ -40,6 +38,7 @@ def batches(count, seed=0):
     return [(x[i].double(), y[i]) for i in order.split(18)] * count
 
 
+@torch.no_grad()
 def greedy(model, guide):
     """Set the prior of every site to the mean and variance of what its posterior draws."""
     for site, (layer, name) in model.sites.items():
@@ -51,36 +50,31 @@ def greedy(model, guide):
 
 
 def test_training_is_that_of_a_prior_set_before_every_step():
-    torch.manual_seed(0)
     pair = double_pair(Held())
     before = {name: t.clone() for name, t in pair[1].state_dict().items()}
-    step, losses = step_of(*[pair]), []
+    step, losses = step_of(pair), []
     for x, y in batches(4):
-        with torch.no_grad():
-            greedy(*pair)
+        greedy(*pair)
         losses.append(step(x, y).clone())
     step.release()
-    torch.manual_seed(0)
     ours = double_pair(priors.SharedNormal())
     (found,) = walk([ours], batches(4))
     torch.testing.assert_close(found["losses"], torch.stack(losses))
-    for name, t in pair[1].state_dict().items():
-        torch.testing.assert_close(ours[1].state_dict()[name], t)
-        assert not torch.allclose(t, before[name])
+    torch.testing.assert_close(ours[1].state_dict(), pair[1].state_dict())
+    assert not any(torch.allclose(t, before[name]) for name, t in pair[1].state_dict().items())
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("error::pyroccam.inference.training.step.CompileFallback")
 def test_a_compiled_step_and_one_of_several_together():
     """Against eager ones. A compiled step draws other noise: here it is too small to be seen."""
     found = []
     for compile in (False, True):
-        torch.manual_seed(0)
         pairs = [double_pair(priors.SharedNormal(), nn.Linear(3, 2)) for _ in range(2)]
         for _, guide in pairs:
             for site in guide.latents():
                 guide.factor_of(site).log_scale.detach().fill_(-30.0)
-        x = [batches(2, seed) for seed in (0, 1)]
-        found.append(walk(pairs, stacked(*x), compile))
+        found.append(walk(pairs, stacked(*(batches(2, seed) for seed in (0, 1))), compile))
     for eager, compiled in zip(*found, strict=True):
         assert_close(compiled, eager, atol=1e-6)
 

@@ -41,8 +41,7 @@ def test_the_p_value_of_symmetry_is_that_of_all_patterns_of_flips():
     p = np.array([[0.9], [0.8], [0.99], [0.3], [0.7], [0.6], [0.95], [0.55]])
     statistic, p_value = symmetry(p, flips=40_000)
     order = np.argsort(-np.abs(p[:, 0] - 0.5))
-    signs = np.sign(p[order, 0] - 0.5)
-    observed = np.abs(np.cumsum(signs)).max() / 8
+    observed = np.abs(np.cumsum(np.sign(p[order, 0] - 0.5))).max() / 8
     each = [np.abs(np.cumsum(flips)).max() / 8 for flips in product((-1, 1), repeat=8)]
     exact = np.mean([value >= observed - 1e-12 for value in each])
     assert statistic[0] == pytest.approx(observed)
@@ -73,26 +72,10 @@ def test_columns_that_depend_share_their_flips_and_widths_have_no_sign():
     assert dispersion(mirrored)[0] == pytest.approx(dispersion(p)[0], abs=1e-12)
 
 
-def test_the_two_sample_test_would_be_wrong():
-    """p and 1 - p are a sample and its mirror image: the test of two independent samples, taken as
-    it is, sees twice the variance that there is not, and rejects too often."""
-    trials = 400
-    naive = 0
-    for seed in range(trials):
-        p = uniform(60, 1, seed)[:, 0]
-        naive += stats.ks_2samp(p, 1 - p).pvalue <= 0.05
-    assert stats.binom.sf(naive - 1, trials, 0.05) < 1e-6, naive / trials
-
-
 def test_bias_and_width_are_told_apart():
     names = ("exact", "low", "high", "narrow", "wide")
-    columns = [
-        of_a_normal(300, 1.0, 0.0, seed=0),
-        of_a_normal(300, 1.0, -0.5, seed=1),
-        of_a_normal(300, 1.0, 0.5, seed=2),
-        of_a_normal(300, 0.6, 0.0, seed=3),
-        of_a_normal(300, 1.7, 0.0, seed=4),
-    ]
+    faults = [(1.0, 0.0), (1.0, -0.5), (1.0, 0.5), (0.6, 0.0), (1.7, 0.0)]
+    columns = [of_a_normal(300, *fault, seed=k) for k, fault in enumerate(faults)]
     found = Calibration.of(names, np.concatenate(columns, 1))
     assert found.biased == [1, 2]
     assert found.misjudged[-2:] == [3, 4]  # and perhaps those with a bias, whose p are far from ½
@@ -102,15 +85,10 @@ def test_bias_and_width_are_told_apart():
         assert words in finding.text
     for words in ("narrow is too narrow", "wide is too wide"):
         assert words in finding.text
-    assert "exact" not in finding.text
     assert finding.text.count("is too") == 2
     assert finding.numbers["bias"]["low"] == found.bias[1]
-    assert finding.numbers["simulations"] == 300
-    (ax,) = finding.figure.axes
-    assert len(ax.lines) == 6  # five and zero
-    single = Calibration.of(["a"], of_a_normal(300))
-    assert single.finding().verdict == "good"
-    assert "as they should" in single.finding().text
+    assert len(finding.figure.axes[0].lines) == 6  # five and zero
+    assert Calibration.of(["a"], of_a_normal(300)).finding().verdict == "good"
 
 
 def test_what_can_be_seen_is_seen_more_often_than_not():
@@ -133,31 +111,23 @@ def test_what_can_be_seen_is_seen_more_often_than_not():
     assert detectable(3, 1, 1e-9)[2] == math.inf
 
 
-def test_too_few_simulations_are_coarse_or_refused():
+def test_few_simulations_of_many_quantities_are_coarse():
     found = Calibration.of([f"w[{k}]" for k in range(20)], uniform(20, 20))
-    assert found.finding().verdict == "doubtful"
-    assert "take more simulations" in found.finding().text
+    finding = found.finding()
+    assert finding.verdict == "doubtful"
+    assert len(finding.numbers["width"]) == 20
+    (ax,) = finding.figure.axes
+    assert len(ax.lines) == 21
+    assert len(ax.get_legend().get_texts()) == 7  # the band and six
 
 
 def test_points_gather_at_the_ends():
     """A point estimate: everything is below the truth, or above it."""
-    rng = np.random.default_rng(0)
-    p = rng.integers(0, 2, (60, 1)).astype(float)
+    p = np.random.default_rng(0).integers(0, 2, (60, 1)).astype(float)
     found = Calibration.of(["a"], p)
-    assert found.biased == []
-    assert found.misjudged == [0]
-    assert "too narrow" in found.finding().text
+    assert (found.biased, found.misjudged) == ([], [0])
 
 
 def test_holm_by_hand():
     assert holm(np.array([0.2, 0.001, 0.04])).tolist() == pytest.approx([0.2, 0.003, 0.08])
     assert holm(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
-
-
-def test_many_quantities_make_one_figure():
-    found = Calibration.of([f"w[{k}]" for k in range(12)], uniform(40, 12))
-    (ax,) = found.figure().axes
-    assert len(ax.lines) == 13
-    assert len(ax.get_legend().get_texts()) == 7  # the band and six
-    worst = found.finding().numbers["width"]
-    assert len(worst) == 12

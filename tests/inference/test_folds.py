@@ -159,17 +159,6 @@ def test_a_last_training_that_diverges_is_an_error():
     assert torch.equal(guide.state_dict()["factors./weight.value"], before)
 
 
-def test_a_key_is_drawn_when_its_step_comes():
-    made = Objectives(*pair(), (Level(), Level()))
-    rows = search.Rows(ROWS, "train", COUNT)
-    one, events = search.Search(made, [rows, rows], 3, 0.01, 0.01), []
-    key, traced = made.key, one.traced
-    made.key = lambda *batch: events.append("key") or key(*batch)
-    one.traced = lambda *args: events.append("step") or traced(*args)
-    one.ascend()
-    assert events == ["key", "step"] * 3
-
-
 def test_the_kl_of_the_history_is_that_of_a_posterior():
     """Which L has K / (K - 1) times."""
     model, guide = pair(guides.MeanField)

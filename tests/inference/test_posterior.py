@@ -2,15 +2,12 @@
 
 import dataclasses
 
-import pyro.distributions as dist
 import pytest
 import torch
 from plain import network
 from pyroccam import guides
 from pyroccam.data import Dataset, PyroccamError
 from pyroccam.guides.factors import GateFactor, NormalFactor
-from pyroccam.guides.points import DeltaFactor
-from pyroccam.guides.zero_mean import ZeroMeanFactor
 from pyroccam.inference.posterior import layer_moments, mean_network, posterior_of
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.posterior.same_rows import on_scale_of, same_inputs, same_targets
@@ -22,24 +19,6 @@ from torch.func import functional_call
 
 pytestmark = pytest.mark.usefixtures("clean")
 LOC, SCALE = torch.tensor([0.5, -2.0]), 0.6
-
-
-@pytest.mark.parametrize(
-    ("factor", "power"),
-    [
-        (NormalFactor(LOC, SCALE), 1.0),
-        (NormalFactor(LOC, SCALE, positive=True), 1.0),
-        (NormalFactor(LOC, SCALE, positive=True), 0.5),
-        (DeltaFactor(torch.tensor([0.25, 4.0]).log(), dist.constraints.positive), 0.5),
-        (ZeroMeanFactor(LOC, "uniform"), 1.0),
-        (ZeroMeanFactor(LOC, "rademacher"), 1.0),
-    ],
-)
-def test_moments_of_a_power(factor, power):
-    sample = factor().sample((200_000,)).detach() ** power
-    first, second = (m.detach() for m in factor.moments(power))
-    together = torch.stack([sample, sample**2], 1).double()
-    assert_same_means(together, torch.stack([first, second])[None].double().expand(2, -1, -1))
 
 
 def test_moments_of_a_gate_and_those_that_are_not_known():

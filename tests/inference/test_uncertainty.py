@@ -9,7 +9,6 @@ from pyroccam.inference.posterior import out_of_domain, uncertainty
 from pyroccam.inference.posterior.uncertainties import Uncertainty, auroc
 from pyroccam.models import priors
 from random_weights import small_net, table
-from torch import nn
 
 
 def logits(*shape, scale=3.0):
@@ -101,19 +100,3 @@ def test_out_of_domain_of_one_fit_and_of_an_ensemble():
     for name in Uncertainty._fields:
         scores = [getattr(uncertainty(one), name) for one in outputs]
         assert found[name] == pytest.approx(auroc(*scores), abs=1e-6)
-
-
-def test_dropout_and_variances_give_information():
-    data = table(n=100)
-    net = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 2))
-    dropping = models.BayesianNetwork(net, data, prior=priors.Normal(1.0))
-    options = {"prior": priors.LogUniform(), "layers": ["0"], "random_biases": False}
-    spread = models.BayesianNetwork(small_net(width=20), data, **options)
-    for guide, noise in (
-        (guides.Delta(dropping), "weights"),
-        (guides.ZeroMean(spread), "activations"),
-    ):
-        model = dropping if noise == "weights" else spread
-        fit = inference.fit(model, guide, data, epochs=10, **SETTINGS)
-        found = uncertainty(fit.outputs(data.x_test, draws=50, noise=noise))
-        assert float(found.mutual_information.min()) > 0.0

@@ -119,15 +119,3 @@ def test_few_simulations_of_many_quantities_are_coarse():
     (ax,) = finding.figure.axes
     assert len(ax.lines) == 21
     assert len(ax.get_legend().get_texts()) == 7  # the band and six
-
-
-def test_points_gather_at_the_ends():
-    """A point estimate: everything is below the truth, or above it."""
-    p = np.random.default_rng(0).integers(0, 2, (60, 1)).astype(float)
-    found = Calibration.of(["a"], p)
-    assert (found.biased, found.misjudged) == ([], [0])
-
-
-def test_holm_by_hand():
-    assert holm(np.array([0.2, 0.001, 0.04])).tolist() == pytest.approx([0.2, 0.003, 0.08])
-    assert holm(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]

@@ -36,14 +36,6 @@ def annealed(over):
     return SimpleNamespace(temperature=SimpleNamespace(schedule=SimpleNamespace(over=over)))
 
 
-def test_the_slope_is_least_squares():
-    rng = np.random.default_rng(1)
-    time, values = np.cumsum(rng.uniform(0.9, 1.1, 30)), rng.normal(size=30)
-    found, theirs = trend(time, values), stats.linregress(time, values)
-    assert found.slope == pytest.approx(theirs.slope)
-    assert found.level - found.slope * found.middle == pytest.approx(theirs.intercept)
-
-
 def test_white_noise_gives_students_t():
     """Exactly: of 4,000 series the t values are compared by their whole distribution."""
     time = np.arange(25, dtype=np.float64)
@@ -96,19 +88,6 @@ def test_the_numbers_of_a_straight_line():
     assert finding.verdict == "poor"
     assert finding.numbers["gain"] == found.gain
     assert len(finding.figure.axes[0].lines[1].get_xdata()) == 25
-
-
-def test_a_warm_up_is_not_read_as_improvement():
-    """The loss falls while the KL grows into it from above, and is at rest afterwards."""
-    rng = np.random.default_rng(0)
-    losses = np.concatenate([np.linspace(3.0, 1.0, 50), np.ones(50)])
-    rows = history(losses + 1e-3 * rng.normal(size=100))
-    # the trap: a window that reaches into the warm-up
-    assert convergence(rows, share=0.8).verdict == "poor"
-    found = convergence(rows, after=50, share=0.8)
-    assert (found.first, found.verdict) == (61.0, "good")
-    # the loss of row 51 is of the first epoch after the warm-up
-    assert convergence(rows, after=50, share=1.0).first == 51.0
 
 
 def test_a_fit_knows_when_its_objective_was_another():

@@ -10,7 +10,6 @@ from known_regression import exact_loo, regression
 from pyroccam import data, guides, inference, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference import diagnostics
-from pyroccam.inference.diagnostics.leave_one_out import Comparison
 from torch import nn
 
 DRAWS = 4000
@@ -139,14 +138,6 @@ def test_comparison_is_paired_over_rows(fits):
     assert first["difference"] == 0.0
     assert first["weight"] + second["weight"] == pytest.approx(1.0)
     assert found.finding().text.startswith(first["name"])
-
-
-def test_the_table_in_words_is_as_wide_as_its_longest_name():
-    row = {"elpd": -27.7, "difference": 0.0, "difference_error": 0.0, "weight": 1.0, "bad": 0}
-    names = ("point", "variational dropout by weight")
-    lines = str(Comparison([{"name": name, **row} for name in names], held_out=True)).splitlines()
-    assert len({len(line) for line in lines}) == 1
-    assert [line.index("-27.7") for line in lines[1:]] == [lines[0].index("elpd") - 1] * 2
 
 
 def test_what_has_no_loo(spirals, fits):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data import Between, PyroccamError, checked
+from ...data import PyroccamError
 from ...models import seeded
 from ..arviz import even_rows, rhat
 from ..figures import CYCLE, GREY, INK, MARKERS, new_figure, styled
@@ -25,6 +25,7 @@ __all__ = ["Agreement", "RunsOf", "agreement", "between_runs"]
 
 Floats = NDArray[np.float64]
 
+DRAWS = 400  # of each run
 ROWS = 50  # at most, evenly spread, whose predictions are compared
 GOOD, DOUBTFUL = 1.1, 1.5  # R-hat: runs apart by 0.46 and 1.1 of their standard deviations
 ALIKE, ABOUT = 0.05, 0.2  # of what is one number in each run: its spread beside its size
@@ -101,12 +102,11 @@ class Agreement:
 
     Attributes:
         quantities: that were compared.
-        runs, draws: M and S.
+        runs: M.
     """
 
     quantities: tuple[RunsOf, ...]
     runs: int
-    draws: int
 
     def finding(self) -> Finding:
         """The worst verdict, with the quantity that has it."""
@@ -123,7 +123,7 @@ class Agreement:
                 "of what is not known: predict with all of them (Repeats.evaluate), or train "
                 "longer if they have not converged."
             )
-        numbers: dict[str, Any] = {"runs": self.runs, "draws": self.draws}
+        numbers: dict[str, Any] = {"runs": self.runs, "draws": DRAWS}
         numbers |= {one.name: one.to_json() for one in self.quantities}
         return Finding("agreement", verdict, text, numbers, self.figure())
 
@@ -169,11 +169,17 @@ def between_runs(name: str, values: Floats) -> RunsOf:
     if not still.all():
         found[~still] = rhat(flat[:, :, ~still])
     constant = bool(still.all()) and not bool(same.all())
-    return RunsOf(name, found, flat.mean(1), constant)
+    why = None
+    if constant and name == "prediction":
+        why = (
+            "Each run predicts with certainty (a point estimate), so that R-hat of the predictions "
+            "has nothing to compare their differences with. Use random weights, "
+            "guides.MeanField(model), or predict with all runs, Repeats.evaluate."
+        )
+    return RunsOf(name, found, flat.mean(1), constant, why)
 
 
-@checked
-def agreement(repeats: Fits, *, draws: Annotated[int, Between(8)] = 400) -> Agreement:
+def agreement(repeats: Fits) -> Agreement:
     r"""The agreement of independent runs on one posterior, by R-hat with runs for chains.
 
     .. math:: \hat R ≈ \sqrt{1 + (\text{spread of the runs} / \text{standard deviation within})²}
@@ -198,7 +204,6 @@ def agreement(repeats: Fits, *, draws: Annotated[int, Between(8)] = 400) -> Agre
 
     Arguments:
         repeats: two runs or more, of one model on one data set.
-        draws: S of each run.
 
     Raises:
         PyroccamError: for a single run, or runs whose rows or quantities differ.
@@ -212,24 +217,12 @@ def agreement(repeats: Fits, *, draws: Annotated[int, Between(8)] = 400) -> Agre
     if len(fits) < 2:
         raise PyroccamError("One run", "two or more, as inference.fit_repeats makes them")
     inputs = enumerate(zip(fits, _same_rows(fits), strict=True))
-    each = [_quantities(one, x, draws, seed) for seed, (one, x) in inputs]
+    each = [_quantities(one, x, seed) for seed, (one, x) in inputs]
     shapes = [{name: value.shape for name, value in found.items()} for found in each]
     if any(one != shapes[0] for one in shapes):
         raise PyroccamError("Runs whose quantities differ", "runs of one model")
-    compared = [_between(n, np.stack([found[n] for found in each])) for n in each[0]]
-    return Agreement(tuple(compared), len(fits), draws)
-
-
-def _between(name: str, values: Floats) -> RunsOf:
-    one = between_runs(name, values)
-    if name != "prediction" or not one.constant:
-        return one
-    why = (
-        "Each run predicts with certainty (a point estimate), so that R-hat of the predictions has "
-        "nothing to compare their differences with. Use random weights, guides.MeanField(model), "
-        "or predict with all runs, Repeats.evaluate."
-    )
-    return replace(one, refused=why)
+    compared = [between_runs(n, np.stack([found[n] for found in each])) for n in each[0]]
+    return Agreement(tuple(compared), len(fits))
 
 
 def _same_rows(fits: Sequence[Fit]) -> list[Tensor]:
@@ -244,20 +237,20 @@ def _same_rows(fits: Sequence[Fit]) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]:
+def _quantities(fit: Fit, x: Tensor, seed: int) -> dict[str, Floats]:
     """Draws of what is compared, by name, draws first."""
     model, guide, data = fit.model, fit.guide, fit.data
     found: dict[str, Tensor] = {}
     if model.random_weights:
-        outputs = fit.posterior.outputs(x, draws, seed=seed)
+        outputs = fit.posterior.outputs(x, DRAWS, seed=seed)
         with seeded(seed, x.device):
             for site, prior in model.structure.items():
-                gamma = prior.gamma(guide.posterior(site).sample((draws,)))
+                gamma = prior.gamma(guide.posterior(site).sample((DRAWS,)))
                 for name, count in zip(prior.primitives, gamma.unbind(-1), strict=True):
                     found[f"{prior.edge}: {name}"] = count
     else:
         with seeded(seed, x.device):
-            depth = torch.multinomial(fit.posterior.shares.double(), draws, replacement=True)
+            depth = torch.multinomial(fit.posterior.shares.double(), DRAWS, replacement=True)
         outputs = fit.posterior.outputs(x)[depth]
         if model.latents():
             found["depth"] = depth
@@ -268,9 +261,9 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
         found["prediction"] = in_original_units(data, predicted)
         if "log_scale" in model.likelihood.noise:
             scale: Any = model.likelihood.scale
-            found["noise"] = (scale * data.y_std).expand(draws, -1)
+            found["noise"] = (scale * data.y_std).expand(DRAWS, -1)
     for name, left in _groups_left(fit).items():
-        found[f"groups left in {name}"] = torch.full((draws,), float(left))
+        found[f"groups left in {name}"] = torch.full((DRAWS,), float(left))
     return {name: value.double().cpu().numpy() for name, value in found.items()}
 
 

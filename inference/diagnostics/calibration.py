@@ -20,6 +20,7 @@ __all__ = ["Calibration", "detectable", "dispersion", "holm", "symmetry"]
 Floats = NDArray[np.float64]
 
 FLIPS = 4999
+LEVEL = 0.05  # false-alarm rate of a verdict, over both tests and all quantities
 SHOWN = 6  # lines in the figure
 
 
@@ -99,7 +100,7 @@ def holm(p_values: Floats) -> Floats:
     return adjusted[np.argsort(order)]
 
 
-def detectable(simulations: int, columns: int, level: float) -> tuple[float, float, float]:
+def detectable(simulations: int, columns: int, level: float = LEVEL) -> tuple[float, float, float]:
     """Faults that the two tests, each at ``level / 2`` over all columns, see half of the time:
     a normal posterior whose standard deviation is too small by a factor, too large by a factor, or
     whose mean is off, in standard deviations.
@@ -134,56 +135,52 @@ class Calibration:
     Attributes:
         names: of the quantities.
         p: posterior probability of what is below the true value, ``(n, P)``.
-        level: false-alarm rate of the verdict, over both tests and all quantities.
         bias: family-wise p-values of the test of symmetry, ``(P,)``.
         width: family-wise p-values of the test of the distances from ½, ``(P,)``.
     """
 
     names: tuple[str, ...]
     p: Floats = field(repr=False)
-    level: float
     bias: Floats = field(repr=False)
     width: Floats = field(repr=False)
 
     @classmethod
-    def of(
-        cls, names: Sequence[str], p: Floats, *, level: float = 0.05, seed: int = 0
-    ) -> Calibration:
+    def of(cls, names: Sequence[str], p: Floats, seed: int = 0) -> Calibration:
         """Test the probabilities."""
         _, bias = symmetry(p, seed=seed)
         _, alone = dispersion(p)
-        return cls(tuple(names), p, level, bias, holm(alone))
+        return cls(tuple(names), p, bias, holm(alone))
 
     @property
     def biased(self) -> list[int]:
         """Positions of the quantities whose posterior lies to one side of the truth."""
-        return np.flatnonzero(self.bias <= 0.5 * self.level).tolist()
+        return np.flatnonzero(self.bias <= 0.5 * LEVEL).tolist()
 
     @property
     def misjudged(self) -> list[int]:
         """Positions of those whose truths are too far from the middle of the posterior, or too
         near: it is too narrow, or too wide, or, where it is biased as well, perhaps only that."""
-        return np.flatnonzero(self.width <= 0.5 * self.level).tolist()
+        return np.flatnonzero(self.width <= 0.5 * LEVEL).tolist()
 
     @property
     def verdict(self) -> Verdict:
         """``poor`` where a test rejects, which happens to an exact posterior with the chance
-        ``level``; else ``good``, or ``doubtful`` where a standard deviation of half its size would
+        0.05; else ``good``, or ``doubtful`` where a standard deviation of half its size would
         not have been seen."""
         if self.biased or self.misjudged:
             return "poor"
         count, quantities = self.p.shape
-        return "good" if detectable(count, quantities, self.level)[0] > 0.5 else "doubtful"
+        return "good" if detectable(count, quantities)[0] > 0.5 else "doubtful"
 
     def finding(self) -> Finding:
         """The verdict in words, with the figure."""
         count, quantities = self.p.shape
-        low, high, shift = detectable(count, quantities, self.level)
+        low, high, shift = detectable(count, quantities)
         folded = np.abs(2.0 * self.p - 1.0).mean(0)
         numbers: dict[str, Any] = {
             "simulations": count,
             "quantities": quantities,
-            "level": self.level,
+            "level": LEVEL,
             "bias": dict(zip(self.names, self.bias.tolist(), strict=True)),
             "width": dict(zip(self.names, self.width.tolist(), strict=True)),
             "mean_p": dict(zip(self.names, self.p.mean(0).tolist(), strict=True)),
@@ -222,7 +219,7 @@ class Calibration:
     @styled
     def figure(self) -> Figure:
         """Distribution functions of p less those of a uniform one, with a band that at most
-        ``level`` of the figures leave if all is well. Of many quantities those with the smallest
+        5 % of the figures leave if all is well. Of many quantities those with the smallest
         p-values have colours.
 
         A line above the band on the left and below it on the right (too narrow), the reverse (too
@@ -233,7 +230,7 @@ class Calibration:
         count, quantities = self.p.shape
         from scipy import stats  # slow to import
 
-        reach = float(stats.kstwo.isf(self.level / quantities, count))
+        reach = float(stats.kstwo.isf(LEVEL / quantities, count))
         grid = np.linspace(0.0, 1.0, 201)
         up = np.minimum(reach, 1.0 - grid)
         down = np.maximum(-reach, -grid)

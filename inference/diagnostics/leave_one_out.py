@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from ...data import Count, PyroccamError, Seed, checked
+from ...data import Count, PyroccamError, checked
 from ..arviz import PosteriorDraws, draw_posterior, psis, stacking
 from ..posterior import Fit, same_targets
 from ..training import log_density_alone
@@ -21,7 +21,6 @@ from .finding import Finding, Verdict
 __all__ = ["Comparison", "Loo", "compare", "elpd", "good_khat", "loo"]
 
 Floats = NDArray[np.float64]
-Correction = Literal["auto", "p/q", "none"]
 
 
 @checked
@@ -139,14 +138,7 @@ class Loo:
 
 
 @checked
-def loo(
-    fit: Fit,
-    draws: Count = 1000,
-    *,
-    rows: Count | None = None,
-    correction: Correction = "auto",
-    seed: Seed | None = None,
-) -> Loo:
+def loo(fit: Fit, draws: Count = 1000, *, rows: Count | None = None) -> Loo:
     r"""PSIS-LOO on the training rows, with draws from q in place of the posterior.
 
     .. math::
@@ -154,19 +146,17 @@ def loo(
         elpd_i = \log \frac{Σ_s r_{si} \, p(y_i | θ_s)}{Σ_s r_{si}}, \qquad
         r_{si} = \frac{p(θ_s, y)}{q(θ_s)} \frac{1}{p(y_i | θ_s)}
 
-    with the ratios r Pareto smoothed over the draws, row by row.
+    with the ratios r Pareto smoothed over the draws, row by row. Where k̂ of p / q says that draws
+    cannot be corrected (in high dimensions they never can), they are taken for draws of the
+    posterior.
 
     Arguments:
         fit: of random weights.
         draws: S.
-        rows: only so many training rows, evenly spread. The p / q correction needs all of them.
-        correction: ``p/q`` as above; ``none`` takes the draws for draws of the posterior; ``auto``
-            corrects where k̂ of p / q says that it can be done (in high dimensions it never can).
-        seed: of the draws.
+        rows: only so many training rows, evenly spread. The correction needs all of them.
 
     Raises:
-        PyroccamError: for a model whose weights are numbers, a point estimate, or a correction that
-            cannot be had.
+        PyroccamError: for a model whose weights are numbers, or a point estimate.
 
     References:
         Magnusson, Andersen, Jonasson, Vehtari 2019, Bayesian leave-one-out cross-validation for
@@ -176,10 +166,10 @@ def loo(
     if not fit.model.sites:
         raise PyroccamError(f"weights of a {type(fit.model).__name__}", "random ones", other)
     fit.data.refuse_weights("Leaving out")
-    drawn = draw_posterior(fit, draws, rows=rows, seed=seed)
+    drawn = draw_posterior(fit, draws, rows=rows)
     if not drawn.log_q:
         raise PyroccamError("a posterior that is a point", "random weights", other)
-    ratio, joint, why = _correction(drawn, correction)
+    ratio, joint, why = _correction(drawn)
     own = drawn.log_likelihood.numpy()
     count = len(own)
     weights, khat = psis((ratio[:, None] - own).T)
@@ -200,12 +190,10 @@ def _sums(pointwise: Floats) -> dict[str, float]:
     return {"elpd": float(pointwise.sum()), "error": math.sqrt(n) * spread}
 
 
-def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, float | None, str]:
+def _correction(drawn: PosteriorDraws) -> tuple[Floats, float | None, str]:
     """Log ratios p / q of the draws (zeros without correction), their k̂, and the words."""
     count = len(drawn.log_likelihood)
     none = np.zeros(count)
-    if correction == "none":
-        return none, None, "Draws of q are taken for draws of the posterior."
     log_ratio = drawn.log_ratio
     if log_ratio is None:
         why = (
@@ -213,12 +201,10 @@ def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, 
             if drawn.complete
             else "log p(θ, y) is not known from a part of the rows"
         )
-        if correction == "p/q":
-            raise PyroccamError(f"correction='p/q' where {why}", "'none'")
         return none, None, f"Draws of q are taken for draws of the posterior: {why}."
     ratio = log_ratio.numpy()
     joint = float(psis(ratio)[1])
-    if correction == "p/q" or joint <= good_khat(count):
+    if joint <= good_khat(count):
         return ratio, joint, f"Draws of q were weighted by p / q (k-hat {joint:.2f})."
     why = (
         f"Draws of q are taken for draws of the posterior: with k-hat {joint:.2f} of p / q no "
@@ -228,30 +214,21 @@ def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, 
 
 
 @checked
-def elpd(
-    fit: Fit,
-    *,
-    split: str = "test",
-    rows: Count | None = None,
-    draws: Count = 200,
-    seed: Seed | None = None,
-) -> Loo:
+def elpd(fit: Fit, *, split: str = "test", draws: Count = 200) -> Loo:
     r"""Log predictive density of rows that were held out, ``log Σ_s w_s p(y_i | θ_s)`` each.
 
     For every method: over depths exactly, over draws of random weights, or of a point.
 
     Arguments:
         split: ``test`` or ``val``.
-        rows: only so many, evenly spread.
         draws: S, of random weights.
-        seed: of the draws.
 
     Raises:
         PyroccamError: for the training rows, which were not held out.
     """
     if split == "train":
         raise PyroccamError("split='train'", "rows that were held out", "diagnostics.loo(fit)")
-    drawn = draw_posterior(fit, draws, split=split, rows=rows, seed=seed)
+    drawn = draw_posterior(fit, draws, split=split)
     if fit.model.random_weights:
         own = drawn.log_likelihood.numpy()
         pointwise = logsumexp(own, axis=0) - math.log(len(own))
@@ -316,14 +293,9 @@ class Comparison:
         return Finding("comparison", "good" if clear else "doubtful", said, {"table": self.table})
 
 
-@checked
-def compare(fits: Mapping[str, Fit], *, split: str = "train", draws: Count = 1000) -> Comparison:
+def compare(fits: Mapping[str, Fit], *, split: str = "train") -> Comparison:
     """Methods on the same data, by rows left out (``split="train"``, :func:`loo`) or by rows held
     out (``test``, ``val``: :func:`elpd`), with stacking weights.
-
-    Arguments:
-        fits: by name.
-        split, draws: as there.
 
     Raises:
         PyroccamError: if the rows differ, or one of the fits has no LOO.
@@ -339,7 +311,7 @@ def compare(fits: Mapping[str, Fit], *, split: str = "train", draws: Count = 100
         if not same_targets(first, fit.data, split):
             raise PyroccamError(f"{name!r} has other {split} rows", "the same rows for all")
     found = {
-        name: loo(fit, draws) if split == "train" else elpd(fit, split=split, draws=draws)
+        name: loo(fit) if split == "train" else elpd(fit, split=split, draws=1000)
         for name, fit in fits.items()
     }
     weights = stacking({name: one.pointwise for name, one in found.items()})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from ...data import Between, Count, Seed, checked
+from ...data import Between, Count, checked
 from ..posterior import Fit, Fits, members, refuse_undecided
 from ..training import FitProgress
 from .between_runs import agreement
@@ -19,7 +19,6 @@ from .trend import convergence
 
 __all__ = ["diagnose"]
 
-DRAWS = 1000
 MOST_WORK = 2e11  # multiplications of one diagnostic: some twenty seconds of a core
 ROWS = 2000  # where all would be more
 
@@ -28,9 +27,8 @@ ROWS = 2000  # where all would be more
 def diagnose(
     fits: Fits,
     *,
-    draws: Count = DRAWS,
+    draws: Count = 1000,
     rows: Annotated[int, Between(2)] | None = None,
-    seed: Seed | None = None,
     progress: bool | None = None,
 ) -> list[Finding]:
     """Findings for and against a posterior, one of each diagnostic.
@@ -47,7 +45,6 @@ def diagnose(
         rows: training rows that the draws pass, evenly spread (of k-hat drawn at random); where
             these are not all, the finding says so. By default all, or 2,000 where all would take
             long.
-        seed: of the draws, that of the fit if left out.
         progress: a bar over the findings; ``None`` shows it on a terminal only.
 
     Raises:
@@ -57,8 +54,8 @@ def diagnose(
     fit = runs[0]
     refuse_undecided(fit)
     asked: dict[str, Callable[[], Finding]] = {"ELBO": lambda: convergence(fit).finding()}
-    asked |= _of_posterior(fit, draws, rows, seed)
-    asked["held-out rows"] = lambda: elpd(fit, seed=seed).finding()
+    asked |= _of_posterior(fit, draws, rows)
+    asked["held-out rows"] = lambda: elpd(fit).finding()
     if len(runs) > 1:
         asked["agreement"] = lambda: agreement(runs).finding()
     found = []
@@ -69,9 +66,7 @@ def diagnose(
     return found
 
 
-def _of_posterior(
-    fit: Fit, draws: int, rows: int | None, seed: int | None
-) -> dict[str, Callable[[], Finding]]:
+def _of_posterior(fit: Fit, draws: int, rows: int | None) -> dict[str, Callable[[], Finding]]:
     """What draws from q are needed for, by name."""
     model = fit.model
     why = ""
@@ -85,7 +80,6 @@ def _of_posterior(
     if why:
         names = ("k-hat", "LOO", "prior sensitivity")
         return {name: partial(Finding, name, "refused", why) for name in names}
-    given = fit.settings.seed if seed is None else seed
     if rows is None and _work(fit, draws) > MOST_WORK:
         rows = ROWS
     some = rows if rows is not None and rows < fit.data.N else None
@@ -97,13 +91,12 @@ def _of_posterior(
         return replace(finding, text=f"{finding.text} {said}")
 
     few = some if model.random_weights else None  # a posterior of depth is exact, over all rows
+    seed, weights = fit.settings.seed, _only_weights(fit)
     return {
-        "k-hat": lambda: khat(fit, draws=draws, rows=few, seed=given).finding(),  # says it itself
-        "LOO": lambda: of_rows(loo(fit, draws, rows=some, seed=seed).finding()),
+        "k-hat": lambda: khat(fit, draws=draws, rows=few, seed=seed).finding(),  # says it itself
+        "LOO": lambda: of_rows(loo(fit, draws, rows=some).finding()),
         "prior sensitivity": lambda: of_rows(
-            prior_sensitivity(
-                fit, draws, rows=some, weights=_only_weights(fit), seed=seed
-            ).finding()
+            prior_sensitivity(fit, draws, rows=some, weights=weights).finding()
         ),
     }
 
@@ -121,7 +114,7 @@ def _only_weights(fit: Fit) -> bool:
     small = [site for site in model.sites if site.rpartition(".")[2] not in ("weight", "bias")]
     if not model.sites or model.structure or small:
         return False
-    return bool(fit.model.weights_before <= 10_000)
+    return bool(model.weights_before <= 10_000)
 
 
 def _said(name: str, ask: Callable[[], Finding]) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ...data import Between, PyroccamError, Seed, Whole, checked
+from ...data import Between, PyroccamError, Seed, checked
 from ...models import BayesianNetwork, LearntDepth, evaluating, seeded
 from ..arviz import psis
 from ..posterior import Fit, exact_depth_posterior, require, total_variation
@@ -80,9 +80,7 @@ def share_of_draws(p: Tensor, q: Tensor) -> float:
 def khat(
     fit: Fit,
     *,
-    blocks: Mapping[str, Sequence[str]] | None = None,
     draws: Annotated[int, Between(100)] = 2000,
-    elsewhere: Whole = 0,
     rows: Annotated[int, Between(2)] | None = None,
     seed: Seed = 0,
 ) -> Khat:
@@ -92,17 +90,16 @@ def khat(
 
     .. math:: p(θ_b, θ_{rest}, y) / q_b(θ_b)
 
-    with the rest held at its posterior mean. If everything random has at most ``most`` dimensions,
+    with the rest held at its posterior mean. If everything random has at most 100 dimensions,
     it is one block, and k̂ is that of Yao et al.: of q against the posterior. Otherwise each site is
     a block, and k̂ tests whether the factor :math:`q_b` is a good proposal for its *full
     conditional* there. That finds a q that is too narrow, or not where it should be. It does not
     find that dimensions depend on each other: at its optimum, a mean field of a Gaussian posterior
-    has exactly these conditionals for its factors, and passes. With ``elsewhere`` the rest is also
-    held at draws from q, where a factor that ignores dependence does not follow.
+    has exactly these conditionals for its factors, and passes.
 
     k̂ grows with the dimension for one and the same error: of normals that are 5 % too narrow it is
     about 0.3 in 1 and in 100 dimensions, 1 in 1,000, 2.5 in 10,000 (2,000 draws). So of a block
-    with more than ``most`` numbers it would say nothing, and is refused; so are points, and priors
+    with more than 100 numbers it would say nothing, and is refused; so are points, and priors
     without an integral, whose posterior has none. What is discrete has a probability for each
     value, and is compared by them: learnt depth with the exact posterior given the weights,
     enumerated structure with its full conditional.
@@ -115,28 +112,22 @@ def khat(
 
     Arguments:
         fit: of a Bayesian or structured network, or of learnt depth.
-        blocks: sites by name of the block, instead.
         draws: S from each block.
-        elsewhere: of random weights, draws of the rest at which k̂ is computed as well, each at the
-            cost of the first.
         rows: R, to look at a random subset of the training rows.
         seed: of draws and rows; the state of the generators is left as it was.
-
-    Raises:
-        PyroccamError: for unknown sites.
 
     References:
         Yao, Vehtari, Simpson, Gelman 2018, Yes, but did it work?, arXiv:1802.02538; Vehtari,
         Simpson, Gelman, Yao, Gabry 2024, JMLR 25(72), for ``limit = min(1 - 1 / log10 S, 0.7)``.
     """
     if not fit.model.random_weights:
-        if blocks or elsewhere or rows is not None:
-            raise PyroccamError("blocks=, rows= or elsewhere=", "random weights or structure")
+        if rows is not None:
+            raise PyroccamError("rows=", "random weights or structure")
         return Khat((_depth(fit),), draws)
     rows = None if rows is None or rows >= fit.data.N else rows
     where = fit.data.device
     with evaluating(fit.model), evaluating(fit.guide), seeded(seed, where):
-        return Khat(_Blocks(fit, draws, elsewhere, rows).all(blocks), draws)
+        return Khat(_Blocks(fit, draws, rows).all(), draws)
 
 
 def _depth(fit: Fit) -> KhatBlock:
@@ -156,11 +147,10 @@ def _depth(fit: Fit) -> KhatBlock:
 class _Blocks:
     """The blocks of a Bayesian network."""
 
-    def __init__(self, fit: Fit, draws: int, elsewhere: int, rows: int | None) -> None:
+    def __init__(self, fit: Fit, draws: int, rows: int | None) -> None:
         model, guide = require(fit, BayesianNetwork, "khat")
         self.posterior = fit.posterior
-        self.model, self.guide, self.draws, self.elsewhere = model, guide, draws, elsewhere
-        self.rows = rows
+        self.model, self.guide, self.draws, self.rows = model, guide, draws, rows
         self.sites = model.latents()
         self.centre = centres(model, guide)
         chosen = None if rows is None else torch.randperm(fit.data.N)[:rows].sort().values
@@ -169,15 +159,10 @@ class _Blocks:
         if rows is not None:
             self.reference = self.joint.log_likelihood({s: v[None] for s, v in self.centre.items()})
 
-    def all(self, blocks: Mapping[str, Sequence[str]] | None) -> tuple[KhatBlock, ...]:
-        if blocks is None:
-            blocks = self._default()
-        for site in (site for sites in blocks.values() for site in sites):
-            if site not in self.sites:
-                raise PyroccamError(f"site {site!r}", f"one of {self.sites}")
-        return tuple(self._block(name, list(dict.fromkeys(s))) for name, s in blocks.items())
+    def all(self) -> tuple[KhatBlock, ...]:
+        return tuple(self._block(name, sites) for name, sites in self._named().items())
 
-    def _default(self) -> dict[str, list[str]]:
+    def _named(self) -> dict[str, list[str]]:
         """One block of everything where that can be judged, or one for each site. Points are no
         part of it, unless there is nothing else; what is discrete is compared on its own."""
         random = [site for site in self.sites if not self.guide.factor_of(site).is_point]
@@ -197,7 +182,6 @@ class _Blocks:
         """Why k̂ of a block would mean nothing."""
         priors = self.model.priors_given({s: v[None] for s, v in self.centre.items()})
         for site in sites:
-            q = self.guide.posterior(site)
             counting = self.model.counting
             if counting is not None and (
                 site == counting.site or not float(self.model.counts(site, self.centre))
@@ -205,11 +189,6 @@ class _Blocks:
                 return (
                     f"Site {site!r} is of a random depth, beyond which weights keep their prior: "
                     "look at the network of the chosen depth, inference.shrinking.settled(fit)."
-                )
-            if is_discrete(q) and len(sites) > 1:
-                return (
-                    f"Site {site!r} is discrete, and compared by its probabilities: give it a "
-                    "block of its own."
                 )
             if (why := self.guide.factor_of(site).no_density) is not None:
                 return f"At site {site!r} {why}; guides.MeanField has one."
@@ -232,9 +211,8 @@ class _Blocks:
         empty = KhatBlock(name, tuple(sites), self._dimension(sites), rows=self.rows)
         if (why := self._why_not(sites)) is not None:
             return replace(empty, refused=why)
-        others = [site for site in self.sites if site not in sites]
         one = self._discrete if is_discrete(self.guide.posterior(sites[0])) else self._smooth
-        found = one(empty, {site: self.centre[site] for site in others})
+        found = one(empty, {site: self.centre[site] for site in self.sites if site not in sites})
         if found.noise > NOISE_MOST:
             why = (
                 f"{self.rows} rows, scaled up, stand for another posterior: their log ratios are "
@@ -242,14 +220,6 @@ class _Blocks:
                 "Take more rows=, or all."
             )
             return replace(found, refused=why)
-        if others:
-            again = []
-            for _ in range(self.elsewhere):
-                drawn = one(empty, {site: self.guide.posterior(site).sample() for site in others})
-                value = drawn.khat if drawn.total_variation is None else drawn.total_variation
-                assert value is not None
-                again.append(value)
-            found = replace(found, elsewhere=tuple(again))
         return found
 
     def _smooth(self, block: KhatBlock, rest: dict[str, Tensor]) -> KhatBlock:

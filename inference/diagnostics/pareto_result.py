@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..figures import CYCLE, GREY, INK, MARKERS, legend_above, new_figure, styled
+from ..figures import CYCLE, INK, MARKERS, legend_above, new_figure, styled
 from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
 
 __all__ = ["NOISE_MOST", "Khat", "KhatBlock"]
@@ -30,7 +30,6 @@ class KhatBlock:
         share: of the draws that is effective in importance sampling from q to the posterior.
         limit: up to which k̂ is usable, by the number of draws.
         total_variation: of what is discrete, between q and the full conditional.
-        elsewhere: k̂ (or the total variation) with the rest at draws from q instead.
         noise: standard deviation of the log ratios that comes of taking few rows, in nats.
         rows: that were taken, where not all.
         refused: why there is no answer.
@@ -44,7 +43,6 @@ class KhatBlock:
     share: float | None = None
     limit: float | None = None
     total_variation: float | None = None
-    elsewhere: tuple[float, ...] = ()
     noise: float = 0.0
     rows: int | None = None
     refused: str | None = None
@@ -75,7 +73,6 @@ class KhatBlock:
             value = getattr(self, key)
             if value is not None:
                 numbers[key] = finite(value)
-        numbers |= {"elsewhere": list(self.elsewhere)} if self.elsewhere else {}
         if self.refused is not None:
             return Finding(name, "refused", self.refused, numbers)
         return Finding(name, self.verdict, " ".join(self._sentences()), numbers)
@@ -101,11 +98,6 @@ class KhatBlock:
                     "poor": "q is too narrow here, or in the wrong place: its spread understates "
                     "what is not known. Train longer, lift max_scale=, or take another guide.",
                 }[self.verdict]
-            )
-        if self.elsewhere:
-            low, high = min(self.elsewhere), max(self.elsewhere)
-            found.append(
-                f"With the rest at {len(self.elsewhere)} draws it is {low:.2f} to {high:.2f}."
             )
         if self.rows is not None:
             found.append(
@@ -154,11 +146,6 @@ class Khat:
         fig = new_figure(1.1 + 0.24 * len(shown))
         ax = fig.subplots()
         for place, block in enumerate(reversed(shown)):
-            if block.elsewhere:
-                ax.plot(
-                    block.elsewhere, [place] * len(block.elsewhere), "|", color=GREY,
-                    label="rest at draws",
-                )  # fmt: skip
             if block.total_variation is not None:
                 ax.plot(
                     block.total_variation, place, MARKERS[1], color=CYCLE[1],
@@ -176,6 +163,5 @@ class Khat:
         ax.set_yticks(range(len(shown)), [block.name for block in reversed(shown)])
         ax.set(xlabel="k-hat", ylim=(-0.6, len(shown) - 0.4))
         ax.grid(False)
-        handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-        legend_above(ax, [n for n in ("k-hat", "total variation", "rest at draws") if n in handles])
+        legend_above(ax, ["k-hat", "total variation"])
         return fig

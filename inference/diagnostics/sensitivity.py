@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from ...data import Count, PyroccamError, Seed, checked
+from ...data import Count, PyroccamError, checked
 from ..arviz import draw_posterior, power_scaling, shown_values
 from ..figures import CYCLE, GREY, INK, MARKERS, legend_above, new_figure, styled
 from ..posterior import Fit
@@ -46,20 +46,16 @@ class Sensitivity:
     def finding(self) -> Finding:
         """The sensitivity in words."""
         moved = self.moved()
-        most = {name: float(np.nanmax(v)) for name, v in self.prior.items()}
         numbers: dict[str, Any] = {
             name: {
-                "elements": int(self.prior[name].size),
+                "elements": int(v.size),
                 "moved by the prior": moved[name],
-                "prior, most": most[name],
-                **(
-                    {"likelihood, most": float(np.nanmax(self.likelihood[name]))}
-                    if name in self.likelihood
-                    else {}
-                ),
+                "prior, most": float(np.nanmax(v)),
             }
-            for name in self.prior
+            for name, v in self.prior.items()
         }
+        for name, v in self.likelihood.items():
+            numbers[name]["likelihood, most"] = float(np.nanmax(v))
         touched = {name: n for name, n in moved.items() if n}
         figure = sensitivity_plane(self) if self.likelihood else None
         if not touched:
@@ -91,9 +87,7 @@ def prior_sensitivity(
     draws: Count = 2000,
     *,
     rows: Count | None = None,
-    sites: tuple[str, ...] | None = None,
     weights: bool = False,
-    seed: Seed | None = None,
 ) -> Sensitivity:
     r"""Power-scaling sensitivity of structure and scales, with draws from q.
 
@@ -106,25 +100,20 @@ def prior_sensitivity(
         draws: S.
         rows: only so many training rows, evenly spread; the sensitivity to the likelihood, which
             needs all, is then left out.
-        sites: whose priors are scaled; all of them if left out.
         weights: look at weights and biases too.
-        seed: of the draws.
 
     Raises:
-        PyroccamError: for a model without latents to look at, unknown sites, or a point estimate.
+        PyroccamError: for a model without latents to look at, or a point estimate.
 
     References:
         Kallioinen, Paananen, Bürkner, Vehtari 2024, Statistics and Computing 34.
     """
-    drawn = draw_posterior(fit, draws, rows=rows, weights=weights, seed=seed)
+    drawn = draw_posterior(fit, draws, rows=rows, weights=weights)
     values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
     if not values or not drawn.log_q:
         what = "a point" if drawn.log_prior else "of no latent at all"
         raise PyroccamError(f"The posterior is {what}", "draws to reweight")
-    chosen = [*drawn.log_prior] if sites is None else list(sites)
-    if unknown := [site for site in chosen if site not in drawn.log_prior]:
-        raise PyroccamError(f"sites={unknown}", f"some of {[*drawn.log_prior]}")
-    prior = sum(drawn.log_prior[site].numpy() for site in chosen)
+    prior = sum(each.numpy() for each in drawn.log_prior.values())
     found = power_scaling(values, np.asarray(prior), "prior")
     likelihood = {}
     if drawn.complete:

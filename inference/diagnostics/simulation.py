@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...data import Between, Count, PyroccamError, Seed, Share, checked
+from ...data import Between, PyroccamError, Seed, checked
 from ...guides import Guide
 from ...models import Model, evaluating, local_parameters, seeded
 from ...models.distributions import base
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ...data import Dataset
 
 __all__ = ["Quantity", "outputs_at", "vsbc"]
+
+DRAWS = 1000  # from q, where ranks are needed
+AT_ONCE = 100  # simulations that are fitted in common steps
 
 Floats = NDArray[np.float64]
 Build = Callable[[int], tuple[Any, Guide, "Dataset"]]
@@ -60,9 +63,6 @@ def vsbc(
     *,
     sites: Sequence[str] | None = None,
     quantities: Mapping[str, Quantity] | None = None,
-    draws: Annotated[int, Between(20)] = 1000,
-    level: Share = 0.05,
-    at_once: Count = 100,
     seed: Seed = 0,
     device: str = "auto",
     **settings: Any,
@@ -75,7 +75,7 @@ def vsbc(
     Over simulations p is uniform if q is the exact posterior. If it is not symmetric about ½, q is
     biased; if it gathers at 0 and 1, q is too narrow; about ½, too wide. The two tests are those of
     :class:`~pyroccam.inference.diagnostics.calibration.Calibration`: a verdict of ``poor`` comes
-    with the chance ``level``, at most, to an exact posterior.
+    with a chance of 5 %, at most, to an exact posterior.
 
     Each simulation has the inputs of the data set that ``build`` gives, and new targets at the
     training and the validation rows. Random are the latents: weights with a prior, scales, depth,
@@ -102,9 +102,6 @@ def vsbc(
         sites: latents whose numbers are tested, all by default.
         quantities: to test as well, by name: functions of the model and of values of all its sites
             ``(S, *)`` that give ``(S, *)``.
-        draws: from q, where ranks are needed.
-        level: false-alarm rate of the verdict.
-        at_once: simulations that are fitted in common steps.
         seed: of the first simulation; the others follow.
         device, settings: of the fits, see :func:`~pyroccam.inference.fit_repeats`. Each
             is evaluated once, at its end, unless ``evaluations`` says otherwise.
@@ -124,12 +121,12 @@ def vsbc(
     rng = np.random.default_rng(seed)
     rows: list[Floats] = []
     names: list[str] = []
-    for first in range(0, simulations, at_once):
-        seeds = range(seed + first, seed + min(first + at_once, simulations))
+    for first in range(0, simulations, AT_ONCE):
+        seeds = range(seed + first, seed + min(first + AT_ONCE, simulations))
         for one in _fitted(build, seeds, device, settings):
-            names, found = one.probabilities(sites, quantities or {}, draws, rng)
+            names, found = one.probabilities(sites, quantities or {}, rng)
             rows.append(found)
-    return Calibration.of(names, np.stack(rows), level=level, seed=seed)
+    return Calibration.of(names, np.stack(rows), seed)
 
 
 class _Simulation:
@@ -154,7 +151,6 @@ class _Simulation:
         self,
         sites: Sequence[str] | None,
         quantities: Mapping[str, Quantity],
-        draws: int,
         rng: np.random.Generator,
     ) -> tuple[list[str], Floats]:
         """Names of the numbers, and of each the posterior probability of what is below the
@@ -162,18 +158,19 @@ class _Simulation:
         names: list[str] = []
         parts: list[Floats] = []
         known = self.model.latents()
-        for site in known if sites is None else sites:
+        sites = known if sites is None else sites
+        for site in sites:
             if site not in known:
                 raise PyroccamError(f"site {site!r}", f"one of {known}")
         with evaluating(self.model), evaluating(self.guide):
             device = next(self.guide.parameters()).device
             truth = {name: value.to(device) for name, value in self.truth.items()}
             with seeded(_simulated(self.seed), device):
-                for site in known if sites is None else sites:
-                    found = self.below(site, truth[site], draws, rng)
+                for site in sites:
+                    found = self.below(site, truth[site], rng)
                     names += _numbered(site, found)
                     parts.append(found.ravel())
-                drawn = posterior_of(self.model, self.guide).draw(draws) if quantities else {}
+                drawn = posterior_of(self.model, self.guide).draw(DRAWS) if quantities else {}
             for name, quantity in quantities.items():
                 value = quantity(self.model, {n: t[None] for n, t in truth.items()})
                 found = _rank(quantity(self.model, drawn), value[0], rng)
@@ -181,7 +178,7 @@ class _Simulation:
                 parts.append(found.ravel())
         return names, np.concatenate(parts)
 
-    def below(self, site: str, truth: Tensor, draws: int, rng: np.random.Generator) -> Floats:
+    def below(self, site: str, truth: Tensor, rng: np.random.Generator) -> Floats:
         """``P_q(θ < θ*)`` of each number of a site, in its shape."""
         q = self.guide.posterior(site)
         if is_discrete(q):
@@ -190,13 +187,13 @@ class _Simulation:
             return np.array(min(probs[:k].sum() + rng.uniform() * probs[k], 1.0))
         if (counting := self.model.counting) is not None and site in counting.used:
             # Where the depth does not reach a weight, its posterior is its prior.
-            depth = self.guide.posterior(counting.site).sample((draws,))
+            depth = self.guide.posterior(counting.site).sample((DRAWS,))
             counts = torch.as_tensor(self.model.counts(site, {counting.site: depth}))
             p = self.model.priors_given({counting.site: depth[:1]})[site]
-            counts = counts.expand(draws).reshape(-1, *[1] * truth.dim()) > 0
-            return _rank(torch.where(counts, q.sample((draws,)), p.sample((draws,))), truth, rng)
+            counts = counts.expand(DRAWS).reshape(-1, *[1] * truth.dim()) > 0
+            return _rank(torch.where(counts, q.sample((DRAWS,)), p.sample((DRAWS,))), truth, rng)
         known = self.guide.cdf(site, truth)
-        return _rank(q.sample((draws,)), truth, rng) if known is None else known.cpu().numpy()
+        return _rank(q.sample((DRAWS,)), truth, rng) if known is None else known.cpu().numpy()
 
 
 def _fitted(build: Build, seeds: range, device: str, settings: dict[str, Any]) -> list[_Simulation]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from ...data import Between, Positive, PyroccamError, checked
+from ...data import PyroccamError
 from ..figures import CYCLE, GREY, INK, legend_above, new_figure, styled
 from .finding import Finding, Verdict
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_ROWS", "Convergence", "Trend", "convergence", "trend"]
 
 LEAST_ROWS = 16  # evaluations in the window, for three cosines
+SHARE = 0.5  # of the evaluations since the objective changed, the last ones, that make the window
+WORTH = 0.01  # nats a row: 1 % of likelihood
 
 Floats = NDArray[np.float64]
 
@@ -44,9 +45,10 @@ class Trend:
     error: float
     freedom: int
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """A two-sided interval of the slope."""
-        reach = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.error
+    @property
+    def interval(self) -> tuple[float, float]:
+        """A two-sided 95 % interval of the slope."""
+        reach = float(stdtrit(self.freedom, 0.975)) * self.error
         return self.slope - reach, self.slope + reach
 
 
@@ -94,34 +96,32 @@ class Convergence:
 
     Attributes:
         epochs, losses: all evaluations, the losses in nats for each training row.
+        line: the trend of the loss by epoch in the window; ``None`` where it was refused.
         first, last: epochs between which the trend was looked at.
-        line: the trend of the loss by epoch in that window; ``None`` where it was refused.
         per_epoch: improvement of the bound, in nats for each row and epoch, positive if it grows.
         error: its standard error.
         gain: what as many epochs again as the window has would gain at this pace, in nats for
             each row. Curves flatten: it is more than can be expected, but not by much.
         low, high: 95 % interval of the gain.
-        worth: a gain that would matter.
-        rows: training rows, where known.
-        refused: why there is no answer.
+        rows: training rows.
         annealed: the learning rate fell to zero meanwhile: a loss at rest may yet improve at
             another rate, and the pace of one that is not leads nowhere.
+        refused: why there is no answer.
     """
 
     epochs: tuple[float, ...]
     losses: tuple[float, ...]
-    first: float
-    last: float
-    line: Trend | None
-    per_epoch: float
-    error: float
-    gain: float
-    low: float
-    high: float
-    worth: float
-    rows: int | None = None
+    rows: int
+    annealed: bool
     refused: str | None = None
-    annealed: bool = False
+    line: Trend | None = None
+    first: float = math.nan
+    last: float = math.nan
+    per_epoch: float = math.nan
+    error: float = math.nan
+    gain: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
 
     @property
     def verdict(self) -> Verdict:
@@ -130,31 +130,27 @@ class Convergence:
         the bound grew as the learning rate fell, which says nothing of more epochs."""
         if self.refused is not None:
             return "refused"
-        if self.low > 0 and self.gain > self.worth:
+        if self.low > 0 and self.gain > WORTH:
             return "doubtful" if self.annealed else "poor"
-        if self.high < 0 and -self.gain > self.worth:
+        if self.high < 0 and -self.gain > WORTH:
             return "poor"
-        return "good" if self.high < self.worth and self.low > -self.worth else "doubtful"
-
-    @property
-    def again(self) -> str:
-        """What as many epochs again as those of the window would gain, in words."""
-        return f"{self.gain:.2g} nats a row (95 %: {self.low:.2g} to {self.high:.2g})"
+        return "good" if self.high < WORTH and self.low > -WORTH else "doubtful"
 
     def finding(self) -> Finding:
         """The verdict with the numbers behind it and a figure."""
-        numbers: dict[str, Any] = {"evaluations": len(self.losses), "worth": self.worth}
+        numbers: dict[str, Any] = {"evaluations": len(self.losses), "worth": WORTH}
         if self.refused is not None:
             return Finding("ELBO", "refused", self.refused, numbers)
         numbers |= {"first_epoch": self.first, "last_epoch": self.last}
         numbers |= {"per_epoch": self.per_epoch, "error": self.error}
         numbers |= {"gain": self.gain, "low": self.low, "high": self.high}
         span = f"the last {self.last - self.first:.0f} epochs"
-        how = self.again
-        if self.rows is not None:
-            numbers["rows"] = self.rows
-            how += f", {self.gain * self.rows:.2g} over all rows"
-        if self.annealed and self.low > 0 and self.gain > self.worth:
+        numbers["rows"] = self.rows
+        how = (
+            f"{self.gain:.2g} nats a row (95 %: {self.low:.2g} to {self.high:.2g}), "
+            f"{self.gain * self.rows:.2g} over all rows"
+        )
+        if self.annealed and self.low > 0 and self.gain > WORTH:
             text = (
                 f"Over {span} the bound grew by {self.gain:.2g} nats a row while the learning rate "
                 "fell to zero. How much a longer training would gain does not follow from that: "
@@ -163,7 +159,7 @@ class Convergence:
         elif self.verdict == "good":
             text = (
                 f"The bound has stopped improving: as many epochs again as {span} would gain "
-                f"{how}, less than the {self.worth:g} that would matter."
+                f"{how}, less than the {WORTH:g} that would matter."
             )
             if self.annealed:
                 text += " The learning rate fell to zero: at another one it may yet improve."
@@ -198,7 +194,7 @@ class Convergence:
         span = self.last - self.first
         ahead = np.linspace(self.first, self.last + (0 if self.annealed else span), 50)
         line = self.line
-        low, high = line.interval()
+        low, high = line.interval
         centre = line.level + line.slope * (ahead - line.middle)
         ends = [line.level + slope * (ahead - line.middle) for slope in (low, high)]
         ax.fill_between(
@@ -215,52 +211,30 @@ class Convergence:
         return fig
 
 
-@checked
-def convergence(
-    history: Fit | Sequence[Mapping[str, float]],
-    *,
-    after: float | None = None,
-    share: Annotated[float, Between(0.0, 1.0, "(]")] = 0.5,
-    worth: Positive = 0.01,
-) -> Convergence:
+def convergence(fit: Fit) -> Convergence:
     """The convergence of the bound, by the trend of the training loss.
 
     Of each evaluation the mean loss of an epoch is known, a draw with the noise of the weights that
     moved meanwhile: it depends on its neighbours, for which :func:`trend` allows. Where nothing
     changes, a verdict of ``poor`` is a false alarm, half of them for a loss that rises: at most as
-    frequent as said there, and less where the noise is small beside ``worth``.
+    frequent as said there, and less where the noise is small beside 0.01 nats a row, a gain that
+    would matter.
 
     Only epochs count in which the objective was the same. While the KL is warmed up it changes: the
-    loss grows, or falls, and neither is the bound. A falling temperature changes it too.
-
-    Arguments:
-        history: a fit, or its rows, with ``epoch`` and ``loss``.
-        after: epochs up to which the objective was another one. Of a fit it is known (the warm-up
-            of the KL, a temperature, q(d) held); of rows it is 0 if left out.
-        share: of the evaluations after that, the last ones, that make the window; 16 at least.
-        worth: a gain that would matter, in nats for each row. 0.01 is 1 % of likelihood a row.
-
-    Example:
-        >>> rows = [{"epoch": float(e), "loss": 1.0 + 0.5**e} for e in range(1, 41)]
-        >>> convergence(rows).verdict
-        'good'
+    loss grows, or falls, and neither is the bound. So it does while q(d) is held, and with a
+    falling temperature. The later half of the evaluations after that is looked at, 16 at least.
     """
-    rows, annealed = None, False
-    if not isinstance(history, Sequence):
-        fit = history
-        after = _changed(fit) if after is None else after
-        annealed = fit.settings.schedule != "constant"
-        history, rows = fit.history, fit.data.N
-    after = 0.0 if after is None else after
-    epochs, losses = (np.array([float(row[n]) for row in history]) for n in ("epoch", "loss"))
-    if not (np.isfinite(epochs).all() and np.isfinite(losses).all()):
-        raise PyroccamError("a history that is not finite", "Fit.history, or the fit itself")
+    after = _changed(fit)
+    epochs, losses = (np.array([float(row[n]) for row in fit.history]) for n in ("epoch", "loss"))
+    if not np.isfinite(losses).all():
+        raise PyroccamError("a history that is not finite", "finite losses")
     # The loss of row e is of the epoch that ended there, which began at e - 1.
     settled = np.flatnonzero(epochs - 1.0 >= after - 1e-9)
-    window = max(math.ceil(share * len(settled)), LEAST_ROWS)
-    kept = settled[-window:]
-    common: dict[str, Any] = {"worth": worth, "rows": rows, "annealed": annealed}
-    common |= {"epochs": tuple(epochs.tolist()), "losses": tuple(losses.tolist())}
+    kept = settled[-max(math.ceil(SHARE * len(settled)), LEAST_ROWS) :]
+    empty = Convergence(
+        tuple(epochs.tolist()), tuple(losses.tolist()), fit.data.N,
+        fit.settings.schedule != "constant",
+    )  # fmt: skip
     if len(kept) < LEAST_ROWS:
         need = LEAST_ROWS
         why = (
@@ -270,13 +244,12 @@ def convergence(
             else f"{len(losses)} evaluations are too few for a trend, which needs {need}."
         )
         why += f" Fit with evaluations= and epochs= of at least {need} after that."
-        numbers = ("first", "last", "per_epoch", "error", "gain", "low", "high")
-        empty: dict[str, Any] = dict.fromkeys(numbers, math.nan)
-        return Convergence(line=None, refused=why, **empty, **common)
+        return replace(empty, refused=why)
     line = trend(epochs[kept], losses[kept])
     span = float(epochs[kept][-1] - epochs[kept][0])
-    low, high = line.interval()
-    return Convergence(
+    low, high = line.interval
+    return replace(
+        empty,
         first=float(epochs[kept][0]),
         last=float(epochs[kept][-1]),
         line=line,
@@ -285,16 +258,13 @@ def convergence(
         gain=-line.slope * span,
         low=-high * span,
         high=-low * span,
-        **common,
     )
 
 
 def _changed(fit: Fit) -> float:
     """Epochs in which the objective was another one."""
     settings = fit.settings
-    share = settings.kl_warmup
     schedule = getattr(getattr(fit.model, "temperature", None), "schedule", None)
-    if schedule is not None:
-        share = max(share, schedule.over)
-    share = max(share, fit.guide.schedule.held)
-    return share * settings.epochs_for(fit.data.N)
+    falling = 0.0 if schedule is None else schedule.over
+    share = max(settings.kl_warmup, falling, fit.guide.schedule.held)
+    return float(share * settings.epochs_for(fit.data.N))

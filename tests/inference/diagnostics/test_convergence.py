@@ -21,15 +21,12 @@ def autoregression(series, size, phi, seed=0):
     return found
 
 
-def history(losses, every=1):
-    return [{"epoch": float(every * (k + 1)), "loss": float(v)} for k, v in enumerate(losses)]
-
-
-def as_fit(losses, model=None, held=0.0, **settings):
+def as_fit(losses, model=None, held=0.0, every=1, **settings):
     guide = SimpleNamespace(schedule=guides.Schedule(held))
-    settings = Settings(epochs=len(losses), **settings)
-    parts = {"settings": settings, "data": SimpleNamespace(N=500)}
-    return SimpleNamespace(history=history(losses), model=model, guide=guide, **parts)
+    chosen = Settings(epochs=every * len(losses), **{"schedule": "constant", **settings})
+    history = [{"epoch": float(every * (k + 1)), "loss": float(v)} for k, v in enumerate(losses)]
+    parts = {"settings": chosen, "data": SimpleNamespace(N=500)}
+    return SimpleNamespace(history=history, model=model, guide=guide, **parts)
 
 
 def annealed(over):
@@ -55,7 +52,7 @@ def test_white_noise_gives_students_t():
 )
 def test_false_alarms_of_dependent_noise_stay_where_they_are_said_to_be(phi, size, rate):
     count, time = 1500, np.arange(size, dtype=np.float64)
-    intervals = [trend(time, row).interval() for row in autoregression(count, size, phi)]
+    intervals = [trend(time, row).interval for row in autoregression(count, size, phi)]
     found = sum(low > 0 or high < 0 for low, high in intervals)
     assert stats.binom.sf(found - 1, count, rate) > 1e-6, found / count
     assert found / count > 0.03  # not because it never alarms
@@ -70,16 +67,16 @@ def test_verdicts_of_a_decay_of_rest_and_of_noise():
         (2.0 + 0.001 * quiet, "good", 0.9, "poor"),
         (2.0 + quiet, "doubtful", 0.85, "good"),
     ):
-        found = [convergence(history(row)).verdict for row in losses]
+        found = [convergence(as_fit(row)).verdict for row in losses]
         assert found.count(verdict) / 200 > least
         assert found.count(never) == 0
-    assert convergence(history(1.0 + 0.01 * np.arange(50))).finding().verdict == "poor"  # it rises
+    assert convergence(as_fit(1.0 + 0.01 * np.arange(50))).finding().verdict == "poor"  # it rises
 
 
 def test_the_numbers_of_a_straight_line():
     rng = np.random.default_rng(0)
     losses = 5.0 - 0.02 * np.arange(50) + 1e-6 * rng.normal(size=50)
-    found = convergence(history(losses, every=4))
+    found = convergence(as_fit(losses, every=4))
     assert found.per_epoch == pytest.approx(0.005, rel=1e-4)
     assert (found.first, found.last) == (104.0, 200.0)
     assert found.gain == pytest.approx(0.005 * 96, rel=1e-4)
@@ -93,16 +90,14 @@ def test_the_numbers_of_a_straight_line():
 def test_a_fit_knows_when_its_objective_was_another():
     losses = np.ones(100) + 1e-3 * np.random.default_rng(0).normal(size=100)
     for first, fit in (
-        (1.0, as_fit(losses)),
-        (31.0, as_fit(losses, kl_warmup=0.3)),
-        (61.0, as_fit(losses, held=0.6, kl_warmup=0.3)),
-        (51.0, as_fit(losses, annealed(0.5))),
+        (51.0, as_fit(losses)),
+        (66.0, as_fit(losses, kl_warmup=0.3)),
+        (81.0, as_fit(losses, held=0.6, kl_warmup=0.3)),
+        (76.0, as_fit(losses, annealed(0.5), schedule="cosine")),
     ):
-        found = convergence(fit, share=1.0)
-        assert (found.first, found.rows, found.annealed) == (first, 500, True)
-    steady = convergence(as_fit(losses, schedule="constant"))
-    assert not steady.annealed
-    assert "over all rows" in steady.finding().text
+        found = convergence(fit)
+        assert (found.first, found.rows) == (first, 500)
+        assert found.annealed == (first == 76.0)
 
 
 def test_the_pace_of_a_bound_that_grew_as_the_learning_rate_fell_leads_nowhere():
@@ -121,14 +116,14 @@ def test_the_pace_of_a_bound_that_grew_as_the_learning_rate_fell_leads_nowhere()
 
 def test_few_evaluations_are_refused():
     least = LEAST_ROWS
-    found = convergence(history(np.arange(40.0)), after=20.0)  # half of 20 would be too few
+    found = convergence(as_fit(np.arange(40.0), held=0.5))  # half of 20 would be too few
     assert (found.first, found.last) == (25.0, 40.0)
-    assert convergence(history(np.ones(least) + 1e-3 * np.arange(least) % 2)).line is not None
-    finding = convergence(history(np.ones(least - 1))).finding()
+    assert convergence(as_fit(np.ones(least) + 1e-3 * np.arange(least) % 2)).line is not None
+    finding = convergence(as_fit(np.ones(least - 1))).finding()
     assert (finding.verdict, finding.figure) == ("refused", None)
     assert finding.to_json()["numbers"] == {"evaluations": least - 1, "worth": 0.01}
-    assert convergence(history(np.ones(100)), after=90).verdict == "refused"
+    assert convergence(as_fit(np.ones(100), held=0.9)).verdict == "refused"
     # a temperature that falls to the end leaves nothing
     assert convergence(as_fit(np.ones(100), annealed(1.0))).verdict == "refused"
     with pytest.raises(PyroccamError):
-        convergence(history([*[1.0] * 40, math.nan]))
+        convergence(as_fit([*[1.0] * 40, math.nan]))

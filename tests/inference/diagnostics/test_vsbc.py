@@ -78,7 +78,7 @@ def test_the_probabilities_of_a_conjugate_model_are_those_of_its_posterior():
     for one in found:
         mean, precision = posterior(one.data)
         theta = one.truth["0.weight"][0].double()
-        names, p = one.probabilities(None, {}, 10, np.random.default_rng(0))
+        names, p = one.probabilities(None, {}, np.random.default_rng(0))
         exact = stats.norm.cdf(((theta - mean) * precision.diagonal().sqrt()).numpy())
         assert names == ["0.weight[0,0]", "0.weight[0,1]"]
         assert p == pytest.approx(exact, abs=0.04)
@@ -94,7 +94,7 @@ def test_the_probabilities_of_a_conjugate_model_are_those_of_its_posterior():
 
 def test_an_exact_family_is_calibrated():
     x = torch.tensor([[1.0, -1.0]])
-    found = vsbc(regression(), 50, quantities={"f": outputs_at(x)}, at_once=50, draws=400, **QUICK)
+    found = vsbc(regression(), 50, quantities={"f": outputs_at(x)}, **QUICK)
     assert found.names == ("0.weight[0,0]", "0.weight[0,1]", "f[0,0]")
     assert found.p.shape == (50, 3)
     assert found.verdict == "good"
@@ -115,7 +115,7 @@ LIMIT = 0.4 / math.sqrt(1 + 20 / NOISE**2)  # of the standard deviation of the p
     ids=["narrow", "shifted"],
 )
 def test_a_wrong_guide_is_seen(build, biased, misjudged):
-    found = vsbc(build, 40, at_once=40, **QUICK)
+    found = vsbc(build, 40, **QUICK)
     assert found.biased == biased
     assert misjudged is None or found.misjudged == misjudged
 
@@ -146,7 +146,7 @@ def test_a_depth_that_is_learnt_is_that_of_the_exact_posterior():
         exact = exact_depth_posterior(one.model, one.data)
         assert total_variation(exact, one.guide.probs) < 0.02
         rng, depth, q = np.random.default_rng(0), int(one.truth["depth"]), one.guide.probs
-        p = [float(one.probabilities(None, {}, 10, rng)[1][0]) for _ in range(50)]
+        p = [float(one.probabilities(None, {}, rng)[1][0]) for _ in range(50)]
         below = float(q[:depth].sum())
         assert below - 1e-6 <= min(p) < max(p) <= below + float(q[depth]) + 1e-6
 

@@ -21,7 +21,7 @@ from ..storage import replacing
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["container", "power_scaling", "psis", "read", "rhat", "stacking", "write"]
+__all__ = ["container", "power_scaling", "psis", "rhat", "stacking", "write"]
 
 Floats = NDArray[np.float64]
 EQUAL = 1e-6  # range of log ratios, in nats, of draws that are equal
@@ -132,22 +132,6 @@ def write(data: Any, path: str | Path) -> Path:
     with replacing(path) as beside:
         data.to_netcdf(beside if _is_one() else str(beside), engine="h5netcdf")
     return path
-
-
-def read(path: str | Path) -> Any:
-    """Contents that :func:`write` wrote, in memory: the file may be replaced afterwards.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: there is no such NetCDF file.")
-    if _is_one():
-        with _xarray().open_datatree(path, engine="h5netcdf") as tree:
-            return tree.load()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*not defined in the InferenceData scheme")
-        return _arviz().from_netcdf(str(path), engine="h5netcdf").load()
 
 
 def stacking(pointwise: Mapping[str, ArrayLike]) -> dict[str, float]:

@@ -93,8 +93,7 @@ class PriorDraws:
     predictions: Tensor | None = None
 
 
-@checked
-def even_rows(count: int, rows: Count | None) -> Tensor:
+def even_rows(count: int, rows: int | None) -> Tensor:
     """Positions of ``rows`` of ``count`` rows, evenly spread: for all fits of the data the same."""
     if rows is None or rows >= count:
         return torch.arange(count)
@@ -102,27 +101,25 @@ def even_rows(count: int, rows: Count | None) -> Tensor:
 
 
 @torch.no_grad()
-@checked
 def draw_posterior(
     fit: Fit,
-    draws: Count = 500,
+    draws: int,
     *,
     split: str = "train",
-    rows: Count | None = None,
+    rows: int | None = None,
     weights: bool = False,
-    seed: Seed | None = None,
 ) -> PosteriorDraws:
     """Draws of the latents, their densities, and what they say of the rows of a split.
 
     Networks are drawn a few at a time (:func:`~pyroccam.inference.posterior.draws.at_once`), and of
-    their weights only densities stay, unless they are asked for. A point is drawn once.
+    their weights only densities stay, unless they are asked for. A point is drawn once. The seed is
+    that of the fit; generators are left as they were.
 
     Arguments:
         draws: S.
         split: whose rows.
         rows: only so many, evenly spread.
         weights: keep weights and biases too.
-        seed: of the draws, that of the fit if left out; generators are left as they were.
 
     Raises:
         PyroccamError: for more numbers than fit into 2 GiB.
@@ -136,7 +133,7 @@ def draw_posterior(
         )
     x, y = fit.data.take(split, chosen)
     complete = split == "train" and len(chosen) == fit.data.N and not fit.data.weighted
-    with evaluating(fit.model), seeded(fit.settings.seed if seed is None else seed, x.device):
+    with evaluating(fit.model), seeded(fit.settings.seed, x.device):
         if fit.model.random_weights:
             parts = _network_parts(fit, 1 if fit.posterior.is_point else draws, x, y, weights)
         else:
@@ -147,26 +144,40 @@ def draw_posterior(
 Parts = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], Tensor, Tensor]
 
 
+class _Outputs:
+    """Outputs ``(S, N, outputs)`` of networks for inputs, a few of them at a time."""
+
+    def __init__(self, model: BayesianNetwork, x: Tensor) -> None:
+        self.model, self.x, self.net = model, x, model.start_network()
+
+    def sizes(self, draws: int) -> list[int]:
+        count = sum(p.numel() for p in self.net.parameters())
+        return chunks(draws, at_once(count, min(len(self.x), BATCH)))
+
+    def __call__(self, drawn: Mapping[str, Tensor]) -> Tensor:
+        networks = weights_of(self.model, drawn)
+        with dropping(self.net):
+            each = [outputs_of(self.net, networks, part) for part in self.x.split(BATCH)]
+        return torch.cat(each, 1)
+
+
 def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) -> Parts:
     model, guide = require(fit, BayesianNetwork, "to_arviz")
-    net = fit.posterior.mean_network()
-    count = sum(p.numel() for p in net.parameters())
+    outputs = _Outputs(model, x)
     found: list[Parts] = []
-    with dropping(net):
-        for size in chunks(draws, at_once(count, min(len(x), BATCH))):
-            drawn = draw_sites(model, guide, size)
-            known, reached = fit.posterior.log_prob(drawn), dict(drawn)
-            log_prior, log_q = {}, {}
-            for site, fn in model.priors_given(drawn).items():
-                used = torch.as_tensor(model.counts(site, drawn)).cpu()
-                log_prior[site] = used * _log_prob(fn, drawn[site])
-                if site in known:
-                    log_q[site] = used * known[site]
-                if used.dim():
-                    reached[site] = _where(used > 0, drawn[site])
-            networks = weights_of(model, drawn)
-            outputs = torch.cat([outputs_of(net, networks, part) for part in x.split(BATCH)], 1)
-            found.append((_shown(reached, weights), log_prior, log_q, *_said(fit, outputs, y)))
+    for size in outputs.sizes(draws):
+        drawn = draw_sites(model, guide, size)
+        known, reached = fit.posterior.log_prob(drawn), dict(drawn)
+        log_prior, log_q = {}, {}
+        for site, fn in model.priors_given(drawn).items():
+            used = torch.as_tensor(model.counts(site, drawn)).cpu()
+            log_prior[site] = used * _log_prob(fn, drawn[site])
+            if site in known:
+                log_q[site] = used * known[site]
+            if used.dim():
+                reached[site] = _where(used > 0, drawn[site])
+        said = _said(fit, outputs(drawn), y)
+        found.append((_shown(reached, weights), log_prior, log_q, *said))
     values, log_priors, log_qs, likelihoods, predictions = zip(*found, strict=True)
     each = _joined(values), _joined(log_priors), _joined(log_qs)
     return *each, torch.cat(likelihoods), torch.cat(predictions)
@@ -201,10 +212,10 @@ def _depth_parts(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
     by_depth = outputs_by_depth(model, x)
     found, _ = _said(fit, by_depth, y)
     if model.latents():
-        log_q = fit.weights.double().log()
-        depth = torch.multinomial(fit.weights.double(), draws, replacement=True)
+        q = fit.weights.double()
+        depth = torch.multinomial(q, draws, replacement=True)
         values = {"depth": depth.cpu()}
-        terms = {"depth": _log_prior(model)[depth].cpu()}, {"depth": log_q[depth].cpu()}
+        terms = {"depth": _log_prior(model)[depth].cpu()}, {"depth": q.log()[depth].cpu()}
     else:
         depth = torch.zeros(draws, dtype=torch.long, device=x.device)
         values, terms = {}, ({}, {})
@@ -289,15 +300,12 @@ def draw_prior(
 def _network_prior(
     model: BayesianNetwork, x: Tensor, draws: int, weights: bool, data: Dataset | None
 ) -> PriorDraws:
-    net = model.start_network()
-    count = sum(p.numel() for p in net.parameters())
+    outputs = _Outputs(model, x)
     values: list[dict[str, Tensor]] = []
     improper: list[str] = []
     predictions = []
-    for size in chunks(draws, at_once(count, min(len(x), BATCH))):
-        drawn: dict[str, Tensor] = {}
-        for site, prior in model.structure.items():
-            drawn[site] = prior().sample((size,))
+    for size in outputs.sizes(draws):
+        drawn = {site: prior().sample((size,)) for site, prior in model.structure.items()}
         improper = []
         for site, fn in model.priors_given(drawn).items():
             if site in drawn:
@@ -309,8 +317,5 @@ def _network_prior(
         shown = _shown(drawn, weights).items()  # biases alone are no summary of a layer
         values.append({name: value for name, value in shown if name in drawn or not improper})
         if not improper:
-            networks = weights_of(model, drawn)
-            with dropping(net):
-                parts = [outputs_of(net, networks, part) for part in x.split(BATCH)]
-            predictions.append(_predicted(model.likelihood, torch.cat(parts, 1), data))
+            predictions.append(_predicted(model.likelihood, outputs(drawn), data))
     return PriorDraws(_joined(values), improper, torch.cat(predictions) if predictions else None)

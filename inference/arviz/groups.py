@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data import Count, PyroccamError, Seed, checked
+from ...data import Count, PyroccamError, checked
 from ...models import Model
 from ...models.layers import BayesianLayer
 from ..posterior import Fit, Fits, in_original_units, members, same_targets
 from ..storage import versions
-from . import adapter as arviz_adapter
+from .adapter import container
 from .densities import PosteriorDraws, draw_posterior, draw_prior
 
 if TYPE_CHECKING:
@@ -32,11 +32,9 @@ def to_arviz(
     fits: Fits,
     draws: Count = 500,
     *,
-    split: str = "train",
     rows: Count | None = None,
     weights: bool = False,
     prior: bool = True,
-    seed: Seed | None = None,
 ) -> Any:
     """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
 
@@ -56,11 +54,9 @@ def to_arviz(
     Arguments:
         fits: one, or several as chains: R-hat then compares runs.
         draws: S; of a point estimate one.
-        split: whose rows; of others than ``train`` there is no ``log_p``.
-        rows: only so many, evenly spread; there is no ``log_p`` either.
+        rows: only so many training rows, evenly spread; there is no ``log_p`` then.
         weights: keep weights and biases too: S times their number.
         prior: draw from the prior as well.
-        seed: of the draws, that of the fit if left out.
 
     Raises:
         PyroccamError: if the fits differ in their latents, or have other rows, and for more
@@ -69,11 +65,9 @@ def to_arviz(
     chains = members(fits)
     first = chains[0]
     model, data = first.model, first.data
-    found = [
-        draw_posterior(one, draws, split=split, rows=rows, weights=weights, seed=seed)
-        for one in chains
-    ]
-    _refuse_unlike(chains, found, split)
+    found = [draw_posterior(one, draws, rows=rows, weights=weights) for one in chains]
+    for one, drawn in zip(chains[1:], found[1:], strict=True):
+        _refuse_unlike(first, found[0], one, drawn)
     places = found[0].rows
     own, coords = _dims(model)
     coords = coords | {"row": places.numpy()}
@@ -88,13 +82,13 @@ def to_arviz(
         "posterior_predictive": _draws([{"y": d.predictions} for d in found], {"y": target}),
         "structure": _exact(chains),
     }
-    x, y = data.take(split, places)
+    x, y = data.take("train", places)
     if data.task != "classification":
         y = in_original_units(data, y)
     groups["observed_data"] = _dataset({"y": (target, y.cpu().numpy())})
-    attrs = _attributes(first, found[0], split)
+    attrs = _attributes(first, found[0])
     if prior:
-        seed = first.settings.seed if seed is None else seed
+        seed = first.settings.seed
         before = draw_prior(model, x, draws, data=data, weights=weights, seed=seed)
         groups["prior"] = _draws([shown_values(model, before.values)], own)
         if before.predictions is not None:
@@ -106,7 +100,7 @@ def to_arviz(
         for name, one in groups.items()
         if one.data_vars
     }
-    return arviz_adapter.container(named, attrs)
+    return container(named, attrs)
 
 
 def _dataset(values: Mapping[str, Any], coords: Mapping[str, Any] | None = None) -> xr.Dataset:
@@ -115,27 +109,23 @@ def _dataset(values: Mapping[str, Any], coords: Mapping[str, Any] | None = None)
     return xarray.Dataset(values, coords)
 
 
-def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: str) -> None:
-    first, shapes = fits[0], {k: v.shape for k, v in found[0].values.items()}
-    for one, drawn in zip(fits, found, strict=True):
-        if one is first:
-            continue
-        who = f"seeds {first.settings.seed} and {one.settings.seed}"
-        if {k: v.shape for k, v in drawn.values.items()} != shapes:
-            raise PyroccamError(
-                f"The latents of {who} differ in name or shape", "chains of one posterior"
-            )
-        if not same_targets(first.data, one.data, split):
-            raise PyroccamError(f"The {split} rows of {who} differ", "the same", "split='test'")
+def _refuse_unlike(first: Fit, expected: PosteriorDraws, other: Fit, drawn: PosteriorDraws) -> None:
+    who = f"seeds {first.settings.seed} and {other.settings.seed}"
+    shapes = [{k: v.shape for k, v in one.values.items()} for one in (expected, drawn)]
+    if shapes[0] != shapes[1]:
+        raise PyroccamError(f"Unlike latents of {who}", "chains of one posterior")
+    if not same_targets(first.data, other.data, "train"):
+        raise PyroccamError(f"The training rows of {who} differ", "the same")
 
 
 def shown_values(model: Model, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Values of sites, structure as γ: ``(S, *)``."""
-    found = dict(values)
-    for site, prior in model.structure.items():
-        if site in found:
-            found[site] = prior.gamma(found[site].to(prior.logits.device)).detach().cpu()
-    return found
+    gammas = {
+        site: prior.gamma(values[site].to(prior.logits.device)).detach().cpu()
+        for site, prior in model.structure.items()
+        if site in values
+    }
+    return {**values, **gammas}
 
 
 def _densities(drawn: PosteriorDraws) -> dict[str, Tensor]:
@@ -217,13 +207,13 @@ def _exact(fits: Sequence[Fit]) -> xr.Dataset:
     return _dataset(found, coords)
 
 
-def _attributes(fit: Fit, drawn: PosteriorDraws, split: str) -> dict[str, Any]:
+def _attributes(fit: Fit, drawn: PosteriorDraws) -> dict[str, Any]:
     found: dict[str, Any] = {
         "inference_library": "pyroccam",
         "model": type(fit.model).__name__,
         "guide": type(fit.guide).__name__,
         "data": fit.data.name,
-        "split": split,
+        "split": "train",
         "seed": fit.settings.seed,
     }
     found |= {f"version_{name}": str(value) for name, value in versions().items()}
@@ -233,6 +223,6 @@ def _attributes(fit: Fit, drawn: PosteriorDraws, split: str) -> dict[str, Any]:
         found["log_p"] = (
             "left out: rows have weights"
             if fit.data.weighted
-            else "left out: it needs all training rows (split='train', rows=None)"
+            else "left out: it needs all training rows (rows=None)"
         )
     return found

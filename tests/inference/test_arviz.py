@@ -13,7 +13,6 @@ from pyro import poutine
 from pyroccam import data, guides, inference, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference.arviz import draw_posterior, draw_prior, even_rows, write
-from pyroccam.inference.arviz.adapter import read
 from pyroccam.models import priors
 from torch import nn
 
@@ -253,31 +252,27 @@ def test_repeats_are_chains(spirals, depth):
 
 
 def test_files(horseshoe, depth, tmp_path):
+    import arviz
+
     for k, fit in enumerate((horseshoe, depth)):
         tree = fit.to_arviz(6)
         path = write(tree, tmp_path / "sub" / f"{k}.nc")
-        again = read(path)
+        again = arviz.from_netcdf(str(path), engine="h5netcdf")
         assert groups(again) == groups(tree)
         for group in groups(tree):
             for name in tree[group].data_vars:
                 np.testing.assert_array_equal(tree[group][name], again[group][name])
                 assert tree[group][name].dims == again[group][name].dims
         assert again.attrs["model"] == tree.attrs["model"]
-        write(again, path)  # in memory: its own file may be replaced
-    assert [p.name for p in (tmp_path / "sub").iterdir() if "partial" in p.name] == []
-    with pytest.raises(FileNotFoundError, match=r"no\.nc"):
-        read(tmp_path / "no.nc")
+    assert {p.name for p in (tmp_path / "sub").iterdir()} == {"0.nc", "1.nc"}
 
 
 def test_generators_are_left_alone(horseshoe):
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    a, b, other = (
-        horseshoe.to_arviz(5, seed=seed)["posterior"]["0.scale.a"] for seed in (None, None, 1)
-    )
+    a, b = (horseshoe.to_arviz(5)["posterior"]["0.scale.a"] for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
     np.testing.assert_array_equal(a, b)
-    assert not np.array_equal(a, other)
     assert not horseshoe.model.training
 
 

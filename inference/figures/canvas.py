@@ -21,7 +21,6 @@ from matplotlib.ticker import (
 from numpy.typing import ArrayLike, NDArray
 
 from ...data import check
-from ...models import as_number
 from ..storage import replacing
 from .style import styled
 
@@ -78,23 +77,9 @@ def floats(value: Array) -> Floats:
     return np.asarray(value, dtype=np.float64)
 
 
-def cycled(values: Sequence[str]) -> Iterable[str]:
-    while True:
-        yield from values
-
-
-def is_number(value: object) -> bool:
-    """A finite number, a scalar tensor included, can be drawn."""
-    return math.isfinite(as_number(value))
-
-
 def mean_sd(values: Floats) -> tuple[float, float]:
     """Mean and sample standard deviation, the latter 0 for one value: no bar is drawn."""
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
-
-
-def probability(p: float) -> str:
-    return f"= {p:.2f}" if p >= 0.095 else f"= {p:.3f}" if p >= 0.0005 else "< 0.001"
 
 
 def log_if_wide(ax: Axes, values: Iterable[Floats]) -> None:

@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
-from torch import Tensor
 
 from .canvas import Array, Floats, floats, legend_above, log_axis, new_figure
 from .style import CYCLE, GREY, INK, styled
@@ -20,39 +18,9 @@ BINS = 50
 MOST = 200  # intervals that can be told apart at 600 pixels
 
 
-class Judged(Protocol):
-    """How little the parts of a layer matter: what such a figure reads of an `Irrelevance`."""
-
-    @property
-    def values(self) -> Tensor: ...
-    @property
-    def statistic(self) -> str: ...
-    @property
-    def grouped(self) -> bool: ...
-
-
-class Intervals(Protocol):
-    """Intervals of the parts of a layer: what such a figure reads of `ScaleIntervals`."""
-
-    @property
-    def low(self) -> Tensor: ...
-    @property
-    def median(self) -> Tensor: ...
-    @property
-    def high(self) -> Tensor: ...
-    @property
-    def quantity(self) -> str: ...
-    @property
-    def level(self) -> float: ...
-    @property
-    def positive(self) -> bool: ...
-
-
 @styled
 def irrelevance_histograms(
-    found: Mapping[str, Judged],
-    thresholds: Mapping[str, float],
-    left: Mapping[str, Array] | None = None,
+    found: Mapping[str, Any], thresholds: Mapping[str, float], left: Mapping[str, Array]
 ) -> Figure:
     """A histogram for each layer: what is kept in colour, what is cut in grey, the threshold as a
     line. Two clusters with the line between them are a clear decision.
@@ -60,31 +28,25 @@ def irrelevance_histograms(
     Arguments:
         found: what :func:`pyroccam.inference.shrinking.relevance.irrelevance` returns.
         thresholds: by layer; infinite where nothing is cut.
-        left: which of these values are of the network that was cut; those within the threshold if
-            left out.
+        left: which of these values are of the network that was cut.
 
     Returns:
         The figure, with an axis for each layer.
     """
-    values: dict[str, Floats] = {}
-    within: dict[str, NDArray[np.bool_]] = {}
-    for name, one in found.items():
-        flat = one.values.flatten().double().numpy()
-        kept = flat <= thresholds[name] if left is None else np.asarray(left[name]).reshape(-1)
-        values[name], within[name] = flat[np.isfinite(flat)], kept[np.isfinite(flat)]
     fig = new_figure(0.6 + 1.25 * len(found))
     axes = fig.subplots(len(found), 1, squeeze=False)[:, 0]
     for ax, (name, one) in zip(axes, found.items(), strict=True):
-        own, threshold = values[name], thresholds[name]
-        edges = np.histogram_bin_edges(own, bins=BINS)
-        kept, gone = own[within[name]], own[~within[name]]
+        own, threshold = floats(one.values.flatten()), thresholds[name]
+        stays, finite = np.asarray(left[name]).reshape(-1), np.isfinite(own)
+        edges = np.histogram_bin_edges(own[finite], bins=BINS)
+        kept, gone = own[stays & finite], own[~stays & finite]
         ax.hist([kept, gone], edges, stacked=True, color=[CYCLE[0], GREY], linewidth=0)
         if math.isfinite(threshold):
             ax.axvline(threshold, color=INK, linewidth=1.1)
         what = "groups" if one.grouped else "weights"
-        ax.set_title(f"layer {name}: {len(kept):,} of {len(own):,} {what} kept", loc="left")
+        ax.set_title(f"layer {name}: {len(kept):,} of {finite.sum():,} {what} kept", loc="left")
         ax.set_ylabel(what)
-        if len(own) > 10_000:
+        if finite.sum() > 10_000:
             ax.set_yscale("log")
     statistics = {one.statistic for one in found.values()}
     for ax, one in zip(axes, found.values(), strict=True):
@@ -95,9 +57,7 @@ def irrelevance_histograms(
 
 @styled
 def scale_posteriors(
-    scales: Mapping[str, Intervals],
-    found: Mapping[str, Judged],
-    thresholds: Mapping[str, float],
+    scales: Mapping[str, Any], found: Mapping[str, Any], thresholds: Mapping[str, float]
 ) -> Figure:
     """An interval for every group, or weight, of each layer: what is kept in colour with a filled
     point, then what is cut in grey with a hollow one, the cut as a line between them. On both sides
@@ -135,7 +95,7 @@ def scale_posteriors(
 
 
 def _intervals(
-    ax: Axes, one: Intervals, ends: list[Floats], values: Floats, threshold: float
+    ax: Axes, one: Any, ends: list[Floats], values: Floats, threshold: float
 ) -> tuple[int, int]:
     """Draw one layer; how many are kept, and that every so manieth is drawn."""
     order = np.lexsort((-ends[1], values > threshold))

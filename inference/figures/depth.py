@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,11 @@ from .canvas import (
     WIDTH,
     Array,
     Floats,
-    cycled,
     floats,
     legend_above,
     log_if_wide,
     mean_sd,
     new_figure,
-    probability,
 )
 from .style import CYCLE, DIVERGING, GREY, INK, MARKERS, styled
 
@@ -76,7 +75,7 @@ def depth_posterior(
 
     if curves:
         for (name, values), colour, marker in zip(
-            curves.items(), cycled(CYCLE[2:] + CYCLE[:2]), cycled(MARKERS), strict=False
+            curves.items(), cycle(CYCLE[2:] + CYCLE[:2]), cycle(MARKERS), strict=False
         ):
             bottom.plot(
                 depths, values, color=colour, marker=marker if n <= MANY_POINTS else "", label=name
@@ -150,7 +149,7 @@ def spiral_functions(
             )
         chosen = depth_chosen is not None and depth == depth_chosen
         ax.set_title(
-            f"d = {depth},  q {probability(mass)}",
+            f"d = {depth},  q {_probability(mass)}",
             fontweight="bold" if chosen else "normal",
             fontsize=8.5,
             pad=3.5,
@@ -244,3 +243,7 @@ def depth_comparison(
     if title:
         fig.suptitle(title, fontsize=10.5)
     return fig
+
+
+def _probability(p: float) -> str:
+    return f"= {p:.2f}" if p >= 0.095 else f"= {p:.3f}" if p >= 0.0005 else "< 0.001"

@@ -1,13 +1,15 @@
 """Figure of a fit's calibration."""
 
 from collections.abc import Mapping
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
 from ..posterior import Reliability
-from .canvas import FEW_ROWS, cycled, floats, legend_above, new_figure
+from .canvas import FEW_ROWS, floats, legend_above, new_figure
 from .style import CYCLE, GREY, MARKERS, styled
 
 __all__ = ["reliability_diagram"]
@@ -33,36 +35,27 @@ def reliability_diagram(reliabilities: Mapping[str, Reliability]) -> Figure:
     fig = new_figure(5.0)
     top, bottom = fig.subplots(2, 1, sharex=True, height_ratios=[2.6, 1.0])
     top.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
-    hollow, labels = False, list[str]()
+    labels: list[str] = []
+    unsure: dict[str, Any] = {"linestyle": "", "markerfacecolor": "white"}
     for (name, table), colour, marker in zip(
-        reliabilities.items(), cycled(CYCLE), cycled(MARKERS), strict=False
+        reliabilities.items(), cycle(CYCLE), cycle(MARKERS), strict=False
     ):
         counts = floats(table.counts)
         held = counts > 0
         rows = counts[held]
         confidence, accuracy = floats(table.confidence)[held], floats(table.accuracy)[held]
-        ece = float((np.abs(accuracy - confidence) * rows).sum() / rows.sum())
         few = rows < FEW_ROWS
-        hollow = hollow or bool(few.any())
-        labels.append(f"{name} (ECE {100 * ece:.2g} %)")
+        labels.append(f"{name} (ECE {100 * table.ece:.2g} %)")
         top.plot(confidence[~few], accuracy[~few], color=colour, marker=marker, label=labels[-1])
-        top.plot(
-            confidence[few],
-            accuracy[few],
-            color=colour,
-            marker=marker,
-            linestyle="",
-            markerfacecolor="white",
-        )
+        top.plot(confidence[few], accuracy[few], color=colour, marker=marker, **unsure)
         edges = np.linspace(0, 1, len(counts) + 1)
         bottom.stairs(counts, edges, color=colour, linewidth=1.4, label=name)
     top.set(ylabel="accuracy", ylim=(-0.02, 1.02), xlim=(-0.01, 1.01))
-    if hollow:
-        few_label = f"under {FEW_ROWS} rows"
-        top.plot(
-            [], [], color=GREY, marker="o", linestyle="", markerfacecolor="white", label=few_label
-        )
-        labels.append(few_label)
+    if any(
+        ((table.counts > 0) & (table.counts < FEW_ROWS)).any() for table in reliabilities.values()
+    ):
+        labels.append(f"under {FEW_ROWS} rows")
+        top.plot([], [], color=GREY, marker="o", label=labels[-1], **unsure)
     legend_above(top, labels, columns=2)
     bottom.set(xlabel="confidence (probability of the predicted class)", ylabel="rows")
     bottom.set_yscale("log")

@@ -1,11 +1,12 @@
 """Figures of networks of several sizes: error against cost, and the size that a bound predicts."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from .canvas import cycled, floats, legend_above, log_axis, log_if_wide, new_figure
+from .canvas import floats, legend_above, log_axis, log_if_wide, new_figure
 from .style import CYCLE, GREY, INK, MARKERS, styled
 
 __all__ = ["bytes_by_bound", "trade_off", "weight_path"]
@@ -144,7 +145,7 @@ def weight_path(
         left[0].set_ylabel("blocks\nleft")
         left[0].set_ylim(0, 1.05 * max(1, *depths))
     for ax in left[bool(depths) :]:
-        looks = zip(widths, cycled(CYCLE[2:]), cycled(MARKERS[2:]), strict=False)
+        looks = zip(widths, cycle(CYCLE[2:]), cycle(MARKERS[2:]), strict=False)
         for name, colour, marker in looks:
             ax.plot(at, values[name], color=colour, marker=marker, label=name)
         ax.set_ylabel("units left\nof a layer")

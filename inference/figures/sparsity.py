@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from torch import Tensor
 
 from .canvas import Array, Floats, floats, new_figure
 from .style import AMOUNT, styled
@@ -18,19 +17,8 @@ FINEST = 192  # squares along a side: what a panel shows at 600 pixels
 COLUMNS = 3
 
 
-class Left(Protocol):
-    """What is left of a layer: what such a figure reads of `Remains`."""
-
-    @property
-    def kept(self) -> Tensor: ...
-    @property
-    def before(self) -> tuple[int, int]: ...
-    @property
-    def fraction(self) -> float: ...
-
-
 @styled
-def sparsity_maps(found: Mapping[str, Left], inputs: Array | None = None) -> Figure:
+def sparsity_maps(found: Mapping[str, Any], inputs: Array | None = None) -> Figure:
     """A panel for each layer: the weights it had, those that are left dark.
 
     Which unit of a hidden layer is which means nothing, so rows (outputs) and columns (inputs, each
@@ -85,7 +73,7 @@ def sparsity_maps(found: Mapping[str, Left], inputs: Array | None = None) -> Fig
     return fig
 
 
-def _shares(one: Left) -> Floats:
+def _shares(one: Any) -> Floats:
     """The layer in at most FINEST squares along a side, each the share of its weights left."""
     kept = floats(one.kept)
     kept = kept[np.argsort(-kept.sum(1), kind="stable")]

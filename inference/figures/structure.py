@@ -25,7 +25,7 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)]])
 def structure_graph(
     graph: StructureGraph,
     probs: Mapping[str, Mapping[str, float]],
-    chosen: Mapping[str, Sequence[str]] | None = None,
+    chosen: Mapping[str, Sequence[str]],
 ) -> Figure:
     """Vertices from left to right; of every edge a line for each primitive, as wide as it is
     probable.
@@ -55,16 +55,15 @@ def structure_graph(
         around = (passed - 1) * (_GAP * lines + 0.12) * (1 if passed % 2 == 0 else -1)
         for k, name in enumerate(names):
             p = probs.get(edge.name, {}).get(name, 1.0)
-            picked = name in (chosen or {}).get(edge.name, ())
-            plain = picked or chosen is None
+            picked = name in chosen.get(edge.name, ())
             height = (k - (len(names) - 1) / 2) * _GAP + around
             arrows.append(
                 FancyArrowPatch(
                     (x0, y0), (x1, y1), connectionstyle=f"arc3,rad={-height / passed}",
                     arrowstyle="-|>", mutation_scale=8, shrinkA=11, shrinkB=11,
                     linewidth=_THIN + (_WIDE - _THIN) * p,
-                    color=CYCLE[k % len(CYCLE)] if plain else GREY,
-                    alpha=1.0 if plain else 0.55, zorder=1,
+                    color=CYCLE[k % len(CYCLE)] if picked else GREY,
+                    alpha=1.0 if picked else 0.55, zorder=1,
                 )
             )  # fmt: skip
             middle = (x0 + x1) / 2, (y0 + y1) / 2 + height
@@ -105,8 +104,8 @@ def _levels(graph: StructureGraph) -> dict[str, int]:
 def simplex_panels(
     panels: Mapping[str, Mapping[str, Array]],
     corners: Sequence[str],
+    shares: Mapping[str, Mapping[str, Sequence[float]]],
     *,
-    shares: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
     height: float = 4.9,
 ) -> Figure:
     """A grid of triangles with points in them.
@@ -125,7 +124,7 @@ def simplex_panels(
     for i, (row, cells) in enumerate(panels.items()):
         for j, (column, points) in enumerate(cells.items()):
             ax = axes[i, j]
-            _triangle(ax, corners, None if shares is None else shares[row][column])
+            _triangle(ax, corners, shares[row][column])
             x, y = (floats(points) @ CORNERS).T
             look = {"color": CYCLE[i % len(CYCLE)], "markersize": 3.5, "alpha": 0.35, "mew": 0}
             ax.plot(x, y, ".", rasterized=True, **look)  # thousands of points in an SVG are large
@@ -136,23 +135,22 @@ def simplex_panels(
     return fig
 
 
-def _triangle(ax: Axes, corners: Sequence[str], shares: Sequence[float] | None) -> None:
+def _triangle(ax: Axes, corners: Sequence[str], shares: Sequence[float]) -> None:
     ax.grid(False)
     ax.set(xticks=[], yticks=[], aspect="equal", xlim=(-0.22, 1.22), ylim=(-0.16, 1.0))
     ax.spines[:].set_visible(False)
     ax.fill(*CORNERS.T, facecolor="#f7f8fa", edgecolor=GREY, linewidth=0.8, zorder=0)
     for k, ((x, y), name) in enumerate(zip(CORNERS, corners, strict=True)):
         top = k == 2
-        largest = shares is not None and shares[k] == max(shares)
         ax.annotate(
-            name if shares is None else f"{name} {shares[k]:.2f}",
+            f"{name} {shares[k]:.2f}",
             (x, y),
             (0, 3 if top else -4),
             textcoords="offset points",
             ha="center",
             va="bottom" if top else "top",
             fontsize=7.5,
-            fontweight="bold" if largest else "normal",
+            fontweight="bold" if shares[k] == max(shares) else "normal",
             color=INK,
             annotation_clip=False,
         )

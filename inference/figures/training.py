@@ -1,6 +1,8 @@
 """Figure of a training, or of several that repeat each other."""
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -8,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .canvas import MANY_POINTS, Floats, cycled, is_number, legend_above, log_if_wide, new_figure
+from ...models import as_number
+from .canvas import MANY_POINTS, Floats, legend_above, log_if_wide, new_figure
 from .style import CYCLE, MARKERS, styled
 
 __all__ = ["training_curve"]
@@ -46,7 +49,7 @@ def training_curve(
     fig = new_figure(0.9 + 1.25 * len(panels) + (0.8 if nats else 0.0))
     ratios = [1.7 if panel is nats else 1.0 for panel in panels]
     axes = fig.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
-    looks = dict(zip(series, zip(cycled(CYCLE), cycled(MARKERS), strict=False), strict=False))
+    looks = dict(zip(series, zip(cycle(CYCLE), cycle(MARKERS), strict=False), strict=False))
     for ax, panel in zip(axes, panels, strict=True):
         for name in panel:
             _lines(ax, name.replace("_", " "), series[name], *looks[name])
@@ -71,8 +74,13 @@ def _numeric(histories: Sequence[History]) -> list[str]:
     return [
         name
         for name in dict.fromkeys(name for row in rows for name in row)
-        if name not in ("epoch", "step") and any(is_number(row.get(name)) for row in rows)
+        if name not in ("epoch", "step") and any(_is_number(row.get(name)) for row in rows)
     ]
+
+
+def _is_number(value: object) -> bool:
+    """A finite number, a scalar tensor included, can be drawn."""
+    return math.isfinite(as_number(value))
 
 
 def _series(name: str, history: History, position: str | None) -> Floats:
@@ -80,7 +88,7 @@ def _series(name: str, history: History, position: str | None) -> Floats:
     pairs = [
         (float(row[position]) if position else float(index), float(row[name]))
         for index, row in enumerate(history)
-        if is_number(row.get(name))
+        if _is_number(row.get(name))
     ]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 

@@ -474,7 +474,7 @@ def test_labels_of_a_graph_do_not_lie_on_each_other_or_on_vertices():
     names = [f"v{i}" for i in range(4)]
     alternatives = {name: nn.Identity() for name in ("one", "two", "three")}
     edges = {(a, b): alternatives for i, b in enumerate(names) for a in names[:i]}
-    figure = figures.structure_graph(StructureGraph(edges), {})
+    figure = figures.structure_graph(StructureGraph(edges), {}, {})
     figure.canvas.draw()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
     for i, box in enumerate(boxes):
@@ -484,7 +484,9 @@ def test_labels_of_a_graph_do_not_lie_on_each_other_or_on_vertices():
 
 
 def test_the_simplex_has_barycentric_coordinates():
-    (ax,) = figures.simplex_panels({"a": {"b": [[0.2, 0.3, 0.5]]}}, ["x", "y", "z"]).axes
+    point = [0.2, 0.3, 0.5]
+    one, shares = {"a": {"b": [point]}}, {"a": {"b": point}}
+    (ax,) = figures.simplex_panels(one, ["x", "y", "z"], shares).axes
     x, y = ax.lines[0].get_xydata()[0]
     assert (x, y) == pytest.approx((0.3 + 0.25, 0.5 * math.sqrt(0.75)))
 

@@ -11,7 +11,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from ...data import Between, Count, Seed, checked
+from ...data import Between, Seed, checked
 from ...guides import NetworkGuide
 from ...models import BayesianStack, Model, evaluating, log_likelihood_by_depth, seeded
 from ..distributed import ALONE, Ranks
@@ -23,7 +23,6 @@ __all__ = [
     "choose_depth",
     "depth_posterior_of_weights",
     "exact_depth_posterior",
-    "rounded_mean",
     "slack",
     "sum_by_depth",
     "total_variation",
@@ -40,6 +39,8 @@ rows say of a tiny difference is certain, and no reason for another block."""
 PASSES = 2
 """Draws of random weights over which the log-likelihood of every row is averaged."""
 
+BATCH = 1024  # rows in a pass
+
 OTHERS = 8
 """Estimates of q(d) from other draws, that show how far one of them is to be believed."""
 
@@ -53,18 +54,17 @@ class Splits(Protocol):
     def device(self) -> torch.device: ...
 
 
-@checked
 def exact_depth_posterior(
     model: Model,
     data: Splits,
     *,
     split: str = "train",
-    batch_size: Count = 1024,
+    batch_size: int = BATCH,
     ranks: Ranks = ALONE,
 ) -> Tensor:
     r""":math:`p(d \mid data) \propto p(d) \prod_n p(y_n \mid x_n, d)` for the present weights.
 
-    Streams over the data in log space and in evaluation mode; the mode is put back.
+    Streams over the rows in log space and in evaluation mode; the mode is put back.
 
     Arguments:
         model: of learnt depth, with weights as they are.
@@ -85,7 +85,7 @@ def sum_by_depth(
     model: Model,
     data: Splits,
     split: str = "train",
-    batch_size: int = 1024,
+    batch_size: int = BATCH,
     ranks: Ranks = ALONE,
 ) -> Tensor:
     """``Σ_n log p(y_n | x_n, d)`` over all rows of a split, in evaluation mode, ``(D + 1,)``,
@@ -113,7 +113,6 @@ def depth_posterior_of_weights(
     *,
     kl_weight: float = 1.0,
     seed: Seed = 0,
-    batch_size: int = 1024,
     ranks: Ranks = ALONE,
 ) -> Tensor:
     r"""The best q(d) beside the present factors of random weights, of the training rows,
@@ -137,7 +136,7 @@ def depth_posterior_of_weights(
     total, cost, passes = torch.zeros_like(prior), torch.zeros_like(prior), 0
     quiet = pyro.validation_enabled(False)
     with evaluating(model), evaluating(guide), seeded(ranks.seed(seed), data.device), quiet:
-        for part, y in small_parts(data, "train", batch_size, ranks):
+        for part, y in _small_parts(data, ranks):
             for _ in range(PASSES):
                 found = evaluate.terms(part, y).by_site
                 rows = found["y"].double().flatten(1).sum(1)
@@ -150,13 +149,11 @@ def depth_posterior_of_weights(
     return (prior + total - cost / number.clamp_min(1)).softmax(0)
 
 
-def small_parts(
-    data: Splits, split: str, size: int, ranks: Ranks = ALONE
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and targets of all rows of a split, so many at a time; of several processes each has a
+def _small_parts(data: Splits, ranks: Ranks) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets of all training rows, a pass at a time; of several processes each has a
     part of them."""
-    for whole in data.parts(split):
-        for x, y in zip(*(t.split(size) for t in whole), strict=True):
+    for whole in data.parts("train"):
+        for x, y in zip(*(t.split(BATCH) for t in whole), strict=True):
             part = ranks.part(len(x))
             if part.weight:
                 yield x[part.rows], y[part.rows]
@@ -180,19 +177,17 @@ def choose_depth(probs: Tensor, threshold: Threshold = 0.95) -> int:
     return int((probs >= threshold * probs.max()).nonzero()[0])
 
 
-@checked
-def rounded_mean(probs: Tensor) -> int:
-    """``round(E_q[d])``, the other rule of the source (their "LDN-E")."""
-    return round(float((probs * torch.arange(len(probs), device=probs.device)).sum()))
-
-
 def slack(rows: int, kl_weight: float) -> float:
     """What the share of a rule is multiplied by where weights are random: depths that are as good
     as each other differ by so much in q(d)."""
     return math.exp(max(-EQUAL * rows / kl_weight, -600.0))
 
 
-@checked
+def rounded_mean(probs: Tensor) -> int:
+    """``round(E_q[d])``, the other rule of the source (their "LDN-E")."""
+    return round(float((probs * torch.arange(len(probs), device=probs.device)).sum()))
+
+
 def total_variation(p: Tensor, q: Tensor) -> float:
     """``½ Σ |p - q|``, in [0, 1]."""
     return float(0.5 * (p.double().cpu() - q.double().cpu()).abs().sum())
@@ -208,8 +203,8 @@ class DepthStructure:
             q is itself an estimate from a few draws, and this is the mean of those from others.
         depth_chosen: by the 95 % rule on q.
         depth_chosen_exact: by the same rule on the exact posterior.
-        depth_rounded_mean: by the rounded mean of q.
         depth_expected: E_q[d].
+        depth_rounded_mean: that, rounded.
         tv_to_exact: total variation between the two; the mean of that to each estimate.
         tv_error, log_errors: of random weights, standard errors of that, and by depth of the
             logarithm of its ``exact_depth_probs`` over that of the depth chosen, in nats.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Annotated, Any, Literal
 
 import pyro
@@ -161,20 +161,14 @@ class DrawnNetwork(nn.Module):
         def one(zero: Tensor, part: Tensor) -> Tensor:
             return self._pass(part, _OwnNoise(zero))
 
-        together = vmap(one, in_dims=(0, None), randomness="different")
-        size = max(1, (images_at_once(x) if convolves(self) else ROWS_AT_ONCE) // count)
-        try:
-            with plain_kernels():
-                return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
-        except (RuntimeError, ValueError) as error:  # a graph says the latter of a primitive
-            if not _cannot_be_mapped(error):
-                raise
-            return torch.stack([self(x) for _ in range(count)])
+        size = (images_at_once(x) if convolves(self) else ROWS_AT_ONCE) // count
+        found = _together(one, x.new_zeros(count), x, size)
+        return torch.stack([self(x) for _ in range(count)]) if found is None else found
 
     def _pass(self, x: Tensor, drawing: Any) -> Tensor:
         handler: Any = self.guide.handler if self.noise == "activations" else nullcontext()
-        around = (local_parameters(), pyro.validation_enabled(False), dropping(self.model))
-        with around[0], around[1], around[2], handler:
+        quiet = pyro.validation_enabled(False)
+        with local_parameters(), quiet, dropping(self.model), handler:
             with drawing:
                 trace = poutine.trace(self.guide).get_trace(x)
             outputs: Tensor = poutine.replay(self.model.outputs, trace=trace)(x)
@@ -238,9 +232,7 @@ def draw_outputs(
     if only is not None and noise != "weights":
         raise PyroccamError(f"only= beside noise={noise!r}", "noise='weights'")
     batch_size = rows_in_a_pass(x, batch_size)
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
-        stack.enter_context(seeded(seed, x.device))
+    with evaluating(model), seeded(seed, x.device):
         if noise != "weights":
             drawn = DrawnNetwork(model, guide, noise)
             return torch.cat([drawn.passes(part, draws) for part in x.split(batch_size)], 1)
@@ -248,13 +240,13 @@ def draw_outputs(
         if guide.traits.point and not _drops(net):  # nothing is random
             one = torch.cat([net(part) for part in x.split(batch_size)])
             return one.expand(draws, *one.shape)
-        stack.enter_context(dropping(net))
         count = sum(p.numel() for p in net.parameters())
         found: list[Tensor] = []
-        for size in chunks(draws, at_once(count, min(len(x), batch_size))):
-            weights = draw_weights(model, guide, size, only)
-            parts = [outputs_of(net, weights, part) for part in x.split(batch_size)]
-            found.append(torch.cat(parts, 1))
+        with dropping(net):
+            for size in chunks(draws, at_once(count, min(len(x), batch_size))):
+                weights = draw_weights(model, guide, size, only)
+                parts = [outputs_of(net, weights, part) for part in x.split(batch_size)]
+                found.append(torch.cat(parts, 1))
         return torch.cat(found)
 
 
@@ -278,19 +270,26 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         owners = {name.rpartition(".")[0] for name in weights}
         if any(convolves(net.get_submodule(owner)) for owner in owners):
             return one_by_one()
-    together = vmap(outputs, in_dims=(0, None), randomness="different")
+    found = _together(outputs, weights, x, size)
+    return one_by_one() if found is None else found
+
+
+def _together(f: Callable[[Any, Tensor], Tensor], each: Any, x: Tensor, size: int) -> Tensor | None:
+    """Outputs ``(S, B, outputs)`` of several networks at once, or ``None`` of what decides by
+    values, say, which they cannot.
+
+    Arguments:
+        f: outputs of one of ``each``.
+        size: rows in a pass.
+    """
+    together = vmap(f, in_dims=(0, None), randomness="different")
     try:
         with plain_kernels():
-            return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
+            return torch.cat([together(each, part) for part in x.split(max(1, size))], 1)
     except (RuntimeError, ValueError) as error:  # a graph says the latter of a primitive
-        if not _cannot_be_mapped(error):
+        if "vmap" not in str(error) and "Batching rule" not in str(error):
             raise
-        return one_by_one()
-
-
-def _cannot_be_mapped(error: Exception) -> bool:
-    """True if the network decides by values, say, which several draws at once cannot."""
-    return "vmap" in str(error) or "Batching rule" in str(error)
+        return None
 
 
 def _drops(module: nn.Module) -> bool:

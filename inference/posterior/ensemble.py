@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
-from ...data import Count, PyroccamError, Seed, checked
+from ...data import PyroccamError, Seed, checked
 from ...models import BayesianNetwork, seeded
 from ...models.layers import BayesianLayer
 from ...models.networks import StructureGraph
-from .draws import DrawnNetwork, Draws, Noise, chunks
+from .draws import DrawnNetwork, Draws, Noise
 from .fitted import Fits, members
 from .posteriors import require
 from .same_rows import on_scale_of
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ...data import Dataset
 
 __all__ = ["EnsembleNetwork", "components"]
+
+AT_ONCE = 32  # passes whose intermediate results are held together
 
 
 class EnsembleNetwork(nn.Module):
@@ -50,8 +53,9 @@ class EnsembleNetwork(nn.Module):
         noise: see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`. With drawn weights a
             draw is one network for all inputs of a call; with a seed also for those of other calls.
         seed: of all draws, or ``None`` for fresh ones at each call, from torch's generator.
-        at_once: passes whose intermediate results are held at once. Beyond them the gradient
-            computes passes again: memory is bounded, for a third more time.
+
+    Of more than 32 passes the gradient computes passes again: memory is bounded, for a third more
+    time.
 
     Raises:
         PyroccamError: for a fit of anything but a Bayesian network that classifies, or no fit.
@@ -69,7 +73,6 @@ class EnsembleNetwork(nn.Module):
         draws: Draws = 20,
         noise: Noise = "weights",
         seed: Seed | None = None,
-        at_once: Count = 32,
     ) -> None:
         super().__init__()
         trunks: list[nn.Module] = []
@@ -93,7 +96,7 @@ class EnsembleNetwork(nn.Module):
         self.trunks, self.networks = nn.ModuleList(trunks), nn.ModuleList(networks)
         self.likelihoods = nn.ModuleList(likelihoods)
         self.requires_grad_(False)
-        self.draws, self.seed, self.at_once = draws, seed, at_once
+        self.seed = seed
         self.eval()
 
     def train(self, mode: bool = True) -> EnsembleNetwork:
@@ -107,19 +110,13 @@ class EnsembleNetwork(nn.Module):
         and that nothing would change that."""
         seeds = self._seeds()
         features = [trunk(x) for trunk in self.trunks]
-        again = len(seeds) > self.at_once and any(h.requires_grad for h in features)
-        parts, first = [], 0
-        for count in chunks(len(seeds), self.at_once):
-            passes = range(first, first + count)
-            if again:  # every pass has its seed, so it can be computed again
-                part = checkpoint(
-                    self._mixed, passes, seeds, *features,
-                    use_reentrant=False, preserve_rng_state=False,
-                )  # fmt: skip
-            else:
-                part = self._mixed(passes, seeds, *features)
-            parts.append(part)
-            first += count
+        again = len(seeds) > AT_ONCE and any(h.requires_grad for h in features)
+        mixed: Any = self._mixed
+        if again:  # every pass has its seed, so it can be computed again
+            mixed = partial(checkpoint, mixed, use_reentrant=False, preserve_rng_state=False)
+        each = range(len(seeds))
+        starts = range(0, len(seeds), AT_ONCE)
+        parts = [mixed(each[start : start + AT_ONCE], seeds, *features) for start in starts]
         return torch.logsumexp(torch.stack(parts), 0)
 
     def _mixed(self, passes: Sequence[int], seeds: Sequence[int], *features: Tensor) -> Tensor:
@@ -144,9 +141,6 @@ class EnsembleNetwork(nn.Module):
         """Seeds of every pass in a call."""
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         return torch.randint(2**62, (len(self._passes),), generator=generator).tolist()
-
-    def extra_repr(self) -> str:
-        return f"passes={len(self._passes)}, seed={self.seed}"
 
 
 class _Rescaled(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -80,7 +80,6 @@ def curvature(
     at: At = "means",
     probes: Annotated[int, Between(2)] | None = 64,
     rows: Count = 512,
-    split: str = "train",
     seed: Seed = 0,
 ) -> Curvatures:
     r"""The curvature test for mean propagation, for every random weight.
@@ -104,8 +103,7 @@ def curvature(
         at: where the derivative is taken.
         probes: random directions (or draws, ``at="posterior"``) of the estimate. ``None`` is exact
             at the means, by one directional derivative for each weight: for small layers.
-        rows: at most this many observations of the split, the first ones.
-        split: ``train``, ``val`` or ``test``.
+        rows: at most this many of the training rows, the first ones.
         seed: of the probes; the state of the generator is left as it was.
 
     Returns:
@@ -126,7 +124,7 @@ def curvature(
         raise PyroccamError("probes=None over the posterior", "a number of draws")
     model, guide, data = posterior.model, posterior.guide, posterior.data
     assert data is not None
-    x, y = (part[:rows] for part in data.split(split))
+    x, y = (part[:rows] for part in data.split("train"))
     layers = posterior.layers
     net = mean_network(model, guide, layers)
     names = {layer: f"{layer}.weight" if layer else "weight" for layer in model.layers}
@@ -143,24 +141,21 @@ def curvature(
             return _over_posterior(log_likelihood, model, guide, means, names, probes, len(x))
         found = Curvatures()
         for layer, name in names.items():
-            diagonal = _diagonal(_own(log_likelihood, means, name), means[name], probes)
+            diagonal, error = _diagonal(log_likelihood, means, name, probes)
             variance = layers[layer].variance
-            found[layer] = Curvature(variance * diagonal[0], variance * diagonal[1], len(x))
+            found[layer] = Curvature(variance * diagonal, variance * error, len(x))
         return found
 
 
-def _own(
-    f: Callable[[Mapping[str, Tensor]], Tensor], at: Mapping[str, Tensor], name: str
-) -> Callable[[Tensor], Tensor]:
-    """A function of one weight tensor, the others at their values."""
-    return lambda w: f({**at, name: w})
-
-
 def _diagonal(
-    f: Callable[[Tensor], Tensor], at: Tensor, probes: int | None
+    f: Callable[[Mapping[str, Tensor]], Tensor],
+    means: Mapping[str, Tensor],
+    name: str,
+    probes: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Diagonal of the Hessian of f, and the standard error of the estimate."""
-    back = vjp(grad(f), at)[1]  # the Hessian is symmetric
+    """Diagonal of the Hessian of f in one weight tensor, and the standard error of the estimate."""
+    at = means[name]
+    back = vjp(grad(lambda w: f({**means, name: w})), at)[1]  # the Hessian is symmetric
 
     def product(v: Tensor) -> Tensor:
         """``v ⊙ H v``"""
@@ -192,11 +187,8 @@ def _over_posterior(
 ) -> Curvatures:
     """Curvature by Stein's lemma, for normal posteriors of the weights themselves."""
     for layer, part in model.layers.items():
-        weight = base(guide.posterior(f"{layer}.weight"))
-        if not isinstance(weight, torch.distributions.Normal) or {*part.latents()} - {
-            "weight",
-            "bias",
-        }:
+        normal = isinstance(base(guide.posterior(f"{layer}.weight")), torch.distributions.Normal)
+        if not normal or {*part.latents()} - {"weight", "bias"}:
             raise PyroccamError(
                 f"at='posterior' where weights of layer {layer!r} are not normal or have scales",
                 "at='means'",
@@ -208,11 +200,11 @@ def _over_posterior(
         for layer, name in names.items():
             found[layer].append((drawn[name] - means[name]) * slopes[name])
     return Curvatures(
-        {layer: Curvature(*_mean_and_error(iter(each)), rows) for layer, each in found.items()}
+        {layer: Curvature(*_mean_and_error(each), rows) for layer, each in found.items()}
     )
 
 
-def _mean_and_error(values: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+def _mean_and_error(values: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Mean of equally distributed tensors and its error, without keeping them (Welford's
     algorithm)."""
     count, mean, squares = 0, torch.zeros(()), torch.zeros(())

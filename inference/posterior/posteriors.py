@@ -92,7 +92,6 @@ class Posterior(ABC):
         depth, or of draws of random weights, see
         :func:`~pyroccam.inference.posterior.draws.draw_outputs`."""
 
-    @abstractmethod
     def mean_network(self) -> nn.Module:
         """The plain network with the posterior means as weights, in evaluation mode; of random
         structure it has the most probable.
@@ -100,6 +99,7 @@ class Posterior(ABC):
         Raises:
             PyroccamError: where weights are numbers.
         """
+        raise PyroccamError(f"The weights of a {type(self.model).__name__}", "random weights")
 
     def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
         """Outputs of :meth:`mean_network`, ``(1, N, outputs)``."""
@@ -107,18 +107,17 @@ class Posterior(ABC):
         with torch.no_grad():
             return streamed(lambda part: net(part)[None], x, batch_size)
 
-    @abstractmethod
     def curvature(
         self,
         *,
         at: At = "means",
         probes: int | None = 64,
         rows: int = 512,
-        split: str = "train",
         seed: int = 0,
     ) -> Curvatures:
         """Which weights may be replaced by their means, see
         :func:`~pyroccam.inference.posterior.mean_propagation.curvature`."""
+        raise PyroccamError(f"The weights of a {type(self.model).__name__}", "random weights")
 
     @abstractmethod
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
@@ -137,6 +136,7 @@ class Posterior(ABC):
             ranks: processes that share the training rows.
         """
 
+    @abstractmethod
     def structure(
         self,
         data: Dataset,
@@ -151,20 +151,6 @@ class Posterior(ABC):
             running: q(d) that trained the weights, if it was another.
             kl_weight: of the KL in the objective.
         """
-        exact = self.depth_posterior(data, kl_weight)
-        if exact is None:
-            return None
-        return self._structure(data, exact, threshold, running, kl_weight)
-
-    @abstractmethod
-    def _structure(
-        self,
-        data: Dataset,
-        exact: Tensor,
-        threshold: float,
-        running: Tensor | None,
-        kl_weight: float,
-    ) -> DepthStructure: ...
 
 
 class WeightPosterior(Posterior):
@@ -213,14 +199,16 @@ class WeightPosterior(Posterior):
         model, guide = self.model, self.guide
         return depth_posterior_of_weights(model, guide, data, kl_weight=kl_weight, ranks=ranks)
 
-    def _structure(
+    def structure(
         self,
         data: Dataset,
-        exact: Tensor,
         threshold: float,
-        running: Tensor | None,
-        kl_weight: float,
-    ) -> DepthStructure:
+        running: Tensor | None = None,
+        kl_weight: float = 1.0,
+    ) -> DepthStructure | None:
+        exact = self.depth_posterior(data, kl_weight)
+        if exact is None:
+            return None
         model: Any = self.model
         q = self.guide.edge("depth").probs().double()
         # The guide's own are single, and have no small ones.
@@ -267,12 +255,6 @@ class DepthPosterior(Posterior):
     ) -> Tensor:
         return outputs_by_depth(self.model, x, batch_size=batch_size)
 
-    def mean_network(self) -> nn.Module:
-        raise PyroccamError(f"The weights of a {type(self.model).__name__}", "random weights")
-
-    def curvature(self, **options: Any) -> Curvatures:
-        raise PyroccamError(f"The weights of a {type(self.model).__name__}", "random weights")
-
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         shares = self.shares
         return streamed(self.model.components, data.x_val), shares
@@ -284,14 +266,16 @@ class DepthPosterior(Posterior):
             return None
         return exact_depth_posterior(self.model, data, ranks=ranks)
 
-    def _structure(
+    def structure(
         self,
         data: Dataset,
-        exact: Tensor,
         threshold: float,
-        running: Tensor | None,
-        kl_weight: float,
-    ) -> DepthStructure:
+        running: Tensor | None = None,
+        kl_weight: float = 1.0,
+    ) -> DepthStructure | None:
+        exact = self.depth_posterior(data)
+        if exact is None:
+            return None
         own = isinstance(self.guide, DepthGuide)
         q = self.guide.probs if own else exact.to(self.model.get_buffer("log_prior"))
         return DepthStructure.from_probs(q, exact, threshold, running)

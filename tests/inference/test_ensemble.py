@@ -90,11 +90,12 @@ def test_a_deep_ensemble_averages_its_members(normal, points):
 
 @pytest.mark.parametrize("at_once", [2, 32])
 @pytest.mark.parametrize("kind", ["normal", "activations", "dropout", "ensemble"])
-def test_gradients_in_the_inputs_by_finite_differences(kind, at_once, request):
+def test_gradients_in_the_inputs_by_finite_differences(kind, at_once, request, monkeypatch):
+    monkeypatch.setattr("pyroccam.inference.posterior.ensemble.AT_ONCE", at_once)
     noise = "activations" if kind == "activations" else "weights"
     name = {"activations": "normal", "ensemble": "points"}.get(kind, kind)
     fits = request.getfixturevalue(name)
-    ensemble = EnsembleNetwork(fits, draws=5, noise=noise, seed=0, at_once=at_once).double()
+    ensemble = EnsembleNetwork(fits, draws=5, noise=noise, seed=0).double()
     x = X[:3].double().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: ensemble(x).exp(), x)
     assert float(torch.autograd.grad(ensemble(x)[:, 0].sum(), x)[0].abs().max()) > 1e-3
@@ -127,10 +128,11 @@ def test_what_comes_before_the_noise_is_computed_once(sequential):
     torch.testing.assert_close(EnsembleNetwork(fit)(X), fit.predict(X), check_dtype=False)
 
 
-def test_chunks_change_nothing_but_memory(normal):
+def test_chunks_change_nothing_but_memory(normal, monkeypatch):
     held, gradients = [], []
     for at_once in (32, 3):
-        ensemble = EnsembleNetwork(normal, draws=12, seed=5, at_once=at_once)
+        monkeypatch.setattr("pyroccam.inference.posterior.ensemble.AT_ONCE", at_once)
+        ensemble = EnsembleNetwork(normal, draws=12, seed=5)
         x, sizes = X.clone().requires_grad_(), []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t

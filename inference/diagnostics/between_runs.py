@@ -184,10 +184,9 @@ def agreement(repeats: Fits) -> Agreement:
 
     .. math:: \hat R ≈ \sqrt{1 + (\text{spread of the runs} / \text{standard deviation within})²}
 
-    Within *one* run R-hat says nothing. Draws from q are independent, and all from the same q,
-    whatever that is: split into chains they agree by construction, also where q is wrong. What can
-    disagree is what was learnt from other initial weights and other noise. Then each run has found
-    one part of the posterior, or has not converged, and the certainty of a single one is too great.
+    Draws within *one* run agree by construction, also where q is wrong. What can disagree is what
+    was learnt from other initial weights and other noise: then each run has found one part of the
+    posterior, or has not converged.
 
     Compared is only what does not change when hidden units change places or signs, as weights do:
 
@@ -198,9 +197,8 @@ def agreement(repeats: Fits) -> Agreement:
     * ``groups left in <layer>``: those with more mean than noise, a number in each run, where every
       layer has groups.
 
-    Numbers without a posterior within a run would have an infinite R-hat, however near they are:
-    they are judged by their spread beside their size. Predictions of point estimates get no
-    verdict: an ensemble is made of their differences.
+    Numbers without a posterior within a run are judged by their spread beside their size.
+    Predictions of point estimates get no verdict: an ensemble is made of their differences.
 
     Arguments:
         repeats: two runs or more, of one model on one data set.

@@ -30,11 +30,10 @@ def symmetry(p: Floats, *, flips: int = FLIPS, seed: int = 0) -> tuple[Floats, F
     The statistic is the largest distance between the distribution functions of p and of 1 - p over
     the simulations, :math:`\max_u |F_n(u) - 1 + F_n((1 - u)^-)|`. With the simulations in the order
     of :math:`|p - ½|`, the greatest first, it is the largest distance from zero of the walk that
-    the signs of p - ½ make, over n. The two samples are one and its mirror image, so that the
-    two-sample Kolmogorov-Smirnov test does not hold for them. What holds, exactly, is this: if the
-    distribution is symmetric, any simulation may as well have been mirrored. So its signs are
-    flipped at random, those of all columns of a simulation *together*, for they depend on each
-    other; and the largest statistic of all columns is compared with the largest after the flips.
+    the signs of p - ½ make, over n. If the distribution is symmetric, any simulation may as well
+    have been mirrored: signs are flipped at random, those of all columns of a simulation together,
+    for they depend on each other, and the largest statistic of all columns is compared with the
+    largest after the flips.
 
     Arguments:
         p: ``(n, P)``, in [0, 1], rows independent.
@@ -67,12 +66,8 @@ def dispersion(p: Floats) -> tuple[Floats, Floats]:
     """Test that the distances of p from ½ are those of a uniform p, for every column: the test of
     Kolmogorov and Smirnov on ``|2 p - 1|``.
 
-    p is uniform if and only if it is symmetric and this is uniform; of a uniform p the sign of
-    p - ½ and the distance are independent, and so are the two tests. A posterior that is too narrow
-    has distances that are too large (p is U-shaped), one that is too wide has small ones.
-
-    Arguments:
-        p: ``(n, P)``, in [0, 1], rows independent.
+    p is uniform if and only if it is symmetric and this is uniform. A posterior that is too narrow
+    has distances that are too large, one that is too wide has small ones.
 
     Returns:
         the statistics ``(P,)`` and p-values ``(P,)``, each of its column alone (:func:`holm`).

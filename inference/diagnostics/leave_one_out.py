@@ -108,11 +108,12 @@ class Loo:
             "numbers": self.numbers,
         }  # fmt: skip
         share = self.bad() / self.rows
+        above = f"k-hat is above {good_khat(self.draws):.2f}"
         if share > 0.5:
             why = (
-                f"For {self.bad():,} of {self.rows:,} rows k-hat is above "
-                f"{good_khat(self.draws):.2f}: the posterior without such a row cannot be had from "
-                "that with it. What held-out rows say stands instead (diagnostics.elpd)."
+                f"For {self.bad():,} of {self.rows:,} rows {above}: the posterior without such a "
+                "row cannot be had from that with it. What held-out rows say stands instead "
+                "(diagnostics.elpd)."
             )
             return Finding("LOO", "refused", why, numbers)
         said = (
@@ -122,10 +123,9 @@ class Loo:
         )
         if self.bad():
             said += (
-                f" For {self.bad():,} {'row' if self.bad() == 1 else 'rows'} "
-                f"({100 * share:.1f} %) k-hat is above "
-                f"{good_khat(self.draws):.2f}: without such a row the posterior would be another, "
-                "and its term is a guess."
+                f" For {self.bad():,} {'row' if self.bad() == 1 else 'rows'} ({100 * share:.1f} %) "
+                f"{above}: without such a row the posterior would be another, and its term is a "
+                "guess."
             )
         if self.numbers:
             said += (

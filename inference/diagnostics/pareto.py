@@ -98,17 +98,15 @@ def khat(
     has exactly these conditionals for its factors, and passes.
 
     k̂ grows with the dimension for one and the same error: of normals that are 5 % too narrow it is
-    about 0.3 in 1 and in 100 dimensions, 1 in 1,000, 2.5 in 10,000 (2,000 draws). So of a block
-    with more than 100 numbers it would say nothing, and is refused; so are points, and priors
-    without an integral, whose posterior has none. What is discrete has a probability for each
-    value, and is compared by them: learnt depth with the exact posterior given the weights,
-    enumerated structure with its full conditional.
+    about 0.3 in 1 and in 100 dimensions, 1 in 1,000, 2.5 in 10,000 (2,000 draws). So a block with
+    more than 100 numbers is refused; so are points, and priors without an integral, whose posterior
+    has none. What is discrete is compared by its probabilities: learnt depth with the exact
+    posterior given the weights, enumerated structure with its full conditional.
 
-    The likelihood is that of all training rows, in evaluation mode. All S draws pass all N rows:
-    on a large set that is dear. With ``rows`` it is N / R times that of R rows drawn at random.
-    Such a sum is no noisy look at the ratios: it is one and the same wrong target for all draws,
-    and no number of them averages that away. The standard deviation of what it does to the log
-    ratios is reported; from half a nat on the block is refused, and below no verdict is ``good``.
+    The likelihood is that of all training rows, in evaluation mode; with ``rows`` it is N / R times
+    that of R rows drawn at random, one and the same wrong target for all draws. The standard
+    deviation of what that does to the log ratios is reported; from half a nat on the block is
+    refused, and below no verdict is ``good``.
 
     Arguments:
         fit: of a Bayesian or structured network, or of learnt depth.
@@ -194,16 +192,14 @@ class _Blocks:
                 return f"At site {site!r} {why}; guides.MeanField has one."
             if is_improper(priors[site]):
                 return (
-                    f"The prior of site {site!r} has no finite integral, or none that is fixed, so "
-                    "its posterior has none either, and ratios to it have no mean: k-hat needs a "
-                    "proper prior (priors.Normal, GroupHorseshoe, StudentT)."
+                    f"The prior of site {site!r} has no finite integral, or none that is fixed: "
+                    "k-hat needs a proper one (priors.Normal, GroupHorseshoe, StudentT)."
                 )
         dimension = self._dimension(sites)
         if dimension > MOST:
             return (
-                f"{dimension} dimensions, at most {MOST}: normals that are a harmless 5 % too "
-                "narrow have a k-hat of 0.3 in 100 dimensions, but 2.5 in 10,000. Look at scales "
-                "and biases, or compare predictions (agreement, vsbc)."
+                f"{dimension} dimensions, at most {MOST}: look at scales and biases, or compare "
+                "predictions (agreement, vsbc)."
             )
         return None
 

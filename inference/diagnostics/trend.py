@@ -63,11 +63,6 @@ def trend(positions: Floats, values: Floats) -> Trend:
     with the few waves of lowest frequency, :math:`K = \max(3, ⌊0.4\, T^{2/3}⌋)`, and the wide
     quantiles of few degrees of freedom.
 
-    Of 25 values without a trend, 95 % intervals leave out zero in 5, 7 and 15 % of the series with
-    autocorrelations of 0, 0.5 and 0.8; those of Newey-West (4 (T/100)^(2/9) lags, normal
-    quantiles), which take the long-run variance for known, in 13, 26 and 44 %. A trend that bends
-    adds to the coefficients, and makes the error larger.
-
     Arguments:
         positions: ``(T,)``, increasing, about equally spaced.
         values: ``(T,)``, finite.
@@ -214,11 +209,8 @@ class Convergence:
 def convergence(fit: Fit) -> Convergence:
     """The convergence of the bound, by the trend of the training loss.
 
-    Of each evaluation the mean loss of an epoch is known, a draw with the noise of the weights that
-    moved meanwhile: it depends on its neighbours, for which :func:`trend` allows. Where nothing
-    changes, a verdict of ``poor`` is a false alarm, half of them for a loss that rises: at most as
-    frequent as said there, and less where the noise is small beside 0.01 nats a row, a gain that
-    would matter.
+    Of each evaluation the mean loss of an epoch is known, which depends on its neighbours
+    (:func:`trend` allows for that). A gain of 0.01 nats a row would matter.
 
     Only epochs count in which the objective was the same. While the KL is warmed up it changes: the
     loss grows, or falls, and neither is the bound. So it does while q(d) is held, and with a

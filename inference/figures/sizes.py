@@ -115,39 +115,35 @@ def weight_path(
         The figure, with an axis each for losses and bytes, and for depths and widths where there
         are some.
     """
-    widths = dict.fromkeys(name for point in points for name in point["widths"])
+    names = dict.fromkeys(name for point in points for name in point["widths"])
+    widths = {name: floats([point["widths"].get(name, 0) for point in points]) for name in names}
     depths = [point["depth"] for point in points if point["depth"] is not None]
     rows = {"val": "validation", "train": "training"}.get(split, split)
-    given: dict[str, list[float]] = {
-        "nll": [point["scores"]["nll"] for point in points],
-        "small_nll": [point["small_scores"]["nll"] for point in points],
-        "file_bytes": [point["file_bytes"] for point in points],
-        "depths": depths,
-        **{name: [point["widths"].get(name, 0) for point in points] for name in widths},
-    }
-    values = {name: floats(one) for name, one in given.items()}
-    found, at = (floats([point[name] for point in points]) for name in ("band", "weight"))
+    both = ("scores", "small_scores")
+    nll, small_nll = (floats([point[kind]["nll"] for point in points]) for kind in both)
+    columns = ("band", "weight", "file_bytes")
+    found, at, sizes = (floats([point[name] for point in points]) for name in columns)
     panels = 2 + bool(depths) + bool(widths)
     fig = new_figure(1.75 * panels)
     loss, size, *left = fig.subplots(panels, 1, sharex=True)
     loss.fill_between(at, found[:, 0], found[:, 1], color=CYCLE[0], alpha=0.2, linewidth=0,
                       label="one network of it, 90 %")  # fmt: skip
-    loss.plot(at, values["nll"], color=CYCLE[0], marker=MARKERS[0], label="posterior")
-    loss.plot(at, values["small_nll"], color=CYCLE[1], marker=MARKERS[1], label="small network")
+    loss.plot(at, nll, color=CYCLE[0], marker=MARKERS[0], label="posterior")
+    loss.plot(at, small_nll, color=CYCLE[1], marker=MARKERS[1], label="small network")
     loss.set_ylabel(f"{rows}\nNLL, nats")
-    log_if_wide(loss, [found, values["nll"], values["small_nll"]])
+    log_if_wide(loss, [found, nll, small_nll])
     legend_above(loss, ["posterior", "one network of it, 90 %", "small network"])
-    size.plot(at, values["file_bytes"], color=CYCLE[1], marker=MARKERS[1])
+    size.plot(at, sizes, color=CYCLE[1], marker=MARKERS[1])
     size.set_ylabel("file,\nbytes")
-    log_if_wide(size, [values["file_bytes"]])
+    log_if_wide(size, [sizes])
     if depths:
-        left[0].plot(at, values["depths"], color=CYCLE[1], marker=MARKERS[1])
+        left[0].plot(at, floats(depths), color=CYCLE[1], marker=MARKERS[1])
         left[0].set_ylabel("blocks\nleft")
         left[0].set_ylim(0, 1.05 * max(1, *depths))
     for ax in left[bool(depths) :]:
-        looks = zip(widths, cycle(CYCLE[2:]), cycle(MARKERS[2:]), strict=False)
-        for name, colour, marker in looks:
-            ax.plot(at, values[name], color=colour, marker=marker, label=name)
+        looks = zip(widths.items(), cycle(CYCLE[2:]), cycle(MARKERS[2:]), strict=False)
+        for (name, units), colour, marker in looks:
+            ax.plot(at, units, color=colour, marker=marker, label=name)
         ax.set_ylabel("units left\nof a layer")
         ax.set_ylim(bottom=0)
         if len(widths) <= 6:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyro
 import torch
@@ -16,6 +16,9 @@ from ...guides import NetworkGuide
 from ...models import BayesianStack, Model, evaluating, log_likelihood_by_depth, seeded
 from ..distributed import ALONE, Ranks
 from ..elbo import bound
+
+if TYPE_CHECKING:
+    from ...data import Dataset
 
 __all__ = [
     "DepthStructure",
@@ -45,18 +48,9 @@ OTHERS = 8
 """Estimates of q(d) from other draws, that show how far one of them is to be believed."""
 
 
-class Splits(Protocol):
-    """A data set with named splits (``pyroccam.data.Dataset`` is one)."""
-
-    def parts(self, split: str) -> Iterator[tuple[Tensor, Tensor]]: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-
 def exact_depth_posterior(
     model: Model,
-    data: Splits,
+    data: Dataset,
     *,
     split: str = "train",
     batch_size: int = BATCH,
@@ -83,7 +77,7 @@ def exact_depth_posterior(
 
 def sum_by_depth(
     model: Model,
-    data: Splits,
+    data: Dataset,
     split: str = "train",
     batch_size: int = BATCH,
     ranks: Ranks = ALONE,
@@ -109,7 +103,7 @@ def sum_by_depth(
 def depth_posterior_of_weights(
     model: BayesianStack,
     guide: NetworkGuide,
-    data: Splits,
+    data: Dataset,
     *,
     kl_weight: float = 1.0,
     seed: Seed = 0,
@@ -149,7 +143,7 @@ def depth_posterior_of_weights(
     return (prior + total - cost / number.clamp_min(1)).softmax(0)
 
 
-def _small_parts(data: Splits, ranks: Ranks) -> Iterator[tuple[Tensor, Tensor]]:
+def _small_parts(data: Dataset, ranks: Ranks) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and targets of all training rows, a pass at a time; of several processes each has a
     part of them."""
     for whole in data.parts("train"):

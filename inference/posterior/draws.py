@@ -310,12 +310,7 @@ def rows_in_a_pass(x: Tensor, asked: int | None = None) -> int:
 
 def at_once(weights: int, rows: int) -> int:
     """Networks that pass at once: so many that neither their weights nor their hidden units take
-    much memory.
-
-    Arguments:
-        weights: of a network.
-        rows: in a pass.
-    """
+    much memory."""
     return max(1, min(AT_ONCE // max(weights, 1), ROWS_AT_ONCE // max(rows, 1)))
 
 

@@ -39,8 +39,7 @@ class EnsembleNetwork(nn.Module):
     Every call draws anew, so a gradient is an unbiased look at what another call will say: an
     attack that iterates then averages over the noise that it cannot know (Athalye et al. 2018).
     With a ``seed`` each call draws the same noise, and the network is a function: for finite
-    differences, line searches, or an attack that is to mislead those very draws. Such an attack
-    fits their noise, and is no test of a prediction by other draws, so that is not the default.
+    differences, say. An attack on that fits its noise.
 
     The fits are copied as they are, in evaluation mode (of which dropout is excepted, see
     :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`), and their parameters get no

@@ -90,13 +90,10 @@ def curvature(
     Half of it is, to second order, what the log-likelihood of an observation changes if the weight
     is drawn and not set to its mean: a weight of small κ need not be drawn.
 
-    With piecewise linear activations a unit whose inputs are all zero lies on a bend, where there
-    is no second derivative (and the one computed is zero): so it is behind weights without a mean.
+    With piecewise linear activations a unit whose inputs are all zero lies on a bend, where the
+    second derivative that is computed is zero: so it is behind weights without a mean.
     ``at="posterior"`` takes the mean of the derivative over draws of all weights instead, as
-    :math:`σ^2 E[∂^2 f] = E[σ ε \, ∂f]` (Stein's lemma), which has no such gaps. It is the
-    derivative of the expected log-likelihood in log σ, too: where the KL does not depend on σ, it
-    is zero at the optimum for every weight by itself, which does not say that all of them together
-    may be replaced.
+    :math:`σ^2 E[∂^2 f] = E[σ ε \, ∂f]` (Stein's lemma), which has no such gaps.
 
     Arguments:
         posterior: of random weights, with its data.

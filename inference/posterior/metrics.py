@@ -29,14 +29,13 @@ _ECE_BINS = 15
 
 
 class Reliability(NamedTuple):
-    """Top-label reliability in equal-width bins of confidence over [0, 1], on the CPU.
+    """Top-label reliability in equal-width bins of confidence over [0, 1], (bins,), on the CPU.
 
     Attributes:
-        centers: middle of each bin, shape (bins,).
-        confidence: mean predicted probability of the predicted class, shape (bins,);
-            nan where the bin is empty.
-        accuracy: share of correct predictions, shape (bins,); nan where the bin is empty.
-        counts: number of rows, shape (bins,), integers.
+        centers: middle of each bin.
+        confidence: mean probability of the predicted class; nan where the bin is empty.
+        accuracy: share of correct predictions; nan where the bin is empty.
+        counts: number of rows.
     """
 
     centers: Tensor
@@ -78,26 +77,18 @@ def classification_metrics(log_probs: Tensor, y: Tensor) -> dict[str, float]:
     """Accuracy, negative log-likelihood, Brier score and calibration error.
 
     Arguments:
-        log_probs: log-probabilities of the classes, shape (N, C), C >= 2. Rows must normalise:
-            logsumexp within 1e-3 of zero.
-        y: labels in 0 ... C - 1, shape (N,), integers.
+        log_probs: log-probabilities of the classes, (N, C), C >= 2, that sum to one within 1e-3.
+        y: labels in 0 ... C - 1, (N,), integers.
 
     Returns:
-        ``accuracy``: share of rows whose likeliest class is the label.
-        ``nll``: mean negative log-likelihood, in nats per row.
-        ``brier``: multi-class Brier score, the squared error *summed over the classes* and
-        averaged over the rows. It lies in [0, 2]; for two classes it is twice the one-column
-        score.
-        ``ece``: expected calibration error of the top label, 15 equal-width bins, as a
-        fraction, in [0, 1].
+        ``accuracy``; ``nll``, nats per row; ``brier``, the squared error *summed over the classes*,
+        mean of the rows, in [0, 2]; ``ece``, of the top label, 15 equal-width bins, in [0, 1].
 
     Raises:
         PyroccamError: if a shape, a type, a label or the normalisation is wrong.
 
-    The calibration error follows torchmetrics' ``multiclass_calibration_error(norm="l1")``
-    except that it sums in float64 and that a confidence of exactly one shares the last bin.
-    torchmetrics sums in float32, which reports 5e-4 for a perfectly calibrated classifier on
-    60,000 rows: as much as the errors one wants to compare.
+    The calibration error is torchmetrics' ``multiclass_calibration_error(norm="l1")``, but in
+    double precision: single precision says 5e-4 of a perfect classifier on 60,000 rows.
 
     References:
         Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017.
@@ -126,15 +117,14 @@ def label_metrics(probs: Tensor, y: Tensor) -> dict[str, float]:
     """Scores of labels of which each row may have any number.
 
     Arguments:
-        probs: probability of each label, shape (N, L).
-        y: 0 or 1 for each, shape (N, L).
+        probs: probability of each label, (N, L).
+        y: 0 or 1 for each, (N, L).
 
     Returns:
-        ``accuracy``: share of all labels of all rows that are predicted, by a probability above a
-        half. ``f1`` and ``auroc``: means over the labels ("macro"); the area under the ROC curve
-        over those labels of which there are rows with and without, and left out if there are none.
-        ``brier``: mean squared error, in [0, 1]. ``ece``: of all labels of all rows, as that of
-        two classes by :func:`classification_metrics`.
+        ``accuracy``: share of all labels of all rows that a probability above a half predicts.
+        ``f1`` and ``auroc``: means over the labels ("macro"), the latter over those of which there
+        are rows with and without. ``brier``: mean squared error, in [0, 1]. ``ece``: of all labels
+        of all rows, as of two classes.
 
     Raises:
         PyroccamError: for shapes that differ, or probabilities that are none.
@@ -166,17 +156,8 @@ def reliability(log_probs: Tensor, y: Tensor, bins: Count = _ECE_BINS) -> Reliab
     """Confidence against accuracy of the predicted class, bin by bin.
 
     Arguments:
-        log_probs: log-probabilities of the classes, shape (N, C).
-        y: labels, shape (N,), integers.
-        bins: number of equal-width bins over [0, 1]; a bin holds its lower edge, and the last
-            one also holds 1.
-
-    Returns:
-        A :class:`Reliability`; its ``ece`` is the one of :func:`classification_metrics` at 15
-        bins.
-
-    Raises:
-        PyroccamError: as :func:`classification_metrics`.
+        log_probs, y: as for :func:`classification_metrics`.
+        bins: of equal width over [0, 1]; a bin holds its lower edge, and the last one also holds 1.
     """
     log_p, labels = _checked_classification(log_probs, y)
     return _reliability(log_p.exp(), labels, bins)
@@ -198,10 +179,7 @@ def _reliability(probs: Tensor, labels: Tensor, bins: int) -> Reliability:
 
 @checked
 def poster_ece(log_probs: Tensor, y: Tensor, bins: Count = 10) -> float:
-    """The calibration number of the depth-search poster's table. Not a calibration error.
-
-    Kept so that the published column can be set beside ours. Its rule has three turns that
-    the standard one has not:
+    """The calibration number of the depth-search poster's table, which is no calibration error:
 
     * all C class probabilities of a row count as separate predictions;
     * a prediction is a hit only if its class is both the label *and* the likeliest class of
@@ -209,21 +187,16 @@ def poster_ece(log_probs: Tensor, y: Tensor, bins: Count = 10) -> float:
     * the frequency of hits in a bin is compared with the bin's *upper edge*
       (0.1, 0.2, ..., 1.0) and not with the mean prediction in it.
 
-    With ten classes, nine predictions in ten sit in the lowest bin and each adds about 0.1: a
-    perfect and fully confident classifier scores 0.09, and an honest one that is right 95 %
-    of the time, at a confidence of 0.95, scores 0.095.
+    With ten classes a perfect and fully confident classifier scores 0.09, and an honest one that is
+    right 95 % of the time, at a confidence of 0.95, scores 0.095.
 
     Arguments:
-        log_probs: log-probabilities of the classes, shape (N, C).
-        y: labels, shape (N,), integers.
-        bins: number of equal-width bins; a bin holds its upper edge.
+        log_probs, y: as for :func:`classification_metrics`.
+        bins: of equal width; a bin holds its upper edge.
 
     Returns:
-        The mean ``|frequency - upper edge|`` over the N * C predictions, a fraction (the poster
-        prints per cent).
-
-    Raises:
-        PyroccamError: as :func:`classification_metrics`.
+        The mean ``|frequency - upper edge|`` over the N * C predictions (the poster prints per
+        cent).
 
     The authors' own evaluation drops probabilities of exactly zero and turns to nan when a
     bin is empty; here zeros fall in the lowest bin, and an empty bin counts for nothing.
@@ -254,32 +227,30 @@ def regression_metrics(
     targets are standardised; both scores are in the original units of the targets.
 
     Arguments:
-        means: means of the components, shape (S, N, T).
-        stds: standard deviations, broadcastable to (S, N, T), e.g. (S, 1, T) or (T,).
-        weights: weights of the components, shape (S,), not negative, summing to one.
-        y: standardised targets, shape (N, T).
-        y_std: what the targets were divided by, shape (T,).
+        means: of the components, (S, N, T).
+        stds: broadcastable to (S, N, T).
+        weights: of the components, (S,), not negative, summing to one.
+        y: standardised targets, (N, T).
+        y_std: what the targets were divided by, (T,).
 
     Returns:
-        ``rmse``: root of the mean, over rows and targets, of the squared error of the
-        mixture's mean.
-        ``nll``: mean over rows of minus the log density, summed over the targets of a row.
+        ``rmse`` of the mixture's mean, over rows and targets; ``nll``, mean over rows of minus the
+        log density.
 
     Raises:
         PyroccamError: if a shape does not fit, a value is not finite, a deviation is not
             positive, or the weights are not a distribution.
     """
-    named = {"means": means, "stds": stds, "weights": weights, "y": y, "y_std": y_std}
-    shapes = {name: tuple(value.shape) for name, value in named.items()}
-    s, n, t = means.shape if means.ndim == 3 else (0, 0, 0)
+    given = means, stds, weights, y, y_std
+    shapes = [tuple(value.shape) for value in given]
     try:
-        fits = torch.broadcast_shapes(stds.shape, means.shape) == means.shape
-    except RuntimeError:
-        fits = False
-    if not fits or (shapes["weights"], shapes["y"], shapes["y_std"]) != ((s,), (n, t), (t,)):
+        s, n, t = torch.broadcast_shapes(stds.shape, means.shape)
+    except (RuntimeError, ValueError):
+        s, n, t = 0, 0, 0
+    if [shapes[0], *shapes[2:]] != [(s, n, t), (s,), (n, t), (t,)]:
         raise PyroccamError(f"shapes {shapes}", "means (S, N, T), weights (S,), y (N, T)")
     mu, sigma, w, target, scale = (
-        value.detach().to(device=means.device, dtype=torch.float64) for value in named.values()
+        value.detach().to(means.device, torch.float64) for value in given
     )
     if not all(bool(torch.isfinite(v).all()) for v in (mu, sigma, w, target, scale)):
         raise PyroccamError("nan or infinite values", "finite ones")
@@ -306,13 +277,11 @@ def mean_spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, floa
         runs: one mapping of metrics per run. A run may lack a metric that others have.
 
     Returns:
-        For each metric, in order of first appearance, ``mean``, ``sd`` (n - 1 in the
-        denominator; None for a single run, whose spread is not known) and ``n``, the number
-        of runs that report it.
+        For each metric ``mean``, ``sd`` (of n - 1; None for a single run) and ``n``, the number of
+        runs that report it.
 
     Raises:
-        PyroccamError: if a value is not finite: a run that diverged is to be looked at, neither
-            averaged nor left out in silence.
+        PyroccamError: if a value is not finite.
     """
     values: dict[str, list[float]] = {}
     for run in runs:

@@ -58,30 +58,15 @@ def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int | None = 
 def outputs_by_depth(
     model: Model | PrunedNetwork, x: Tensor, *, batch_size: int | None = None
 ) -> Tensor:
-    """Raw outputs at every depth that the model has, in evaluation mode.
-
-    Arguments:
-        model: with S depths (one for a fixed depth or a single exit).
-        x: ``(N, *)``.
-        batch_size: rows in a pass, by default 1024, or fewer large images.
-
-    Returns:
-        ``(S, N, outputs)``.
-    """
+    """Raw outputs at every depth that the model has, ``(S, N, outputs)`` for ``x``, ``(N, *)``, in
+    evaluation mode."""
     with evaluating(model):
         return streamed(model.components, x, batch_size)
 
 
 def mixture_log_probs(outputs: Tensor, weights: Tensor) -> Tensor:
-    """``log Σ_s w_s softmax(outputs_s)``: probabilities are averaged, not logits.
-
-    Arguments:
-        outputs: logits ``(S, N, C)``.
-        weights: ``(S,)``.
-
-    Returns:
-        ``(N, C)``.
-    """
+    """``log Σ_s w_s softmax(outputs_s)``, ``(N, C)``, of logits ``(S, N, C)``: probabilities are
+    averaged, not logits."""
     log_weights = weights.log().clamp_min(-1e4)
     return torch.logsumexp(log_weights[:, None, None] + outputs.log_softmax(-1), 0)
 
@@ -116,11 +101,8 @@ def evaluate_outputs(
 def below_targets(
     likelihood: Likelihood, outputs: Tensor, weights: Tensor, y: Tensor
 ) -> Tensor | None:
-    """The probability of less than each target, ``(N, T)``, where its likelihood is scored by it.
-
-    Arguments:
-        likelihood, outputs, weights, y: as for :func:`evaluate_outputs`.
-    """
+    """The probability of less than each target, ``(N, T)``, where its likelihood is scored by
+    it."""
     if "coverage" not in likelihood.scores:
         return None
     return torch.einsum("s,snt->nt", weights.double(), likelihood.below(outputs, y).double())
@@ -129,11 +111,7 @@ def below_targets(
 def evaluate_single(
     outputs: Tensor, weights: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor
 ) -> dict[str, float]:
-    """Metrics of one component, on average over them: what one draw is worth.
-
-    Arguments:
-        outputs, weights, likelihood, y, y_std: as for :func:`evaluate_outputs`.
-    """
+    """Metrics of one component, on average over them: what one draw is worth."""
     one = torch.ones(1, device=weights.device)
     each = [evaluate_outputs(part[None], one, likelihood, y, y_std) for part in outputs]
     shares = weights.tolist()
@@ -152,14 +130,8 @@ def evaluate_pruned(net: PrunedNetwork, x: Tensor, y: Tensor, y_std: Tensor) -> 
 
 
 def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor) -> list[float]:
-    """Mean negative log-likelihood of each depth alone, in nats, targets in original units.
-
-    Arguments:
-        outputs: ``(D + 1, N, outputs)``.
-        likelihood: of the model.
-        y: targets, standardised.
-        y_std: what they were divided by, ``(T,)``; one of classes.
-    """
+    """Mean negative log-likelihood of each depth alone, in nats, targets in original units, of
+    outputs ``(D + 1, N, outputs)``."""
     units = float(y_std.double().log().sum())
     with torch.no_grad():
         return [units - float(ll.double().mean()) for ll in likelihood(outputs).log_prob(y)]
@@ -168,12 +140,8 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tens
 def nll_of_rows(
     data: Dataset, split: str, outputs: Callable[[Tensor], Tensor], likelihood: Likelihood
 ) -> list[float]:
-    """:func:`nll_by_depth` of all rows of a split, part by part.
-
-    Arguments:
-        outputs: at every depth, of inputs.
-        likelihood: of the model.
-    """
+    """:func:`nll_by_depth` of all rows of a split, part by part; ``outputs`` gives those of inputs
+    at every depth."""
     found, rows = [], []
     for x, y in data.parts(split, weighted=False):
         found.append(nll_by_depth(outputs(x), likelihood, y, data.y_std))
@@ -189,15 +157,9 @@ def nll_of_rows(
 def validated(
     likelihood: Likelihood, net: nn.Module, data: Dataset, split: str = "val"
 ) -> Likelihood:
-    """The likelihood of a plain network: noise that is learnt is that of the validation rows, if
-    there are at least ten; what a posterior of weights took for noise is none of the means.
-
-    Arguments:
-        likelihood: of the model that the network was made of; it stays as it is.
-        net: on the device of the data.
-        data: with the validation rows.
-        split: whose rows they are, if others.
-    """
+    """The likelihood of a plain network: noise that is learnt is that of the validation rows, or
+    those of another ``split``, if there are at least ten; what a posterior of weights took for
+    noise is none of the means."""
     x, y = next(data.parts(split, weighted=False))  # of what is streamed, the first part
     if len(x) < LEAST_ROWS or not learns_noise(likelihood):
         return likelihood
@@ -209,12 +171,7 @@ def validated(
 @torch.no_grad()
 def suited(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Likelihood:
     """The likelihood with the noise that rows want, where noise is learnt and there are ten of
-    them; else itself.
-
-    Arguments:
-        outputs: of one network, ``(N, outputs)``.
-        y: ``(N, T)``.
-    """
+    them; else itself. Outputs are those of one network, ``(N, outputs)``."""
     if len(y) < LEAST_ROWS or not learns_noise(likelihood):
         return likelihood
     own = copy.deepcopy(likelihood)
@@ -233,9 +190,7 @@ def evaluate_net(
     """Metrics of a plain network on a split of the data set.
 
     Arguments:
-        net: gives what the likelihood of ``model`` takes.
         model: of which it was made.
-        data: with the split.
         likelihood: by which it predicts; that of ``model``, with the noise of the validation rows
             (:func:`validated`), if left out.
     """

@@ -19,23 +19,15 @@ TOLERANCE = 1e-3
 
 
 def same_inputs(first: Dataset, other: Dataset, split: str) -> bool:
-    """True if the inputs of a split are those of another set.
-
-    Arguments:
-        first, other: each standardised by training rows of its own, as sets of different seeds are.
-        split: ``train``, ``val`` or ``test``.
-    """
+    """True if the inputs of a split are those of another set, each standardised by training rows
+    of its own, as sets of different seeds are."""
     if first.input_shape != other.input_shape:
         return False
     return _near(first.split(split)[0], other.standardised_as(first).split(split)[0])
 
 
 def same_targets(first: Dataset, other: Dataset, split: str) -> bool:
-    """True if the targets of a split are those of another set.
-
-    Arguments:
-        first, other, split: as for :func:`same_inputs`.
-    """
+    """True if the targets of a split are those of another set."""
     ours, theirs = first.split(split)[1], other.split(split)[1]
     if first.task != other.task or ours.shape != theirs.shape:
         return False
@@ -59,11 +51,8 @@ def in_original_units(data: Dataset, values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def on_scale_of(x: Tensor, first: Dataset, other: Dataset) -> Tensor:
-    """Inputs ``(N, *)`` on the scale of ``other``, without gradients.
-
-    Arguments:
-        x: standardised as ``first`` is.
-    """
+    """Inputs ``(N, *)``, standardised as ``first`` is, on the scale of ``other``, without
+    gradients."""
     if torch.equal(first.x_mean, other.x_mean.to(first.x_mean)) and torch.equal(
         first.x_std, other.x_std.to(first.x_std)
     ):

@@ -26,11 +26,7 @@ _TAIL = 0.05  # of each side of the interval whose coverage is counted
 def by_parts(
     data: Dataset, split: str, judge: Callable[[Tensor, Tensor], dict[str, float]]
 ) -> dict[str, float]:
-    """Scores of a split; of training rows that are streamed part by part, as :func:`merged`.
-
-    Arguments:
-        judge: the scores of inputs and targets.
-    """
+    """Scores of a split; of training rows that are streamed part by part, as :func:`merged`."""
     if split != "train" or not data.streamed:
         return judge(*data.split(split))
     return merged((len(x), judge(x, y)) for x, y in data.parts(split, weighted=False))
@@ -55,11 +51,6 @@ def score_classes(likelihood: Likelihood, log_probs: Tensor, y: Tensor) -> dict[
     :func:`~pyroccam.inference.posterior.metrics.classification_metrics`; of classes in an order
     also ``rank_mae``, the mean distance in ranks of the label from the median of what is predicted,
     which has the least expected distance.
-
-    Arguments:
-        likelihood: says which.
-        log_probs: of the mixture, ``(N, C)``.
-        y: labels, ``(N,)``.
     """
     found = classification_metrics(log_probs, y)
     if "rank_mae" in likelihood.scores:
@@ -74,7 +65,6 @@ def score_targets(
     """Scores of targets, all in their original units, the rows equally weighted.
 
     Arguments:
-        likelihood: says which.
         mean: of the mixture, ``(N, T)``.
         log_p: log density of the targets of each row, ``(N,)``, in nats.
         y: targets, ``(N, T)``.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
-from ..posterior import at_once, chunks, mean_network, outputs_of, weights_of
+from ..posterior import at_once, chunks, outputs_of, weights_of
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -19,6 +19,7 @@ __all__ = ["LogJoint", "centres", "is_discrete", "is_improper"]
 
 Values = Mapping[str, Tensor]
 
+BATCH = 1024  # rows in a pass of a network
 CENTRE_DRAWS = 1000  # of relaxed structure, for its mean
 
 
@@ -63,29 +64,19 @@ class LogJoint:
     r"""``log p(θ_b, θ_rest, y)`` for S values of some sites, up to what does not depend on them.
 
     Arguments:
-        model, guide: a pair, in evaluation mode.
+        model: in evaluation mode.
         data: whose training rows are ``y``.
         rows: positions of those that count, ``(R,)``, each as N / R rows; all by default.
-        batch_size: rows in a pass.
     """
 
-    def __init__(
-        self,
-        model: BayesianNetwork,
-        guide: NetworkGuide,
-        data: Dataset,
-        rows: Tensor | None = None,
-        batch_size: int = 1024,
-    ) -> None:
+    def __init__(self, model: BayesianNetwork, data: Dataset, rows: Tensor | None = None) -> None:
         data.refuse_weights("A joint density")
         self.model, self.data = model, data
-        self.structure = set(model.structure)
-        self.net = mean_network(model, guide)
+        self.net = model.start_network()  # whose weights are given
         self.rows = data.N if rows is None else len(rows)
         self._some = None if rows is None else data.take("train", rows)
-        self._size = batch_size
         weights = sum(p.numel() for p in self.net.parameters())
-        self.at_once = at_once(weights, min(self.rows, batch_size))
+        self.at_once = at_once(weights, min(self.rows, BATCH))
 
     def log_prior(self, values: Values, sites: Sequence[str]) -> Tensor:
         """Density of the sites, and of others whose prior depends on values, ``(S,)``, float64."""
@@ -95,12 +86,6 @@ class LogJoint:
                 found = prior.log_prob(values[site]).double().cpu()
                 total = total + torch.as_tensor(self.model.counts(site, values)).cpu() * found
         return total
-
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The rows that count, a pass of a network at a time."""
-        parts = self.data.parts("train", weighted=False) if self._some is None else [self._some]
-        for x, y in parts:
-            yield from zip(x.split(self._size), y.split(self._size), strict=True)
 
     def log_likelihood(self, values: Values, layers: Collection[str] | None = None) -> Tensor:
         """Log-likelihood of each row, ``(S, R)``, float64, on the CPU.
@@ -114,19 +99,11 @@ class LogJoint:
 
     def _of_batches(self, values: Values, layers: Collection[str] | None) -> Iterator[Tensor]:
         networks = weights_of(self.model, values, layers=layers)
-        for x, y in self.batches():
-            outputs = outputs_of(self.net, networks, x)
-            yield self.model.likelihood(outputs).log_prob(y).double().cpu()
-
-    def _moving(self, block: Collection[str]) -> list[str]:
-        """Layers whose weights depend on the sites of a block."""
-        if not self.structure.isdisjoint(block):
-            return list(self.model.layers)
-        return [
-            name
-            for name, layer in self.model.layers.items()
-            if any(f"{name}.{latent}" in block for latent in layer.latents())
-        ]
+        parts = self.data.parts("train", weighted=False) if self._some is None else [self._some]
+        for whole in parts:
+            for x, y in zip(*(t.split(BATCH) for t in whole), strict=True):
+                outputs = outputs_of(self.net, networks, x)
+                yield self.model.likelihood(outputs).log_prob(y).double().cpu()
 
     @torch.no_grad()
     def _hold(self, values: Values, moving: Collection[str]) -> None:
@@ -156,7 +133,9 @@ class LogJoint:
         (draws,) = {len(value) for value in block.values()}
         joint, variance, start = [], [], 0
         size, chosen = self.data.N, self.rows
-        moving = self._moving(block)
+        moving = {*self.model.layers}
+        if not {*self.model.structure} & {*block}:
+            moving = {self.model.sites[site][0].name for site in block}
         self._hold(
             {s: v[None] for s, v in rest.items()} | {s: v[:1] for s, v in block.items()}, moving
         )

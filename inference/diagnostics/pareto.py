@@ -152,7 +152,7 @@ class _Blocks:
         self.sites = model.latents()
         self.centre = centres(model, guide)
         chosen = None if rows is None else torch.randperm(fit.data.N)[:rows].sort().values
-        self.joint = LogJoint(model, guide, fit.data, chosen)
+        self.joint = LogJoint(model, fit.data, chosen)
         self.reference = None
         if rows is not None:
             self.reference = self.joint.log_likelihood({s: v[None] for s, v in self.centre.items()})

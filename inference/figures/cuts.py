@@ -63,7 +63,7 @@ def scale_posteriors(
     point, then what is cut in grey with a hollow one, the cut as a line between them. On both sides
     the largest medians come first.
 
-    Of more than 200 every second, third, ... is drawn, and the title says so.
+    Of more than 200 one of two, three, ... is drawn, and the title says so.
 
     Arguments:
         scales: what :func:`pyroccam.inference.shrinking.scale_intervals` returns.
@@ -81,7 +81,7 @@ def scale_posteriors(
         ends = [floats(end.flatten()) for end in (one.low, one.median, one.high)]
         what = "groups" if found[name].grouped else "weights"
         number, step = _intervals(ax, one, ends, values, thresholds[name])
-        every = "" if step == 1 else f", every {_ordinal(step)} drawn"
+        every = "" if step == 1 else f", one of {step} drawn"
         title = f"layer {name}: {number:,} of {len(values):,} {what} kept{every}"
         # Above the first stands the legend.
         ax.set_title(title, loc="left", pad=20 if ax is axes[0] else None)
@@ -122,9 +122,3 @@ def _intervals(
     ax.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
     ax.set_xlim(0.5 - 0.01 * len(values), len(values) + 0.5 + 0.01 * len(values))
     return number, step
-
-
-def _ordinal(number: int) -> str:
-    """``2nd``, ``3rd``, ``4th``, ..."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"

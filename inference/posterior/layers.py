@@ -12,7 +12,7 @@ from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
 
-__all__ = ["Layer", "layer_moments", "mean_network", "vertices"]
+__all__ = ["Layer", "layer_moments", "mean_network"]
 
 
 class Layer(NamedTuple):
@@ -78,10 +78,5 @@ def mean_network(
     """
     layers = layer_moments(model, guide) if layers is None else layers
     weights = {name: (m.mean, m.bias) for name, m in layers.items()}
-    return model.plain(weights, vertices(model, guide))
-
-
-@torch.no_grad()
-def vertices(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
-    """The most probable γ, zeros and ones ``(K,)``, by edge."""
-    return {prior.edge: guide.edge(site).vertex() for site, prior in model.structure.items()}
+    gammas = {prior.edge: guide.edge(site).vertex() for site, prior in model.structure.items()}
+    return model.plain(weights, gammas)

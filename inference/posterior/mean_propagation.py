@@ -152,7 +152,11 @@ def _diagonal(
 ) -> tuple[Tensor, Tensor]:
     """Diagonal of the Hessian of f in one weight tensor, and the standard error of the estimate."""
     at = means[name]
-    back = vjp(grad(lambda w: f({**means, name: w})), at)[1]  # the Hessian is symmetric
+
+    def own(w: Tensor) -> Tensor:
+        return f({**means, name: w})
+
+    back = vjp(grad(own), at)[1]  # the Hessian is symmetric
 
     def product(v: Tensor) -> Tensor:
         """``v ⊙ H v``"""

@@ -371,7 +371,7 @@ def test_scales_show_the_data():
         assert not [line for line in ax.lines if line.get_linestyle() == "--"]
     (ax,) = figures.scale_posteriors(*scales((450,), (False,))).axes
     assert sorted(segments(ax)) == list(range(1, 451, 3))
-    assert ax.get_title(loc="left").endswith("of 450 groups kept, every 3rd drawn")
+    assert ax.get_title(loc="left").endswith("of 450 groups kept, one of 3 drawn")
 
 
 def images(fig):

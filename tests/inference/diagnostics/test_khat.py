@@ -10,7 +10,7 @@ from conjugate import as_fit, mean_field, model_of, posterior, rows
 from pyroccam import guides, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference import shrinking
-from pyroccam.inference.diagnostics import khat, khat_of
+from pyroccam.inference.diagnostics import khat, khat_of, log_joint
 from pyroccam.inference.diagnostics.log_joint import LogJoint, centres
 from pyroccam.inference.diagnostics.pareto import share_of_draws
 from pyroccam.inference.diagnostics.pareto_result import Khat, KhatBlock
@@ -69,15 +69,16 @@ def test_the_share_of_draws_is_that_of_the_weights():
 
 @pytest.mark.parametrize("prior", [priors.Normal(), priors.GroupHorseshoe(1e-2)])
 @pytest.mark.parametrize("layer", ["0", "2"])
-def test_the_joint_density_is_pyros(prior, layer):
+def test_the_joint_density_is_pyros(prior, layer, monkeypatch):
     """By a trace of the model, one draw at a time; the other layer is held."""
+    monkeypatch.setattr(log_joint, "BATCH", 20)
     data = table()
     model, guide = random_pair(small_net(), data, prior)
     values = draw_sites(model, guide, 4)
     block = {site: values.pop(site) for site in [*values] if site.startswith(layer)}
     rest = {site: value[0] for site, value in values.items()}
     with torch.no_grad():
-        joint, variance = LogJoint(model, guide, data, batch_size=20)(block, rest)
+        joint, variance = LogJoint(model, data)(block, rest)
     assert float(variance.abs().max()) == 0.0
     for s in range(4):
         held = {**{site: value[s] for site, value in block.items()}, **rest}
@@ -96,13 +97,13 @@ def test_rows_scale_the_likelihood_and_tell_what_they_leave_open():
     guide = mean_field(model, data)
     centre = {site: value[None] for site, value in centres(model, guide).items()}
     block = {"0.weight": torch.tensor([[[0.7]], [[1.4]]])}
-    whole, _ = LogJoint(model, guide, data)(block, {})
-    at_centre, _ = LogJoint(model, guide, data)(centre, {})
+    whole, _ = LogJoint(model, data)(block, {})
+    at_centre, _ = LogJoint(model, data)(centre, {})
     prior = torch.distributions.Normal(0.0, 1.0).log_prob
     found, said = [], []
     for seed in range(120):
         chosen = torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:30]
-        joint = LogJoint(model, guide, data, chosen)
+        joint = LogJoint(model, data, chosen)
         reference = joint.log_likelihood(centre)
         value, variance = joint(block, {}, reference)
         base = 40 / 30 * reference.sum() + prior(centre["0.weight"]).sum().double()
@@ -185,7 +186,9 @@ def test_a_subset_of_the_rows_is_never_good():
 
 def test_learnt_depth_is_compared_by_probabilities():
     data = table()
-    model = models.LearntDepth.mlp(data, width=4, max_depth=3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = models.LearntDepth.mlp(data, width=4, max_depth=3)
     guide = guides.CategoricalDepth(model)
     exact = exact_depth_posterior(model, data)
     with torch.no_grad():

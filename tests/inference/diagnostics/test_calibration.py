@@ -88,7 +88,9 @@ def test_bias_and_width_are_told_apart():
     assert finding.text.count("is too") == 2
     assert finding.numbers["bias"]["low"] == found.bias[1]
     assert len(finding.figure.axes[0].lines) == 6  # five and zero
-    assert Calibration.of(["a"], of_a_normal(300)).finding().verdict == "good"
+    good = Calibration.of(["a"], of_a_normal(300)).finding()
+    assert good.verdict == "good"
+    assert "more simulations" not in good.text
 
 
 def test_what_can_be_seen_is_seen_more_often_than_not():
@@ -115,6 +117,7 @@ def test_few_simulations_of_many_quantities_are_coarse():
     found = Calibration.of([f"w[{k}]" for k in range(20)], uniform(20, 20))
     finding = found.finding()
     assert finding.verdict == "doubtful"
+    assert finding.text.endswith("take more simulations.")
     assert len(finding.numbers["width"]) == 20
     (ax,) = finding.figure.axes
     assert len(ax.lines) == 21

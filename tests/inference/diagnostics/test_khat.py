@@ -123,6 +123,7 @@ def test_an_exact_posterior_passes_and_a_narrow_one_does_not():
     poor = khat(conjugate(rows(), factor=0.4), draws=20_000)
     assert poor.blocks[0].khat == pytest.approx(1 - 0.4**2, abs=0.15)
     assert poor.finding().verdict == "poor"
+    assert "too narrow" in poor.finding().text
     # a wide proposal is one
     assert khat(conjugate(rows(), factor=1.5)).finding().verdict == "good"
 

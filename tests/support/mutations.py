@@ -40,7 +40,7 @@ ROOMS = {  # modules, and the tests that are for them
     "elbo": ("inference/elbo", f"{INF}e[lvx]*.py {INF}closed*.py {INF}inputs.py {INF}non*.py "
              f"{MOD}local.py"),
     "priors": ("models/priors", f"{MOD}*prior*.py {MOD}weight*.py {MOD}gauss*.py {MOD}[dsn]*.py"),
-    "guides": ("guides", f"tests/guides/*.py {MOD}l*.py {INF}bits.py {INF}pairs.py"),
+    "guides": ("guides", f"tests/guides/*.py {MOD}l*.py {INF}rounding.py {INF}pairs.py"),
     "shrinking": ("inference/shrinking", f"{INF}assign*.py {INF}com*.py {INF}dis*.py {INF}int*.py "
                   f"{INF}ma*.py {INF}narrow.py {INF}prune.py {INF}rele*.py {INF}thres*.py "
                   "tests/guides/test_zero*.py"),

@@ -26,10 +26,6 @@ import typer
 
 from .console import Part, PlainConsole
 
-__all__ = [
-    "BROKEN", "BUSY", "CTRL_C", "REFUSED", "STOPPED", "App", "place_in_own_code", "told",
-]  # fmt: skip
-
 REFUSED, BROKEN, BUSY, STOPPED = 2, 70, 75, 130
 """Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of a folder that another
 process has (EX_TEMPFAIL), of Ctrl-C."""

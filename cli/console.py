@@ -9,8 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Part", "PlainConsole", "printable", "styled"]
-
 Part = str | tuple[str, str]
 """A text, or a text and its style."""
 

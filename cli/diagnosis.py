@@ -16,8 +16,6 @@ from .console import PlainConsole, styled
 from .pages import DIAGNOSIS, slug
 from .runs import load_fit
 
-__all__ = ["POSTERIOR", "diagnose_run", "print_findings", "runs_of"]
-
 POSTERIOR = "posterior.nc"
 COLOURS = {"good": "green", "doubtful": "yellow", "poor": "red", "refused": "dim"}
 DRAWS, ROWS = 500, 2000  # of the file

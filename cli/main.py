@@ -6,8 +6,6 @@ import sys
 
 from .streams import prepare
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """``pyroccam``, and ``python -m pyroccam.cli.main``."""

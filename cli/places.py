@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ..data import PyroccamError
 
-__all__ = ["need_file", "need_folder", "new_folder"]
-
 
 def need_folder(path: Path | None) -> None:
     """Refuse, before anything is computed, a folder that cannot be made."""

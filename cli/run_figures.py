@@ -35,17 +35,6 @@ from ..inference.shrinking import (
 )
 from ..inference.training import Fit
 
-__all__ = [
-    "FORMATS",
-    "draw",
-    "draw_compressed",
-    "draw_depth",
-    "draw_repeats",
-    "draw_trade",
-    "joined_history",
-    "unit_of",
-]
-
 FORMATS = ("png", "svg")  # for everywhere, and for print
 _MOST_TARGETS = 4  # of a regression, with a figure each
 

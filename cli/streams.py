@@ -6,8 +6,6 @@ import sys
 import warnings
 from typing import Any
 
-__all__ = ["prepare"]
-
 
 def _note(message: Warning | str, *where: Any, **more: Any) -> None:
     """A warning without the line of code that gave it, which is none of a person's."""

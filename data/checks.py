@@ -17,22 +17,6 @@ from .errors import DataError, DataWarning, shown
 from .numbering import row_number
 from .ranges import Finite
 
-__all__ = [
-    "Missing",
-    "as_tensor",
-    "check_finite",
-    "check_inputs",
-    "check_numeric",
-    "check_pair",
-    "named",
-    "refuse_masked",
-    "refuse_rows",
-    "rows_without",
-    "warn_of_wild_cells",
-    "with_channel",
-]
-
-
 Missing = str | Finite | Sequence[Finite] | None
 """Numbers that stand for a missing value: one, a list, or a text with commas."""
 

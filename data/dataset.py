@@ -33,8 +33,6 @@ from .splits import standardise as scale
 from .tasks import Task, check_amounts, decide_task
 from .weighting import by_class, check_weights, joined, scaled
 
-__all__ = ["Dataset", "Task"]
-
 _SPLITS = ("train", "val", "test")
 
 _AS_ROUNDED = Scaling(*[torch.empty(0)] * 4)

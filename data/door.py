@@ -8,8 +8,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_names"]
-
 
 def lazy_names(door: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package that gives what its ``if TYPE_CHECKING:``

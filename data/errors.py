@@ -5,10 +5,6 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 
-__all__ = [
-    "DataError", "DataWarning", "NetworkError", "PyroccamError", "TooLarge", "listed", "shown",
-]  # fmt: skip
-
 _LONGEST = 800
 """Characters of a part of a message: what a file says of itself may be of any length."""
 

@@ -17,8 +17,6 @@ from .checks import as_tensor, check_finite
 from .errors import DataError, listed
 from .splits import moments
 
-__all__ = ["Field", "Fields", "Several", "are_several", "gathered", "keys_of"]
-
 Several = dict[str, Tensor] | tuple[Tensor, ...]
 """Several inputs, by the names of arguments or by place."""
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from .errors import DataError
 
-__all__ = ["add_rows", "fingerprint", "known_rows"]
-
 _BLOCK = 2048
 """Rows handled at a time, so that no copy of an image set is made."""
 

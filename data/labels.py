@@ -12,9 +12,6 @@ from torch import Tensor
 from .checks import check_finite, refuse_rows
 from .errors import DataError, listed
 
-__all__ = ["are_names", "check_labels", "count_classes", "number_names"]
-
-
 _LARGEST = 2**53
 
 

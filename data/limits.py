@@ -16,8 +16,6 @@ from contextvars import ContextVar
 
 from .errors import PyroccamError, TooLarge
 
-__all__ = ["DEFAULT", "VARIABLE", "NoSize", "allowed_bytes", "allowing", "ask"]
-
 VARIABLE = "PYROCCAM_MAX_MEMORY"
 """The environment variable that sets the limit, in bytes or as 8GB."""
 

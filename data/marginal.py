@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Marginal"]
-
 
 class Marginal(NamedTuple):
     """Sums over training targets, from which the simplest prediction is made.

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["numbered", "row_number"]
-
 _places: ContextVar[Any] = ContextVar("places_of_rows", default=None)
 
 

@@ -11,15 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "OwnFiles",
-    "absolute_name",
-    "attribute",
-    "is_code",
-    "looked_for_beside",
-    "split_name",
-]
-
 
 def split_name(name: str) -> tuple[str, str]:
     """Module and function of `package.module:function`, or file and function of

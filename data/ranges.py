@@ -20,12 +20,6 @@ from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
 
 from .errors import PyroccamError, shown
 
-__all__ = [
-    "AtLeastTwo", "Between", "Count", "Finite", "Fraction", "NotNegative", "Options", "Positive",
-    "Seed", "Share", "ShareOrZero", "Whole", "allows", "check", "checked", "kinds_of", "name_of",
-    "nearest",
-]  # fmt: skip
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 HAS = {

@@ -8,8 +8,6 @@ from contextvars import ContextVar
 
 from torch import Tensor
 
-__all__ = ["keep_raw", "keeping_raw"]
-
 Pair = tuple[Tensor, Tensor]
 
 _kept: ContextVar[list[Pair] | None] = ContextVar("raw_test_rows", default=None)

@@ -11,8 +11,6 @@ from .ranges import Finite, Whole, check
 if TYPE_CHECKING:
     from .dataset import Dataset
 
-__all__ = ["differences", "record"]
-
 _CLOSE = 1e-6
 """Means may differ by this share of a standard deviation: machines add in another order."""
 

@@ -23,8 +23,6 @@ from .streaming import FORMS, is_streamable, load_stream
 from .tables import load_csv, load_npz
 from .tasks import Task
 
-__all__ = ["Entry", "absolute", "available", "find", "is_own", "load", "options_of"]
-
 Loader = Callable[..., Dataset]
 
 

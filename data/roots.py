@@ -11,8 +11,6 @@ from pathlib import Path
 from .errors import DataError, PyroccamError
 from .limits import ask
 
-__all__ = ["read_bytes", "reading", "refuse_no_file", "resolve_root"]
-
 _CHUNK = 2**20
 
 

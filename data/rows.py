@@ -27,8 +27,6 @@ from .splits import standardise
 from .streaming import Columns, reader_of_path
 from .tasks import check_amounts
 
-__all__ = ["far_off", "new_rows"]
-
 _FAR = 10.0
 """Standard deviations of the training rows at which half of new values are no accident."""
 

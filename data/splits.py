@@ -12,20 +12,6 @@ from torch import Tensor
 from .checks import refuse_masked
 from .errors import DataError
 
-__all__ = [
-    "Scaling",
-    "along",
-    "carve",
-    "constant_as_one",
-    "generator",
-    "moments",
-    "number_groups",
-    "pick",
-    "pick_groups",
-    "rescale",
-    "standardise",
-]
-
 _BLOCK = 2048
 """Rows handled at a time: float64 arithmetic without a float64 copy of an image set."""
 

@@ -26,8 +26,6 @@ from .tasks import Task, decide_task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["load_csv", "load_npz"]
-
 _SPLITS = ("train", "test", "val")
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from .checks import check_finite, refuse_rows
 from .errors import DataError
 
-__all__ = ["FEW", "Task", "check_amounts", "decide_task"]
-
 Task = Literal["classification", "regression", "counts", "multi-label"]
 """One of several classes; numbers, standardised; counts as they are; a 0 or 1 for each label."""
 

@@ -14,8 +14,6 @@ from .errors import DataError, shown
 if TYPE_CHECKING:
     from .dataset import Dataset
 
-__all__ = ["by_class", "check_weights", "joined", "of_classes", "scaled"]
-
 
 def check_weights(name: str, weights: Any, count: int) -> Tensor:
     """Weights (count,), finite and not negative, in float32."""

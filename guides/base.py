@@ -22,20 +22,6 @@ from ..models.priors import Latent
 from .edges import EdgeFactor, StructureFamily
 from .factors import Factor
 
-__all__ = [
-    "Guide",
-    "KLSettings",
-    "NetworkGuide",
-    "Schedule",
-    "Traits",
-    "Words",
-    "key",
-    "made_from_another",
-    "refuse_others",
-    "remember",
-    "sums_out",
-]
-
 Words = Mapping[str, Mapping[str, Any]]
 """Names for the command line, and what is given to a class with each."""
 

@@ -30,8 +30,6 @@ from .edges import EdgeFactor
 from .factors import Evidence, Factor
 from .forms import Form, Piecewise
 
-__all__ = ["KL_WEIGHT", "Conditional", "ConditionalEdge", "ConditionalFactor"]
-
 KL_WEIGHT = "kl_weight"
 """λ, where it is no number of the model."""
 

@@ -14,8 +14,6 @@ from ..models import LearntDepth, Model, PlainNetwork
 from .base import Guide, KLSettings, Schedule, Traits, remember
 from .edges import Start
 
-__all__ = ["CategoricalDepth", "DepthGuide", "Deterministic", "Marginal"]
-
 Update = Literal["closed", "gradient"]
 
 

@@ -17,8 +17,6 @@ from .edges import StructureFamily
 from .factors import Factor, GaussianFactor
 from .mean_field import suited
 
-__all__ = ["Rate", "VariationalDropout"]
-
 Rate = Literal["weight", "neuron", "layer"]
 
 # Added to a squared mean, so that a weight of exactly zero has a posterior with a density.

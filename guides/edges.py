@@ -25,8 +25,6 @@ from ..models.distributions import (
 from ..models.priors import EdgePrior
 from .factors import Factor
 
-__all__ = ["EdgeFactor", "StructureFamily"]
-
 
 class EdgeFactor(Factor):
     """The posterior of one edge with K primitives; a family of them is a class below this one.

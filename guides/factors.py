@@ -14,8 +14,6 @@ from ..data import PyroccamError
 from ..models.distributions import RelaxedGate, base
 from ..models.priors import LayerPrior
 
-__all__ = ["BandFactor", "Evidence", "Factor", "GateFactor", "GaussianFactor", "NormalFactor"]
-
 _NEAR = math.exp(-1.5)  # |mean| / deviation at log alpha = 3
 
 

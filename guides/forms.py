@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Form", "Piecewise", "Place", "between_pivots", "place"]
-
 
 class Place(NamedTuple):
     """A place among pivots.

@@ -19,8 +19,6 @@ from .base import NetworkGuide, Words
 from .edges import StructureFamily
 from .factors import BandFactor, Factor, GateFactor, NormalFactor
 
-__all__ = ["MeanField", "NetworkGuide", "relaxed", "start", "suited"]
-
 
 class MeanField(NetworkGuide):
     r"""``q(w) = Π q(w_i)``: normal for real sites, log-normal for positive ones, relaxed for gates.

@@ -19,8 +19,6 @@ from .base import NetworkGuide, Words, key
 from .edges import StructureFamily
 from .factors import Factor, GaussianFactor, Lent
 
-__all__ = ["BlockPosterior", "MeanKL", "MeanKLFactor", "log_variance_ratio"]
-
 # Below, the share of a weight is not told from none; 1 - v would lose its digits.
 _LEAST = 1e-3
 _STEEPEST = 0.999  # part of what the KL allows that a mean has at the start

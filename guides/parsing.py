@@ -11,8 +11,6 @@ from ..data import PyroccamError
 from ..models import BayesianNetwork, kinds, unknown_name
 from .base import NetworkGuide
 
-__all__ = ["parse", "words"]
-
 
 def words() -> dict[str, tuple[type[NetworkGuide], Mapping[str, Any]]]:
     """The class of every word, and what is given to it."""

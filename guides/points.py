@@ -22,8 +22,6 @@ from .edges import StructureFamily
 from .factors import Factor
 from .mean_field import relaxed, start
 
-__all__ = ["Book", "Delta", "Mask", "Points", "Switch", "WholeSteps", "masked_points"]
-
 BELOW, ABOVE = 0.9, 1.1  # the two thresholds of a switch, over their middle
 
 

@@ -20,8 +20,6 @@ from .edges import StructureFamily
 from .factors import Evidence, Factor, GaussianFactor
 from .mean_field import suited
 
-__all__ = ["Noise", "ZeroMean", "ZeroMeanFactor"]
-
 Noise = Literal["normal", "uniform", "rademacher"]
 _NOISES: dict[str, Any] = {
     "normal": CentredNormal,

@@ -11,8 +11,6 @@ import typer
 
 from .. import App, PlainConsole
 
-__all__ = ["Device", "Moved", "Network", "Root", "Run", "Trust", "app", "console", "tested"]
-
 app = App(
     help="Learn how much network your data needs, and get the smaller network.",
     no_args_is_help=True,

@@ -14,8 +14,6 @@ from .application import Device, Moved, Network, Trust, app, console
 if TYPE_CHECKING:
     from ...inference.certificates import Certificate
 
-__all__ = ["certify"]
-
 
 @app.command()
 def certify(

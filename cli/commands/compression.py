@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..methods import Threshold
     from ..runs import RunConfig
 
-__all__ = ["compress", "decompress"]
-
 
 @app.command()
 def compress(

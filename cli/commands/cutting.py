@@ -10,8 +10,6 @@ import typer
 from .. import need_folder
 from .application import Device, Moved, Network, Run, Trust, app, console, tested
 
-__all__ = ["prune"]
-
 
 @app.command()
 def prune(

@@ -10,8 +10,6 @@ import typer
 from .. import need_file
 from .application import Device, Moved, Network, Run, Trust, app, console
 
-__all__ = ["export"]
-
 
 @app.command()
 def export(

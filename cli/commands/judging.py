@@ -11,8 +11,6 @@ from ...data import PyroccamError
 from .. import need_file
 from .application import Device, Moved, Network, Run, Trust, app, console
 
-__all__ = ["diagnose", "evaluate", "report"]
-
 
 @app.command()
 def evaluate(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .application import app, console
 
-__all__ = ["list_data", "methods"]
-
 
 @app.command()
 def methods() -> None:

@@ -10,8 +10,6 @@ import typer
 from .. import STOPPED, need_folder
 from .application import Device, Root, app, console
 
-__all__ = ["sweep"]
-
 
 @app.command()
 def sweep(

@@ -19,8 +19,6 @@ from .application import Device, Root, app, console
 if TYPE_CHECKING:
     from ..runs import Budget
 
-__all__ = ["fit", "fit_in_process"]
-
 
 @app.command()
 def fit(

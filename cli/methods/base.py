@@ -19,18 +19,6 @@ from ...models.networks import GRAPHS, NETWORKS, PLAIN
 from .. import place_in_own_code
 from .options import Likelihood, taken
 
-__all__ = [
-    "SMALLER",
-    "Finished",
-    "Method",
-    "Pair",
-    "Stage",
-    "length_in",
-    "smaller",
-    "timed",
-    "told",
-]
-
 SMALLER = "How much smaller"
 """Title of what is said of the size and the speed of a network that was cut."""
 

@@ -29,8 +29,6 @@ from .weights import (
     try_to_cut,
 )  # fmt: skip
 
-__all__ = ["Bayes"]
-
 _FIRST = "first:"
 
 

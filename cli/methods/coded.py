@@ -19,8 +19,6 @@ from .bayes import Bayes
 from .options import Count, Whole
 from .weights import DRAW, cut_of, draw_run, sent
 
-__all__ = ["Coded"]
-
 Bits = Annotated[int, Between(2, 20)]
 
 

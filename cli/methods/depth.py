@@ -29,8 +29,6 @@ from ...models.networks import DepthStack
 from ...models.plain import PrunedNetwork
 from .base import Finished, Method, Pair, smaller, timed, told
 
-__all__ = ["AtDepth", "ByGradient", "ClosedForm", "MarginalLikelihood", "metrics_on_test"]
-
 
 class _OverDepth(Method):
     """Any method over a stack."""

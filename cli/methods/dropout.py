@@ -16,8 +16,6 @@ from .options import Layers, NotNegative, Share, Threshold
 from .points import FromPoint
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable
 
-__all__ = ["Dropout", "GaussianDropout"]
-
 
 @dataclass(frozen=True)
 class GaussianDropout(OverWeights):

@@ -24,8 +24,6 @@ from .occam import FromNumbers
 from .options import NotNegative, Positive, Rule, Threshold
 from .weights import cut_of, evaluate, refuse_names, uncut
 
-__all__ = ["PATH", "EverySize"]
-
 PATH = "A network for each weight λ of the KL"
 """Title of what is said of the networks along that weight."""
 

@@ -27,8 +27,6 @@ from .base import Finished, Pair, Stage, length_in, told
 from .options import NotNegative, Part, Positive, Threshold
 from .weights import FILE, OverWeights, compress_run, cut_of, try_to_cut
 
-__all__ = ["FromNumbers", "Occam"]
-
 _AROUND = 3  # depths on both sides of the chosen one that are cut for comparison
 _POINTS = "normal:1"  # prior of the weights while they are numbers
 

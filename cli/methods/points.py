@@ -27,8 +27,6 @@ from .base import Pair, Stage
 from .options import Count, Fraction, NotNegative, Positive, Rounds, Rule, Whole
 from .weights import OverWeights, tell_uncuttable
 
-__all__ = ["DeepCompression", "FromPoint", "SoftSharing", "Surgery"]
-
 Gamma = Annotated[
     Sequence[float], Rule("shape and rate, such as [250,0.1]", lambda pair: len(pair) == 2)
 ]

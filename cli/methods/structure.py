@@ -30,8 +30,6 @@ from .. import FORMATS
 from .base import Finished, Method, Pair, smaller, timed, told
 from .options import Whole
 
-__all__ = ["RandomStructure"]
-
 # Of point estimates, where the weights of a run are numbers.
 _WIDE = "normal:1"
 

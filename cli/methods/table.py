@@ -20,8 +20,6 @@ from .occam import Occam
 from .points import DeepCompression, SoftSharing, Surgery
 from .structure import RandomStructure
 
-__all__ = ["METHODS", "Method", "find"]
-
 _LDN = "Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797"
 _COMPRESSION = "Louizos, Ullrich, Welling 2017, arXiv:1705.08665"
 _ADAM = {"optimizer": "adam", "schedule": "linear", "weight_decay": 0.0}

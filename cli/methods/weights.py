@@ -43,26 +43,6 @@ from .. import draw_compressed
 from .base import Finished, Method, smaller, timed, told
 from .options import Threshold
 
-__all__ = [
-    "DRAW",
-    "FILE",
-    "OverWeights",
-    "by_validation",
-    "compress_run",
-    "cut_of",
-    "draw_run",
-    "evaluate",
-    "file_of",
-    "named_layers",
-    "network_of_file",
-    "refuse_names",
-    "said_of_file",
-    "sent",
-    "tell_uncuttable",
-    "try_to_cut",
-    "uncut",
-]
-
 FILE = "compressed.pocc"
 DRAW = "draw.poccd"
 

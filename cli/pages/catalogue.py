@@ -13,8 +13,6 @@ from ..runs import METRICS, learnt, networks
 from .files import RunFiles
 from .html import Picture
 
-__all__ = ["DIAGNOSIS", "Drawn", "pictures", "reading_order", "slug"]
-
 DIAGNOSIS = "diagnose-"  # files of diagnostics begin with it
 
 

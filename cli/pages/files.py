@@ -11,8 +11,6 @@ from ...inference.diagnostics import Verdict
 from ..methods import METHODS
 from ..runs import RunConfig, check_files, read_json, reading
 
-__all__ = ["RunFiles", "read_run"]
-
 
 @dataclass(frozen=True)
 class RunFiles:

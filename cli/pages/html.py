@@ -13,8 +13,6 @@ from ...inference.diagnostics import Verdict
 from ..runs import Table
 from .inlined import inline
 
-__all__ = ["Page", "Picture", "Remark", "Section", "render"]
-
 BUDGET = 2_000_000  # bytes of all pictures: a page of less than 3 MB in base64
 LARGEST = 300_000  # of one
 

@@ -12,8 +12,6 @@ from PIL import Image
 
 from ...data import PyroccamError, ask, reading
 
-__all__ = ["Inlined", "inline"]
-
 _TIMES = 64  # bytes for each pixel: copies of the picture, and the time to make them smaller
 _NARROWEST = 320  # pixels; below, nothing in a figure can be read
 

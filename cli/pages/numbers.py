@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["HIGHER", "best_of", "listed", "training_seconds"]
-
 HIGHER = ("accuracy", "f1", "auroc")
 FALSE_ALARM = 0.05
 

@@ -27,8 +27,6 @@ from .html import Page, Picture, Remark, Section, render
 from .numbers import HIGHER, best_of, listed, training_seconds
 from .words import data_of, summary
 
-__all__ = ["report"]
-
 
 def report(folders: Sequence[Path]) -> str:
     """One HTML page of finished runs."""

@@ -6,8 +6,6 @@ from ..runs import METRICS, Network, cell, learnt, networks
 from .files import RunFiles
 from .numbers import listed, training_seconds
 
-__all__ = ["data_of", "summary"]
-
 
 def summary(run: RunFiles) -> list[str]:
     """Method and data; what was learnt; how well it predicts."""

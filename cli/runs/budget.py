@@ -34,8 +34,6 @@ from ..methods import Pair
 from .building import build_network, untrained
 from .config import RunConfig
 
-__all__ = ["Budget", "Paces", "choose", "measure", "parts_of", "same_length", "within"]
-
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 LENGTHS = ("epochs", "steps")

@@ -16,8 +16,6 @@ from .. import place_in_own_code
 from ..methods import Pair, find
 from .config import RunConfig
 
-__all__ = ["build_network", "untrained"]
-
 
 def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     """The network of a run, with initial weights that depend on the seed alone.

@@ -19,8 +19,6 @@ from ...models.networks import NETWORKS
 from ..methods import Method, Stage, find
 from .opening import read_json, reading
 
-__all__ = ["RunConfig", "changed_settings", "parse_settings"]
-
 # Sizes that train in a minute or so on two cores; everything can be set.
 _TOY = {"width": 20, "max_depth": 20}
 _TABLE = {"width": 50, "max_depth": 10}

@@ -12,8 +12,6 @@ from ...models import Fields, give, mark
 from ...models.networks import DepthStack, build
 from ...models.plain import MODULES, DescriptionError, describe, rebuild
 
-__all__ = ["network_of", "words_of"]
-
 
 def words_of(
     net: nn.Module, example: torch.Tensor, fields: Fields | None = None

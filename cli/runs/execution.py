@@ -35,18 +35,6 @@ from .config import RunConfig, changed_settings
 from .described import words_of
 from .opening import read_json, reading, refuse_other_data
 
-__all__ = [
-    "Outcome",
-    "RunOptions",
-    "begun",
-    "fixed_depth",
-    "known_of",
-    "narrowed",
-    "pair_of",
-    "run",
-    "run_repeats",
-]
-
 NARROWED = "narrowed.json"
 
 

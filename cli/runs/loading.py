@@ -24,8 +24,6 @@ from .described import network_of
 from .execution import known_of, narrowed, pair_of
 from .opening import RunError, check_files, read_json, reading, refuse_other_data
 
-__all__ = ["load_fit", "names_own_data"]
-
 
 def load_fit(
     folder: Path,

@@ -12,8 +12,6 @@ from ...inference.storage import check_digests, refuse_links
 from ...models.plain import NotJSON, parsed, plain_words
 from ..methods import FILE
 
-__all__ = ["RunError", "check_files", "read_json", "reading", "refuse_other_data"]
-
 _AGAIN = "copy the folder again from where it came, or run `pyroccam fit` again"
 
 

@@ -13,8 +13,6 @@ from .config import RunConfig
 from .execution import Outcome
 from .summary import print_repeats
 
-__all__ = ["put_together", "spread_of"]
-
 
 def put_together(
     console: PlainConsole, outcomes: list[Outcome], config: RunConfig, out: Path

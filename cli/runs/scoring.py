@@ -16,8 +16,6 @@ from .config import RunConfig
 from .execution import known_of
 from .opening import reading
 
-__all__ = ["read_new_rows", "score"]
-
 
 def read_new_rows(
     console: PlainConsole, data: str, data_root: str | None, own: Dataset

@@ -11,8 +11,6 @@ from ...data import PyroccamError
 from .. import PlainConsole
 from .tables import Table, learnt, learnt_tables, scores
 
-__all__ = ["print_repeats", "print_run", "refuse_unmet"]
-
 
 def refuse_unmet(metrics: Mapping[str, Any]) -> None:
     """Refuse a run of every size of which no network was cut, or none meets the budget; all that

@@ -8,19 +8,6 @@ from typing import Any
 
 from ...inference.posterior import DRAWS, mean_spread
 
-__all__ = [
-    "METRICS",
-    "Cell",
-    "Network",
-    "Table",
-    "cell",
-    "learnt",
-    "learnt_tables",
-    "networks",
-    "scores",
-    "whole",
-]
-
 METRICS = {
     "accuracy": "accuracy",
     "rank_mae": "MAE of rank",

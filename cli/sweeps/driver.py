@@ -22,8 +22,6 @@ from .plan import Trial, cells_of
 from .pool import Pool, slots_of
 from .results import RESULTS, numbers_of, table, write_results
 
-__all__ = ["Ended", "run_sweep"]
-
 LOOK = 0.1  # seconds between looks at the processes
 
 

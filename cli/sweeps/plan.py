@@ -14,8 +14,6 @@ from typing import Any
 from ...data import Options, PyroccamError
 from ..runs import Budget, RunConfig, parse_settings
 
-__all__ = ["Asked", "Trial", "cells_of", "parse_lists", "trials_of"]
-
 MOST = 10_000  # runs
 _LONGEST = 100  # characters of the name of a folder
 _WHOLE = ("method", "data", "network", "data_root", "budget")  # of a run, beside its settings

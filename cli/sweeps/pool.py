@@ -25,8 +25,6 @@ from .. import BUSY, STOPPED
 from .plan import Trial
 from .results import unmet
 
-__all__ = ["Pool", "Slot", "slots_of"]
-
 HOPELESS = 10
 """Times that a run is killed without getting further, after which that is its own doing: it may
 need more memory than there is."""

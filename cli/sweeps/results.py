@@ -18,8 +18,6 @@ from ...inference.storage import seal, write_json, write_whole
 from ..runs import METRICS, read_json, spread_of
 from .plan import Trial, cells_of
 
-__all__ = ["RESULTS", "finished_cells", "numbers_of", "table", "unmet", "write_results"]
-
 RESULTS = "results.csv"
 _LEARNT = ("depth_chosen", "nonzero_percent", "file_bytes", "entropy")
 _SHOWN = ("nll", *_LEARNT, "val_nll")  # beside the first score; results.csv has all

@@ -8,8 +8,6 @@ import sys
 import threading
 import time
 
-__all__ = ["leave_with"]
-
 _GRACE = 60.0  # seconds in which what is stopped may save
 
 

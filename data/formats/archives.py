@@ -15,8 +15,6 @@ import numpy as np
 
 from .. import DataError, ask, check_numeric, listed, reading
 
-__all__ = ["Archive", "open_archive"]
-
 
 class _Header(NamedTuple):
     shape: tuple[int, ...]

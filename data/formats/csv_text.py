@@ -18,8 +18,6 @@ from .. import DataError, ask, listed, read_bytes, reading, rows_without, shown
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["as_numbers", "encoded", "numbers", "read_table", "selected"]
-
 _MOST_COLUMNS = 100_000
 """A table has a Python object for each column: with more, arrays are the better form."""
 

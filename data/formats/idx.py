@@ -12,8 +12,6 @@ from torch import Tensor
 
 from .. import DataError, read_bytes
 
-__all__ = ["find_idx", "read_idx"]
-
 _TIMES = 14
 """Bytes that a data set takes for each of an image while it is made: the file, the array, and in
 float32 all images, those that train and those that validate, and both once they are scaled."""

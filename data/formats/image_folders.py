@@ -12,8 +12,6 @@ from torch import Tensor
 
 from .. import DataError, ask, reading
 
-__all__ = ["MOST", "Images", "is_image_folder"]
-
 MOST = 4096
 """Pixels of a side to which images are brought, at most."""
 

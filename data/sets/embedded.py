@@ -6,8 +6,6 @@ import torch
 
 from .. import Dataset, Seed, Share, ShareOrZero, carve, checked
 
-__all__ = ["load_digits"]
-
 
 @checked
 def load_digits(

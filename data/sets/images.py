@@ -30,8 +30,6 @@ from .. import (
 )
 from ..formats import find_idx, read_idx
 
-__all__ = ["Images", "image_set", "load_images"]
-
 _DIGITS = tuple(map(str, range(10)))
 _CLOTHES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),

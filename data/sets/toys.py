@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .. import AtLeastTwo, Count, DataError, Dataset, Finite, Seed, Share, ShareOrZero, ask, checked
 
-__all__ = ["first_train", "load_spirals", "load_wiggle", "spirals", "wiggle"]
-
 _POINT = 150
 """Bytes that a point takes while a data set is made; 95 were measured."""
 

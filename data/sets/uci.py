@@ -23,8 +23,6 @@ from .. import (
     resolve_root,
 )
 
-__all__ = ["UCI_ALIASES", "load_uci"]
-
 UCI_ALIASES = {
     "boston": "bostonHousing",
     "energy": "energy",

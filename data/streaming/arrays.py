@@ -14,8 +14,6 @@ from torch import Tensor
 from .. import DataError, ask, check_numeric, reading
 from .shuffle import Places, edges_of
 
-__all__ = ["Arrays", "is_array_folder"]
-
 BLOCK = 2**17
 """Bytes that are read side by side: few enough for a shuffle of many blocks, enough for a disk."""
 

@@ -11,8 +11,6 @@ from .. import DataError, refuse_masked
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Places, edges_of
 
-__all__ = ["Items"]
-
 
 class Items(OfPairs):
     """Rows of a data set that gives one by its place: a `torch.utils.data.Dataset`, or whatever

@@ -51,8 +51,6 @@ from .streamed import Streamed
 from .summary import Summary, summarise
 from .tables import Tables, is_table
 
-__all__ = ["reader_of", "stream"]
-
 MOST_ASIDE = 10_000
 """Rows of validation or of tests that a share of the rows comes to, at most."""
 

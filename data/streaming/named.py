@@ -29,8 +29,6 @@ from .streamed import Streamed
 from .summary import Summary
 from .tables import is_table
 
-__all__ = ["is_streamable", "load_stream", "reader_of_path"]
-
 ASIDE = 0.1
 """The share of the rows that is kept for validation, and that for tests, if nobody says another."""
 

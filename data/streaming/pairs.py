@@ -10,8 +10,6 @@ from torch import Tensor
 
 from .. import DataError, Fields, are_several, as_tensor, listed, named
 
-__all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]
-
 
 class Columns(NamedTuple):
     """Names in a table or a dict.

@@ -14,8 +14,6 @@ from .. import DataError, generator
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Chunk, Places, cut, edges_of
 
-__all__ = ["Passing", "is_passing"]
-
 CHUNK = 256
 """Rows that an iterable without batches is asked for at a time."""
 

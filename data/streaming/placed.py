@@ -17,8 +17,6 @@ from .. import DataError, Fields, OwnFiles, generator
 from .pairs import Form
 from .shuffle import Chunk, Places, Shuffle, cut
 
-__all__ = ["Placed", "Reader", "Source", "read_apart", "usual_workers"]
-
 MOST_WORKERS = 4
 """Processes that read items, at most, where nobody says how many."""
 

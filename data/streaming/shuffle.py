@@ -13,8 +13,6 @@ from torch import Tensor
 
 from .. import generator
 
-__all__ = ["MOST_BLOCKS", "Chunk", "Piece", "Shuffle", "cut", "edges_of"]
-
 Places = NDArray[np.int64]
 Chunk = tuple[Tensor, Tensor, Tensor]
 """Numbers of rows (B,), their inputs (B, ...) and targets (B, ...)."""

@@ -26,9 +26,6 @@ from .placed import Reader
 from .shuffle import Chunk
 from .summary import Summary
 
-__all__ = ["Streamed"]
-
-
 PART = 2**13
 """Rows that are scaled at once, and that a network is given at once, where all are gone through."""
 

@@ -30,9 +30,6 @@ from .. import (
 )
 from .placed import Reader
 
-__all__ = ["Moments", "Summary", "summarise"]
-
-
 NUMBERS = 2**20
 """Numbers of which there are copies in float64 at a time."""
 

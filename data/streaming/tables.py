@@ -14,8 +14,6 @@ from .. import DataError, ask, number_names, numbered, reading
 from .pairs import Columns, Form
 from .shuffle import Places
 
-__all__ = ["MOST_GROUP", "Tables", "is_table"]
-
 MOST_GROUP = 2**23
 """Bytes of a row group, at most: several have to be in memory to be shuffled."""
 

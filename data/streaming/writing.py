@@ -14,8 +14,6 @@ from .making import reader_of
 from .placed import Reader
 from .shuffle import Chunk
 
-__all__ = ["write_rows"]
-
 
 def write_rows(
     source: Any,

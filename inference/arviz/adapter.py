@@ -21,8 +21,6 @@ from ..storage import replacing
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["container", "power_scaling", "psis", "rhat", "stacking", "write"]
-
 Floats = NDArray[np.float64]
 EQUAL = 1e-6  # range of log ratios, in nats, of draws that are equal
 

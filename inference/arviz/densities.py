@@ -28,8 +28,6 @@ from ..posterior import (
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["PosteriorDraws", "PriorDraws", "draw_posterior", "draw_prior", "even_rows"]
-
 BATCH = 1024  # rows in a pass
 MOST = 2**28  # numbers of log-likelihoods, 2 GiB
 

@@ -21,8 +21,6 @@ from .densities import PosteriorDraws, draw_posterior, draw_prior
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["shown_values", "to_arviz"]
-
 Dims = dict[str, tuple[str, ...]]
 _KERNEL = {0: (), 1: ("step",), 2: ("row", "column"), 3: ("slice", "row", "column")}
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["binomial_limit", "kl_limit", "kl_of_shares", "seeger_limit", "sum_limit"]
-
 _HALVINGS = 60
 
 

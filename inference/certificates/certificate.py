@@ -27,8 +27,6 @@ from .bounds import binomial_limit, kl_of_shares, seeger_limit, sum_limit
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["ByFile", "ByPosterior", "ByTest", "Certificate", "Through", "certify"]
-
 _ROWS = 1024  # in a pass
 _DRAWN = 2**33  # numbers that are drawn by default, in a minute or so
 

@@ -31,8 +31,6 @@ from .entropy import (
     density_bytes,
 )
 
-__all__ = ["put_floats"]
-
 Array = NDArray[Any]
 LARGEST_ALPHABET = 2**14  # symbols of a layer that have a probability of their own
 LARGEST_CODEBOOK = 2**12

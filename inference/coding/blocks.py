@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from ...data import PyroccamError
 from .counter import philox
 
-__all__ = ["assignment", "block_sizes"]
-
 _PLACES = 1  # the stream of the keys by which weights are ordered
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from .integers import BitReader, BitWriter
 from .target import ROWS
 
-__all__ = ["CODES", "MOST_BITS", "WORDS", "Code", "MinimalRandom", "OrderedRandom", "Proposals"]
-
 MOST_BITS = 24
 """Bits of an index: 2^24 candidates of 50 weights take some ten seconds."""
 

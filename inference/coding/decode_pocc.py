@@ -35,26 +35,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = [
-    "BODY",
-    "COUNTS",
-    "DENSITIES",
-    "DIGITS",
-    "HEAD",
-    "MAGIC",
-    "MOST_ROWS",
-    "USUAL_TEXT",
-    "VERSION",
-    "Symbols",
-    "decode",
-    "digit_widths",
-    "learnt_mask",
-    "multiples",
-    "read_floats",
-    "read_tensor",
-    "save",
-]
-
 Array = NDArray[Any]
 
 MAGIC, VERSION = b"POcc", 2

@@ -18,15 +18,6 @@ from numpy.typing import NDArray
 from ...data import PyroccamError
 from .decode_pocc import COUNTS, Symbols
 
-__all__ = [
-    "PackedFileError",
-    "SymbolReader",
-    "SymbolWriter",
-    "bytes_of_counts",
-    "counts_of_bytes",
-    "density_bytes",
-]
-
 Ints = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]

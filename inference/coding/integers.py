@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["BitReader", "BitWriter", "DamagedBits", "code_lengths"]
-
 
 class DamagedBits(ValueError):
     """Bits that nothing was written as."""

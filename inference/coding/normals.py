@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from .counter import halves
 
-__all__ = ["LEVELS", "candidates", "quantiles"]
-
 LEVELS = 2**16
 CANDIDATES = 0  # the stream of candidates
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from ...data import PyroccamError
 
-__all__ = ["deviation", "nearest", "scaled"]
-
 _STEPS = 8  # of an octave
 _ONE = 128  # the byte of 1
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from .normals import candidates
 
-__all__ = ["Target", "gaussian_kl"]
-
 Doubles = NDArray[np.float64]
 
 ROWS = 2048  # candidates in memory at once

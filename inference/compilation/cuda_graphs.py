@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["CudaRecorder", "Recorded", "warn_unrecorded"]
-
 # Calls before the recording: libraries choose their algorithms and optimisers make their state.
 WARM_UP = 3
 

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = ["FUSED", "LARGE", "log1p", "softplus", "upright"]
-
 aten = torch.ops.aten
 
 

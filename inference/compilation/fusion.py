@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = ["DRAWS", "differentiable", "source_of"]
-
 aten = torch.ops.aten
 
 

@@ -11,8 +11,6 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-__all__ = ["graph_of", "of_lists"]
-
 
 def graph_of(f: Callable[..., Any], *inputs: Any, pre_dispatch: bool = False) -> fx.GraphModule:
     """The operations of one call, as ``torch.fx.experimental.proxy_tensor.make_fx`` records them,

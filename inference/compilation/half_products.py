@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Precision", "products"]
-
 aten = torch.ops.aten
 
 Precision = Literal["bf16"] | None

@@ -22,8 +22,6 @@ from .elementary import FUSED, upright
 from .noise import COUNTED, threefry
 from .region_calls import Layout
 
-__all__ = ["compiled"]
-
 
 def compiled(
     graph: fx.GraphModule, layouts: Sequence[Layout]

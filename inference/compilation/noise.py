@@ -16,8 +16,6 @@ from ...models.distributions import UNIFORMS, gamma_of
 from .fusion import DRAWS
 from .trace import Untraceable
 
-__all__ = ["COUNTED", "Draw", "lift_noise", "random_word", "threefry"]
-
 aten = torch.ops.aten
 
 _GAMMA = torch.ops.aten._standard_gamma.default

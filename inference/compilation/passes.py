@@ -13,8 +13,6 @@ from torch import fx
 from .elementary import LARGE
 from .trace import root, written
 
-__all__ = ["lean"]
-
 aten = torch.ops.aten
 
 LEAST = 2048

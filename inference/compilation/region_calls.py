@@ -14,8 +14,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .regions import Region, is_view, regions_of, value_of
 from .trace import root
 
-__all__ = ["Compile", "Layout", "in_regions"]
-
 aten = torch.ops.aten
 
 Layout = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]

@@ -13,8 +13,6 @@ from torch import Tensor, fx
 from .fusion import source_of
 from .trace import root, written
 
-__all__ = ["Region", "is_view", "regions_of", "repeats", "value_of"]
-
 aten = torch.ops.aten
 
 LEAST = 4

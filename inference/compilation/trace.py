@@ -20,8 +20,6 @@ from .fusion import differentiable, source_of
 from .graphs import graph_of
 from .half_products import Precision, products
 
-__all__ = ["TracedBound", "Untraceable", "first_line", "joint_graph", "root", "written"]
-
 aten = torch.ops.aten
 
 

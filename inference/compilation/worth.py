@@ -8,8 +8,6 @@ from torch import Tensor, fx
 
 from .regions import is_view, regions_of, value_of
 
-__all__ = ["pays_from"]
-
 # Fitted to what benchmarks/tracing.py measures on a CPU of two cores, with nothing in the
 # compiler's cache, for a run may not go another way the second time.
 SECONDS_SAVED = 1.45e-6, 1.5e-10

@@ -16,8 +16,6 @@ from torch.fx.node import map_arg
 from ...models.plain import NORMS, Edit, shrunk
 from .ports import Call, Link, Passing
 
-__all__ = ["asked"]
-
 ROWS, PLACES = 8, 3
 """Of an input with which an operation is asked, at most, and the length of its other axes, if the
 operation takes so few of these: all, if not."""

@@ -14,14 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from ...data import Count, Positive
 from ...models import Fields, fields_of, give
 
-__all__ = [
-    "BATCHES",
-    "compare_speed",
-    "count_parameters",
-    "multiply_adds",
-    "seconds_per_batch",
-]
-
 
 def count_parameters(module: nn.Module) -> int:
     """Trainable numbers in a module."""

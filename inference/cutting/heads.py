@@ -18,8 +18,6 @@ from torch.nn import functional as F
 
 from .ports import Call, Link, Passing, straight
 
-__all__ = ["attend", "heads_apart", "heads_joined", "of_each_head", "reshaped"]
-
 _PRODUCTS = {torch.matmul, operator.matmul, "matmul"}
 _ADDED = {operator.add, operator.iadd, torch.add, "add", "masked_fill"}
 

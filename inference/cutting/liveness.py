@@ -25,8 +25,6 @@ from .operations import is_depthwise, pads_zeros
 from .recurrence import connections, constant_bias, needed, silent
 from .wiring import Step, Wiring
 
-__all__ = ["Live", "Rows", "find_live", "follow_input", "spread"]
-
 
 @dataclass(frozen=True)
 class Rows:

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from ...data import PyroccamError, checked
 from ...models.plain import layer_kind, output_dim
 
-__all__ = ["Mask", "apply_masks", "maskable", "masked"]
-
 
 @dataclass(frozen=True)
 class Mask:

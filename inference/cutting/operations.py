@@ -11,18 +11,6 @@ from torch.nn import functional as F
 
 from ...models.plain import CONVS, TRANSPOSED, layer_kind
 
-__all__ = [
-    "DROPOUTS",
-    "IDENTITY_MODULES",
-    "POINTWISE_FUNCTIONS",
-    "POINTWISE_METHODS",
-    "POINTWISE_MODULES",
-    "PRODUCTS",
-    "is_depthwise",
-    "overwritten",
-    "pads_zeros",
-]
-
 # Stateless, the same function on every entry. Random ones are the identity in evaluation mode.
 IDENTITY_MODULES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 POINTWISE_MODULES = (

@@ -10,8 +10,6 @@ import torch
 from torch import Size, Tensor, nn
 from torch.fx import Node
 
-__all__ = ["NOTHING", "Call", "Link", "Passing", "Port", "straight"]
-
 Constants = Callable[[Mapping[Node, Tensor]], Tensor]
 
 

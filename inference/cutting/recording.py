@@ -24,8 +24,6 @@ from ...models import arguments, fields_of
 from ...models.plain import is_leaf
 from ...models.unpacked import Cell
 
-__all__ = ["Example", "Inputs", "ValuesDecide", "recorded"]
-
 _READS = {
     *("__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__"),
     *("item", "tolist", "numpy", "equal", "allclose", "is_nonzero"),

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from ...models.unpacked import GATES, Cell
 
-__all__ = ["connections", "constant_bias", "needed", "silent"]
-
 
 def connections(cell: Cell) -> tuple[Tensor, Tensor]:
     """Weights of inputs ``(units, inputs, gates)`` and of units ``(units, units, gates)``, in

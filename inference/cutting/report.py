@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from ...models.plain import CONVS, LAYERS, Edit, cell_edits, rows_first
 from ...models.unpacked import Cell
 
-__all__ = ["CutReport", "LayerCut"]
-
 
 @dataclass(frozen=True)
 class LayerCut:

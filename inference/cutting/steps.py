@@ -37,8 +37,6 @@ from .operations import (
 )
 from .ports import Call, Link, Passing, straight
 
-__all__ = ["passing"]
-
 
 def passing(call: Call) -> Passing | None:
     """How a step passes features; ``None`` if it is not known to."""

@@ -27,8 +27,6 @@ from .recording import Example, Inputs
 from .report import CutReport, LayerCut
 from .wiring import Step, Wiring, read_wiring
 
-__all__ = ["ROWS", "Cut", "cut", "has_path"]
-
 ROWS = 64
 """Rows of the data on which a cut network is compared with the whole one."""
 

@@ -30,8 +30,6 @@ from .ports import NOTHING, Call, Passing, Port
 from .recording import Example, ValuesDecide, recorded
 from .steps import passing
 
-__all__ = ["Step", "Wiring", "read_wiring"]
-
 
 @dataclass(frozen=True)
 class Step:

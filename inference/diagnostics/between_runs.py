@@ -21,8 +21,6 @@ from ..posterior import Fit, Fits, in_original_units, members, same_inputs
 from ..shrinking import irrelevance
 from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
 
-__all__ = ["Agreement", "RunsOf", "agreement", "between_runs"]
-
 Floats = NDArray[np.float64]
 
 DRAWS = 400  # of each run

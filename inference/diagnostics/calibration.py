@@ -15,8 +15,6 @@ from scipy.special import ndtr, ndtri
 from ..figures import CYCLE, GREY, INK, MARKERS, legend_above, new_figure, styled
 from .finding import Finding, Verdict, finite
 
-__all__ = ["Calibration", "detectable", "dispersion", "holm", "symmetry"]
-
 Floats = NDArray[np.float64]
 
 FLIPS = 4999

@@ -21,8 +21,6 @@ from ..training import fit as train
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["side_by_side", "swap"]
-
 Prior = WeightPrior | Mapping[str, WeightPrior] | DepthPrior
 
 

@@ -11,8 +11,6 @@ from ..storage import plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["WORST_FIRST", "Finding", "Verdict", "finite", "verdict_of"]
-
 Verdict = Literal["good", "doubtful", "poor", "refused"]
 """The outcome of a finding, in one word."""
 

@@ -18,8 +18,6 @@ from ..posterior import Fit, same_targets
 from ..training import log_density_alone
 from .finding import Finding, Verdict
 
-__all__ = ["Comparison", "Loo", "compare", "elpd", "good_khat", "loo"]
-
 Floats = NDArray[np.float64]
 
 

@@ -15,8 +15,6 @@ from ..posterior import at_once, chunks, outputs_of, weights_of
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["LogJoint", "centres", "is_discrete", "is_improper"]
-
 Values = Mapping[str, Tensor]
 
 BATCH = 1024  # rows in a pass of a network

@@ -17,8 +17,6 @@ from .pareto import khat
 from .sensitivity import prior_sensitivity
 from .trend import convergence
 
-__all__ = ["diagnose"]
-
 MOST_WORK = 2e11  # multiplications of one diagnostic: some twenty seconds of a core
 ROWS = 2000  # where all would be more
 

@@ -20,8 +20,6 @@ from .leave_one_out import good_khat
 from .log_joint import LogJoint, centres, is_discrete, is_improper
 from .pareto_result import NOISE_MOST, Khat, KhatBlock
 
-__all__ = ["khat", "khat_of", "share_of_draws"]
-
 MOST = 100  # dimensions of a block
 EQUAL = 0.05  # range of log ratios, in nats, in which they count as equal
 

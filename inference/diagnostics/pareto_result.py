@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 from ..figures import CYCLE, INK, MARKERS, legend_above, new_figure, styled
 from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
 
-__all__ = ["NOISE_MOST", "Khat", "KhatBlock"]
-
 GOOD = 0.5  # k̂ below which the variance of the ratios is finite
 TV_GOOD, TV_DOUBTFUL = 0.1, 0.3
 NOISE_MOST = 0.5  # nats, of log ratios of a subset of the rows

@@ -16,8 +16,6 @@ from ..figures import CYCLE, GREY, INK, MARKERS, legend_above, new_figure, style
 from ..posterior import Fit
 from .finding import Finding
 
-__all__ = ["Sensitivity", "prior_sensitivity"]
-
 Floats = NDArray[np.float64]
 
 # From which on a sensitivity is worth a word (Kallioinen et al. 2024).

@@ -27,8 +27,6 @@ from .log_joint import is_discrete, is_improper
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Quantity", "outputs_at", "vsbc"]
-
 DRAWS = 1000  # from q, where ranks are needed
 AT_ONCE = 100  # simulations that are fitted in common steps
 

@@ -18,8 +18,6 @@ from .finding import Finding, Verdict
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = ["LEAST_ROWS", "Convergence", "Trend", "convergence", "trend"]
-
 LEAST_ROWS = 16  # evaluations in the window, for three cosines
 SHARE = 0.5  # of the evaluations since the objective changed, the last ones, that make the window
 WORTH = 0.01  # nats a row: 1 % of likelihood

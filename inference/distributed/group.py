@@ -18,8 +18,6 @@ from torch import Tensor
 
 from .ranks import Ranks, RanksError
 
-__all__ = ["Group"]
-
 T = TypeVar("T")
 
 ASKED_EVERY = 0.5

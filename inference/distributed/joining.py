@@ -13,8 +13,6 @@ import torch.distributed as dist
 from .group import Group
 from .ranks import ALONE, Ranks
 
-__all__ = ["apart", "join", "joined", "leave", "says"]
-
 HEARD_WITHIN = 600.0
 """Seconds in which a process has to answer. One that dies is noticed at once; this is longer than
 the first process takes to write any file."""

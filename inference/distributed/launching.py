@@ -20,8 +20,6 @@ from ...data import Between, checked
 from .joining import join
 from .ranks import RanksError
 
-__all__ = ["Ended", "launch", "refuse_device"]
-
 T = TypeVar("T")
 
 MOST = 1024

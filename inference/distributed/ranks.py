@@ -12,8 +12,6 @@ from torch import Tensor
 
 from ...data import PyroccamError
 
-__all__ = ["ALONE", "Part", "Ranks", "RanksError"]
-
 T = TypeVar("T")
 
 

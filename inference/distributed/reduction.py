@@ -20,8 +20,6 @@ from torch import Tensor
 
 from .ranks import Part, Ranks
 
-__all__ = ["add_up", "average_"]
-
 
 @torch.no_grad()
 def add_up(

@@ -11,8 +11,6 @@ from ...data import PyroccamError
 from ..files import overhead
 from .options import Draw
 
-__all__ = ["filled", "fitting_in"]
-
 _USUAL = 4000
 """Bytes at most, where no size is given."""
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ..training import Fit
 
-__all__ = ["draw", "draw_own"]
-
 
 def draw(net: nn.Module, data: Dataset, how: Draw, *, likelihood: Any = None) -> Small:
     """Train a posterior over the weights of a plain network for a size, and code a draw of it.

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 
 from ...data import Between, Count, NotNegative, Options, Positive, PyroccamError, Whole
 
-__all__ = ["CodeWord", "Draw", "DrawReport"]
-
 CodeWord = Literal["minimal-random", "ordered-random"]
 """Codes of draws, of :data:`~pyroccam.inference.coding.CODES`."""
 

@@ -17,8 +17,6 @@ from ..training import FitProgress, Interrupted, Settings, StopSignal, TrainingS
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Phase", "Run", "shifted"]
-
 
 def shifted(x: Tensor, most: int) -> Tensor:
     """Images ``(B, C, H, W)``, each moved by up to so many pixels, with its rim repeated."""

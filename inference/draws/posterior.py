@@ -15,8 +15,6 @@ from ...models.distributions import base
 from ..coding import nearest
 from .phases import Phase
 
-__all__ = ["Budgeted", "deviations", "divergences"]
-
 _LEAST, _MOST = 1e-3, 1e3  # the weight of the KL stays between
 _DEAD = 0.02  # part of the budget by which the KL may miss it
 

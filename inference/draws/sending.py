@@ -13,8 +13,6 @@ from ...models import BayesianNetwork
 from ..coding import Code, Target
 from .phases import Phase
 
-__all__ = ["Sending"]
-
 
 class Sending(Phase):
     """Codes the blocks of a pair one after another, with some steps after each.

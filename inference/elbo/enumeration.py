@@ -17,8 +17,6 @@ from torch import Tensor
 from ...data import PyroccamError
 from .expectation import plates_of
 
-__all__ = ["SummedOut"]
-
 Key = str | int  # a plate by its name, an enumerated latent by its id
 Packed = Any  # a tensor whose dims are named by the letters of its _pyro_dims
 

@@ -38,8 +38,6 @@ from .expectation import (
 )
 from .joined import JoinedKL
 
-__all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound"]
-
 
 @dataclass
 class Terms:

@@ -19,18 +19,6 @@ from torch.distributions import kl_divergence
 
 from ...data import NetworkError, PyroccamError
 
-__all__ = [
-    "Expectation",
-    "check_shape",
-    "check_sites",
-    "is_deterministic",
-    "log_prob_of",
-    "plates_of",
-    "sample_sites",
-    "site_kl",
-    "unmasked",
-]
-
 
 @dataclass(frozen=True)
 class _Factor:

@@ -19,8 +19,6 @@ from .estimator import bound
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Evidence", "evidence", "summed_out"]
-
 
 class Evidence(NamedTuple):
     """The bound and its error, in nats over all rows.

@@ -15,8 +15,6 @@ from torch.distributions import Independent, kl_divergence
 
 from ...models.distributions import ImproperLogUniform
 
-__all__ = ["MOST", "JoinedKL"]
-
 MOST = 4096
 """Numbers of a site up to which putting it beside others costs less than another call."""
 

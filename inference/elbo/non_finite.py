@@ -11,8 +11,6 @@ from ...models import local_parameters
 from .estimator import EnumMeanFieldELBO
 from .expectation import sample_sites
 
-__all__ = ["first_non_finite"]
-
 
 def first_non_finite(
     model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor, *, stepped: bool = True

@@ -10,8 +10,6 @@ from ..rounding import LayerBits
 from .canvas import legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 
-__all__ = ["bits_per_layer"]
-
 
 @styled
 def bits_per_layer(

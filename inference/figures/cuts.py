@@ -12,8 +12,6 @@ from matplotlib.ticker import MaxNLocator
 from .canvas import Array, Floats, floats, legend_above, log_axis, new_figure
 from .style import CYCLE, GREY, INK, styled
 
-__all__ = ["irrelevance_histograms", "scale_posteriors"]
-
 BINS = 50
 MOST = 200  # intervals that can be told apart at 600 pixels
 

@@ -23,8 +23,6 @@ from .canvas import (
 )
 from .style import CYCLE, DIVERGING, GREY, INK, MARKERS, styled
 
-__all__ = ["depth_comparison", "depth_posterior", "spiral_functions"]
-
 _FIXED, _FULL, _CUT = "fixed depth, mean ± sd", "learnt depth, all depths", "learnt depth, cut"
 
 

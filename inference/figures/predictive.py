@@ -8,8 +8,6 @@ from ..posterior import Bands
 from .canvas import Array, Floats, floats, legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 
-__all__ = ["predicted_observed", "predictive_bands"]
-
 _LEVEL = 0.95
 _LEVELS = np.linspace(0.05, 0.95, 19)
 _MOST = 400  # rows with an interval each

@@ -12,8 +12,6 @@ from ..posterior import Reliability
 from .canvas import FEW_ROWS, floats, legend_above, new_figure
 from .style import CYCLE, GREY, MARKERS, styled
 
-__all__ = ["reliability_diagram"]
-
 
 @styled
 def reliability_diagram(reliabilities: Mapping[str, Reliability]) -> Figure:

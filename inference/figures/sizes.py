@@ -9,8 +9,6 @@ from matplotlib.figure import Figure
 from .canvas import floats, legend_above, log_axis, log_if_wide, new_figure
 from .style import CYCLE, GREY, INK, MARKERS, styled
 
-__all__ = ["bytes_by_bound", "trade_off", "weight_path"]
-
 
 @styled
 def trade_off(

@@ -11,8 +11,6 @@ from matplotlib.ticker import MaxNLocator
 from .canvas import Array, Floats, floats, new_figure
 from .style import AMOUNT, styled
 
-__all__ = ["sparsity_maps"]
-
 FINEST = 192  # squares along a side: what a panel shows at 600 pixels
 COLUMNS = 3
 

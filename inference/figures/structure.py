@@ -14,8 +14,6 @@ from ...models.networks import StructureGraph
 from .canvas import WIDTH, Array, floats, new_figure
 from .style import CYCLE, GREY, INK, styled
 
-__all__ = ["simplex_panels", "structure_graph"]
-
 _THIN, _WIDE = 0.6, 6.0  # points, of the lines of probabilities 0 and 1
 _GAP = 0.24  # between the primitives of an edge; columns are 2 apart
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)]])

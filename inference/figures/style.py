@@ -11,8 +11,6 @@ import matplotlib
 from cycler import cycler
 from matplotlib.colors import LinearSegmentedColormap
 
-__all__ = ["AMOUNT", "CYCLE", "DIVERGING", "GREY", "INK", "MARKERS", "RC", "styled"]
-
 INK = "#22262e"
 GREY = "#8a919c"
 

@@ -14,8 +14,6 @@ from ...models import as_number
 from .canvas import MANY_POINTS, Floats, legend_above, log_if_wide, new_figure
 from .style import CYCLE, MARKERS, styled
 
-__all__ = ["training_curve"]
-
 History: TypeAlias = Sequence[Mapping[str, Any]]
 
 

@@ -28,8 +28,6 @@ from ...models.plain import (
 )
 from ..coding import USUAL_TEXT, BitReader, BitWriter, DamagedBits
 
-__all__ = ["read_network", "tensors", "write_network"]
-
 # The layers of a chain, by their number; what is not said of them has torch's usual value.
 _SIZES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),

@@ -43,8 +43,6 @@ from ..coding import (
 )
 from .architecture import read_network, tensors, write_network
 
-__all__ = ["Sent", "decoded", "encoded_draw", "is_draw", "overhead", "read_draw"]
-
 _MAGIC = b"pD"
 _VERSION, _VERSION_BITS, _CODE_BITS, _WIDTH_BITS = 1, 4, 3, 5
 _CHECK = 4

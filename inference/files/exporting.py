@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ...models.likelihoods import Likelihood
 
-__all__ = ["ABOUT", "FORMS", "ExportError", "Exported", "export"]
-
 ABOUT = "data.json"
 """What a file says of its columns and targets: an extra file of ``.pt2``, of ONNX metadata."""
 

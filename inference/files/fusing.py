@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 from ...models import has_other_hooks
 from ..cutting import Example, Inputs, ValuesDecide, recorded
 
-__all__ = ["fused"]
-
 MOST_OFF = 5e-5
 """By how much outputs may differ, as a part of the largest, or of 1: an exported file, whose other
 order of additions comes on top, may be off by twice that."""

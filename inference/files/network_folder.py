@@ -29,8 +29,6 @@ from ...models.plain import (
 from ...models.plain import state as plain_state
 from ..storage import check_digests, write_digests, write_whole
 
-__all__ = ["MissingFile", "NetworkFolderError", "load_folder", "save_folder"]
-
 DESCRIPTION, TENSORS = "description.json", "model.safetensors"
 _WAY_OUT = "copy the folder again, or write it anew by Small.save"
 

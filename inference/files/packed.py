@@ -38,10 +38,6 @@ from ..rounding import Bits, quantised
 from ..storage import write_whole
 from .packed_file import Parts, join, split
 
-__all__ = [
-    "PackedFileError", "PackedSize", "TensorSize", "encoded", "is_described", "read", "write",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class TensorSize:

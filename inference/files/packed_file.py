@@ -14,8 +14,6 @@ from ...data import ask
 from ...models.plain import NotJSON, parsed
 from ..coding import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION, PackedFileError
 
-__all__ = ["Parts", "checksum", "join", "sealed", "split"]
-
 
 class Parts(NamedTuple):
     """Parts of a file, and how many bytes JSON and tables take in it."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ...models.likelihoods import Likelihood
 
-__all__ = ["Small"]
-
 
 @dataclass(frozen=True)
 class Small:

@@ -18,8 +18,6 @@ from ..posterior import at_once
 from .estimator import DensityEstimator, LogEvidence
 from .joint import Joint
 
-__all__ = ["Annealed"]
-
 KEPT = 0.8  # effective share of particles that a step of temperature leaves
 LEAPS = 8  # of a trajectory
 WANTED = 0.8  # acceptance

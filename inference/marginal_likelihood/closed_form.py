@@ -21,8 +21,6 @@ from ..training import Fit
 from .estimator import Estimator, LogEvidence
 from .joint import Joint, joint
 
-__all__ = ["MOST_STRUCTURES", "Conjugate", "Exact"]
-
 MOST_STRUCTURES = 4096
 PLACES = 4  # and as many opposite ones, at which outputs have to be linear
 

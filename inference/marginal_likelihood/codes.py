@@ -23,8 +23,6 @@ from .joint import joint
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["SHARES", "Block", "ChainRule", "Prequential", "block_ends", "blocks_of", "switching"]
-
 SHARES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Ends of the blocks as shares of the rows, doubling (Voita, Titov 2020)."""
 

@@ -15,8 +15,6 @@ from ..posterior import at_once
 from .joint import Joint
 from .normals import Blocks, Dense, Diagonal, Kronecker, Precision
 
-__all__ = ["CURVATURES", "MOST_DENSE"]
-
 MOST_DENSE = 5000
 """Weights of which a dense matrix is made: 200 MB, and a minute for its factor."""
 

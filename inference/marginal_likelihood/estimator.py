@@ -13,8 +13,6 @@ from ...models import seeded
 from ..training import Fit
 from .joint import Joint, joint, refuse_improper
 
-__all__ = ["DensityEstimator", "Direction", "Estimator", "LogEvidence"]
-
 Direction = Literal["exact", "below", "either", "code"]
 
 

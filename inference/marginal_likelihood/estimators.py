@@ -21,8 +21,6 @@ from .laplace_method import Laplace
 from .message import refuse_points
 from .optimisers import Descent, Langevin
 
-__all__ = ["ESTIMATORS", "Bound", "evidence"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(Estimator):

@@ -14,8 +14,6 @@ from ..posterior import draw_sites
 from .estimator import DensityEstimator, LogEvidence
 from .joint import Joint
 
-__all__ = ["Importance", "doubtful_weights"]
-
 FEWEST = 100  # draws whose tail tells whether the weights can be believed
 
 

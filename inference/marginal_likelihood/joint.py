@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ..training import Fit
 
-__all__ = ["Joint", "improper_site", "joint", "numbers_of", "refuse_improper"]
-
 
 class Joint:
     """``log p(y | θ) + log p(θ)`` for a real vector θ ``(n,)`` in place of all weights and scales.

@@ -17,8 +17,6 @@ from .importance_weights import doubtful_weights
 from .joint import Joint
 from .normals import NotPositive, Precision
 
-__all__ = ["Laplace", "peak"]
-
 FLAT = 1e-6  # nats that a step to the peak of the normal would still gain, for each row
 
 

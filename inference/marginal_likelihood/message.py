@@ -13,8 +13,6 @@ from ..posterior import exact_depth_posterior, refuse_undecided, sum_by_depth
 from ..training import Fit
 from .joint import numbers_of, refuse_improper
 
-__all__ = ["DescriptionLength", "description_length", "refuse_points"]
-
 
 @dataclass(frozen=True)
 class DescriptionLength:

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from ...data import PyroccamError
 
-__all__ = ["Blocks", "Dense", "Diagonal", "Kronecker", "NotPositive", "Precision"]
-
 
 class NotPositive(PyroccamError):
     """A matrix that is to be a precision has a direction of no, or of negative, curvature."""

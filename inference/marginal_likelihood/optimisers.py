@@ -16,8 +16,6 @@ from ...models import plain_kernels
 from .estimator import DensityEstimator, LogEvidence
 from .joint import Joint
 
-__all__ = ["STEEPEST", "Descent", "Langevin", "Path", "TooSteep", "Walk", "mixed_entropy"]
-
 STEEPEST = 0.6838
 """Largest ``η λ`` for which ``log(1 - ηλ) >= -ηλ - (ηλ)²``."""
 

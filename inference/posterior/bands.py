@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Bands", "mixture_bands"]
-
 
 class Bands(NamedTuple):
     """Moments of a predictive distribution, each ``(N, T)``.

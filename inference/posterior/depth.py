@@ -20,18 +20,6 @@ from ..elbo import bound
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = [
-    "DepthStructure",
-    "Threshold",
-    "choose_depth",
-    "depth_posterior_of_weights",
-    "exact_depth_posterior",
-    "slack",
-    "sum_by_depth",
-    "total_variation",
-]
-
-
 Threshold = Annotated[float, Between(0.0, 1.0, "(]")]
 """Of the 95 % rule: the first depth with so large a share of the largest probability is chosen."""
 

@@ -21,15 +21,6 @@ from ...models import BayesianNetwork, dropping, evaluating, local_parameters, p
 from ...models.layers import BayesianLayer, convolves
 from .layers import layer_moments, mean_network
 
-__all__ = [
-    "DrawnNetwork",
-    "Noise",
-    "draw_outputs",
-    "draw_sites",
-    "draw_weights",
-    "weights_of",
-]
-
 Noise = Literal["weights", "activations"]
 
 # Weights of networks that are drawn at once, in numbers.

@@ -24,8 +24,6 @@ from .same_rows import on_scale_of
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["EnsembleNetwork", "components"]
-
 AT_ONCE = 32  # passes whose intermediate results are held together
 
 

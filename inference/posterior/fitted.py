@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .depth import DepthStructure
     from .posteriors import Posterior
 
-__all__ = ["Fit", "Fits", "Repeats", "members"]
-
 
 class Fit(Protocol):
     """A trained pair, see :class:`pyroccam.inference.Fit`."""

@@ -12,8 +12,6 @@ from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
 
-__all__ = ["Layer", "layer_moments", "mean_network"]
-
 
 class Layer(NamedTuple):
     """Moments of the weights that a layer computes with, scales included.

@@ -21,8 +21,6 @@ from .layers import mean_network
 if TYPE_CHECKING:
     from .posteriors import WeightPosterior
 
-__all__ = ["Curvature", "Curvatures", "curvature"]
-
 At = Literal["means", "posterior"]
 
 # Directions that are differentiated along at once, in numbers of weights.

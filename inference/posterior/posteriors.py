@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from .fitted import Fit
 
-__all__ = [
-    "DepthPosterior", "Posterior", "WeightPosterior", "named", "posterior_of", "random_network",
-    "refuse_undecided", "require",
-]  # fmt: skip
-
 VALIDATION_DRAWS = 5
 
 

@@ -26,21 +26,6 @@ from .scores import by_parts, score_classes, score_targets
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = [
-    "DRAWS",
-    "HOWS",
-    "How",
-    "below_targets",
-    "evaluate_net",
-    "evaluate_outputs",
-    "evaluate_pruned",
-    "evaluate_single",
-    "mixture_log_probs",
-    "nll_by_depth",
-    "nll_of_rows",
-    "outputs_by_depth",
-]
-
 DRAWS = 20
 """Networks drawn from the posterior for a prediction."""
 

@@ -11,8 +11,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["in_original_units", "on_scale_of", "original_targets", "same_inputs", "same_targets"]
-
 # In standard deviations of the first set's rows: rounding of a standardised number in single
 # precision and of its scale, where the mean is up to some thousand deviations.
 TOLERANCE = 1e-3

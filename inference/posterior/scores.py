@@ -15,8 +15,6 @@ from .metrics import classification_metrics, label_metrics
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["by_parts", "merged", "score_classes", "score_targets"]
-
 _ROOTS = ("rmse",)
 _NO_MEANS = ("ece", "f1", "auroc")
 

@@ -12,8 +12,6 @@ from ...guides import NetworkGuide
 from ...models import StructuredNetwork
 from ...models.networks import filled
 
-__all__ = ["Choice", "EdgeStructure", "Structure", "edge_structure"]
-
 Choice = dict[str, list[str]]
 """Names of the chosen primitives by edge."""
 

@@ -12,8 +12,6 @@ from .draws import Noise
 from .ensemble import components
 from .fitted import Fits
 
-__all__ = ["Uncertainty", "auroc", "out_of_domain", "uncertainty"]
-
 
 class Uncertainty(NamedTuple):
     """How unsure the prediction of every row is, in nats, ``(N,)``, float64.

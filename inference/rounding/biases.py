@@ -11,8 +11,6 @@ from torch import nn
 from .bits import MOST
 from .quantise import Bits, quantised
 
-__all__ = ["LEAST_BITS", "rest_bits"]
-
 LEAST_BITS = 3
 """Significand bits of what is no weight, at least: it is few numbers."""
 

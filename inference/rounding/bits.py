@@ -21,19 +21,6 @@ from torch import Tensor
 
 from ...data import PyroccamError
 
-__all__ = [
-    "ExponentRule",
-    "LayerBits",
-    "SignificandRule",
-    "bit_precision",
-    "exponent_bits",
-    "exponent_bits_published_code",
-    "round_fixed_point",
-    "round_significand",
-    "significand_bits",
-    "unit_roundoff",
-]
-
 MOST = 23  # bits the published rule searches: t = 1 ... 23
 SignificandRule = Literal["relative", "deviation", "published_code"]
 ExponentRule = Literal["range", "published_three", "published_code"]

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["priced"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

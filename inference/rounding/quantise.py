@@ -14,17 +14,6 @@ from torch import Tensor, nn
 from ...data import Between, Count, Options, Positive, PyroccamError
 from .bits import LayerBits, round_fixed_point, round_significand
 
-__all__ = [
-    "Bits",
-    "Codebook",
-    "FixedPoint",
-    "Multiples",
-    "Rounding",
-    "Significand",
-    "cluster",
-    "quantised",
-]
-
 Net = TypeVar("Net", bound=nn.Module)
 
 _MOST_STEPS = 200  # of Lloyd's algorithm, which has settled long before

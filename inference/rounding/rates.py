@@ -14,16 +14,6 @@ from torch import nn
 
 from ...data import PyroccamError
 
-__all__ = [
-    "Layer",
-    "Rates",
-    "group_rates",
-    "layers_of",
-    "place_bits",
-    "sparse_pruning",
-    "sparse_rates",
-]
-
 FLOAT_BITS = 32
 INDEX_BITS = 5  # of the shared codebook of the "maximum" column: 32 float32 values per layer
 

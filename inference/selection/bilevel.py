@@ -25,8 +25,6 @@ from .search import Rows, Search
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["IndefiniteCurvature", "Selection", "select"]
-
 
 class IndefiniteCurvature(UserWarning):
     """Parameters at no maximum of the inner objective: a linear system was not solved."""

@@ -17,8 +17,6 @@ from .search import Rows, Search, drawn
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["FoldRows", "Folds", "fold_rows"]
-
 CHECKS = 20  # draws of L that say whether the last training went well
 
 

@@ -21,20 +21,6 @@ from torch.func import grad, vjp
 
 from ...data import PyroccamError
 
-__all__ = [
-    "NonFiniteGradient",
-    "Objective",
-    "Solution",
-    "Tensors",
-    "Update",
-    "adam",
-    "ascend",
-    "conjugate_gradient",
-    "gradient_ascent",
-    "implicit",
-    "unrolled",
-]
-
 Tensors = Mapping[str, Tensor]
 Objective = Callable[[dict[str, Tensor], dict[str, Tensor], Any], Tensor]
 # (theta, gradient, state) to (theta, state). The state is None at first, then a tree of tensors.

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from ...models import BayesianNetwork, Weighing
 from ..elbo import Bound, EnumMeanFieldELBO, Terms
 
-__all__ = ["WeighedBound"]
-
 
 class WeighedBound(Bound):
     r"""The bound of a pair with a weight of its own for the KL of each layer,

@@ -22,8 +22,6 @@ from .layer_weights import WeighedBound
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Against", "Level", "Objectives", "structure_kl"]
-
 DRAWS_OF_STRUCTURE = 100  # for a KL that is not known in closed form
 
 

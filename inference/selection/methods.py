@@ -12,8 +12,6 @@ from .hypergradient import Tensors, implicit, unrolled
 from .levels import Key, Objectives, of_likelihood
 from .search import Search
 
-__all__ = ["Greedy", "Implicit", "Method", "OneLevel", "Random", "Unrolled"]
-
 
 class Method(Options):
     """A way to a better h.

@@ -17,8 +17,6 @@ from .levels import Key, Objectives
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Rows", "Search", "drawn"]
-
 
 class Rows:
     """Minibatches of one size, of rows in random order."""

@@ -17,8 +17,6 @@ from .levels import Key, Objectives
 from .methods import Method
 from .search import Search
 
-__all__ = ["SelfTuning"]
-
 FEW = 32
 """Numbers of a tensor of h up to which every parameter responds to each of them."""
 

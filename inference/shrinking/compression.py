@@ -49,8 +49,6 @@ from .weight_sharing import levels_of
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = ["Report", "compressed"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Report(CutReport):

@@ -27,20 +27,6 @@ from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = [
-    "SHARES",
-    "SMALLER",
-    "Decision",
-    "at_thresholds",
-    "decide",
-    "inside",
-    "kept_of",
-    "smallest",
-    "thresholds_of_share",
-    "trainings",
-]
-
-
 SHARES = (0.33, 0.17, 0.085, 0.042, 0.021, 0.01)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 

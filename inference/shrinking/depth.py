@@ -21,8 +21,6 @@ from ..training import keeps_statistics, renew_statistics
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = ["TailRule", "at_depth", "full_network", "kept_depth_probs", "settled", "worthwhile"]
-
 TailRule = Literal["tail_to_last", "proportional"]
 
 PASSES = 4

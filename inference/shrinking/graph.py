@@ -19,8 +19,6 @@ from ..posterior import Choice, edge_structure, mean_network, require
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = ["discretise", "random_structures"]
-
 TRIES = 1000  # draws of random structures
 
 

@@ -17,8 +17,6 @@ from .relevance import judged
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = ["ScaleIntervals", "scale_intervals"]
-
 
 @dataclass(frozen=True)
 class ScaleIntervals:

@@ -18,8 +18,6 @@ from ..files import Small
 from .decision import inside
 from .relevance import Irrelevance
 
-__all__ = ["Remains", "bytes_by_part", "input_use", "left_of", "remains"]
-
 
 @dataclass(frozen=True)
 class Remains:

@@ -25,8 +25,6 @@ from .thresholds import refuse_twice
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = ["by_layer", "prune_weights", "share_weights", "splice_weights"]
-
 WORDS = ("first", "last", "linear", "convolution")
 
 _BITS = (range(1, 17).__contains__, "a whole number in 1 ... 16")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ..training import Fit
 
-__all__ = ["narrow"]
-
 Kept = tuple[Tensor | None, Tensor | None]  # outputs (O,) and inputs (I,); None for all
 
 

@@ -13,11 +13,6 @@ from ..rounding import ExponentRule, SignificandRule
 if TYPE_CHECKING:
     from ..training import Numbers
 
-__all__ = [
-    "NATS", "TOLERANCE", "ByValidation", "Code", "Codebook", "Cut", "Digits", "Noise", "PerLayer",
-    "Search", "Steps", "Thresholds", "Valley",
-]  # fmt: skip
-
 TOLERANCE = 0.001
 """Nats of a row that a cut may cost unless something else is asked for."""
 

@@ -18,11 +18,6 @@ from ...models.distributions import base
 from ...models.layers import BayesianLayer
 from ..posterior import Layer
 
-__all__ = [
-    "Irrelevance", "Judged", "irrelevance", "judged", "of_groups", "search", "valley",
-    "weight_irrelevance",
-]  # fmt: skip
-
 # Part of themselves by which the numbers of kept values fall from one threshold that is tried to
 # the next, so that few of many are told apart as well as most of them.
 STEP = 0.03

@@ -10,8 +10,6 @@ import ipywidgets as widgets
 if TYPE_CHECKING:
     from .weight_path import Path, PathPoint
 
-__all__ = ["Knob"]
-
 
 class Knob(widgets.VBox):
     """A slider over the weights of the KL, above the figure of the path and what is left."""

@@ -25,8 +25,6 @@ from .weight_path import Budget, path
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = ["load", "shrink"]
-
 
 @checked
 def shrink(

@@ -22,17 +22,6 @@ from .relevance import Irrelevance, search, valley
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = [
-    "COSTLY",
-    "Chosen",
-    "Cuts",
-    "by_layer_now",
-    "choose_thresholds",
-    "refuse_twice",
-    "refuse_uncut",
-    "with_zeros",
-]
-
 COSTLY = 0.05
 """Nats of a row from which on a cut by another rule is said to cost."""
 

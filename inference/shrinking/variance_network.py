@@ -17,8 +17,6 @@ from ..posterior import require
 if TYPE_CHECKING:
     from ..training import Fit
 
-__all__ = ["mean_costs", "without_means"]
-
 
 @torch.no_grad()
 @checked

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ipywidgets import Widget
     from matplotlib.figure import Figure
 
-__all__ = ["Budget", "Bytes", "Milliseconds", "Path", "PathPoint", "path"]
-
 POINTS = 13
 """Weights of a path, if nobody says which."""
 

@@ -16,18 +16,6 @@ from ...models import BayesianNetwork, Model
 from ...models.distributions import Components, NormalMixture, base
 from ..posterior import layer_moments
 
-__all__ = [
-    "Assigned",
-    "assign",
-    "assigned_guide",
-    "belongs",
-    "books",
-    "levels_of",
-    "merged",
-    "mixtures",
-    "on_levels",
-]
-
 
 @dataclass(frozen=True)
 class Assigned:

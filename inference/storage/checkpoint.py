@@ -23,21 +23,6 @@ from ...data import PyroccamError
 from .digests import check_digests, write_digests
 from .whole import write_whole
 
-__all__ = [
-    "CheckpointError",
-    "fingerprint",
-    "load_checkpoint",
-    "plain",
-    "read_history",
-    "read_weights",
-    "save_checkpoint",
-    "save_weights",
-    "seal",
-    "versions",
-    "write_history",
-    "write_json",
-]
-
 CHECKPOINT, WEIGHTS, HISTORY = "checkpoint.pt", "model.safetensors", "history.csv"
 # What a run is opened from. Pictures and what is written later are not among it.
 _SEALED = (

@@ -11,8 +11,6 @@ from pathlib import Path, PurePosixPath
 from ...data import PyroccamError
 from .whole import write_whole
 
-__all__ = ["FILE", "DamagedFile", "check_digests", "digest_of", "write_digests"]
-
 FILE = "digests.json"
 _CHUNK = 2**20
 _LARGEST = 2**24  # bytes of the file of digests itself; a run has some tens of files

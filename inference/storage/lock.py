@@ -15,8 +15,6 @@ from filelock import FileLock, Timeout
 
 from ...data import PyroccamError
 
-__all__ = ["LOCK", "FolderInUse", "FolderLost", "claimed", "confirm", "refuse_links"]
-
 LOCK = ".lock"
 HOLDER = ".lock.json"
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from .checkpoint import HISTORY, read_history, write_history
 
-__all__ = ["Watch", "Watched"]
-
 Row = dict[str, float]
 
 Watch = Callable[[Row], object] | None

@@ -11,8 +11,6 @@ from typing import Any
 
 from .lock import confirm
 
-__all__ = ["replacing", "write_whole"]
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["BlockPosterior", "IncrementalPosterior"]
-
 
 class IncrementalPosterior:
     r"""Follows ``p(d | data, weights)`` while the weights move.

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from ...data import Dataset, Marginal
     from .result import Fit
 
-__all__ = ["doubts", "log_density_alone", "nll_alone"]
-
-
 WORSE = 0.05
 """Nats of a validation row by which an earlier moment has to be better to be spoken of."""
 

@@ -20,8 +20,6 @@ from ..elbo import Bound, Terms, first_non_finite
 from .optimizer import parameter_groups
 from .settings import Settings
 
-__all__ = ["trained_by"]
-
 Pair = tuple[nn.Module, nn.Module]
 
 

@@ -39,8 +39,6 @@ from .trainer import Interrupted, NonFiniteLoss, Trainer
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Fit", "Repeats", "fit", "fit_repeats", "pick_device"]
-
 
 @checked
 def fit(

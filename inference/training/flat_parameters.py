@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FlatParameters", "Slot", "difference"]
-
 _CHANNELS_LAST = (0, 2, 3, 1)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["step"]
-
 
 @torch.no_grad()
 def step(optimizer: torch.optim.Optimizer) -> None:

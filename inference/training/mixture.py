@@ -23,8 +23,6 @@ from ..posterior import (
 if TYPE_CHECKING:
     from .result import Fit
 
-__all__ = ["evaluate_together"]
-
 
 @torch.no_grad()
 def evaluate_together(

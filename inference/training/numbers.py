@@ -22,8 +22,6 @@ from .terminal import FitProgress
 if TYPE_CHECKING:
     from .result import Fit
 
-__all__ = ["NUMBERS", "Numbers", "as_numbers"]
-
 NUMBERS = "numbers.safetensors"
 """The best of the networks so far, and what was tried."""
 

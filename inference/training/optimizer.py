@@ -16,8 +16,6 @@ from . import fused
 from .flat_parameters import FlatParameters
 from .settings import Settings, learning_rate_factor
 
-__all__ = ["Update", "make_optimizer", "parameter_groups"]
-
 _HELD = ("guide", "structure")
 
 

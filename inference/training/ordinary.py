@@ -31,21 +31,6 @@ from .trainer import NonFiniteLoss, Trainer
 if TYPE_CHECKING:
     from .result import Fit
 
-__all__ = [
-    "EVALUATIONS",
-    "RATES",
-    "Retrained",
-    "RowLosses",
-    "retrain",
-    "row_changes",
-    "row_losses",
-    "temperature_of_rows",
-    "tempered",
-    "trained",
-    "trainer_of",
-]
-
-
 RATES = (1e-3, 3e-3, 1e-2)
 """Learning rates that are tried, of which the validation rows take one."""
 

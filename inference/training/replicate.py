@@ -28,8 +28,6 @@ from .validated_noise import has_validated_noise, validate_noise
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Job", "Replicate", "Track", "validation_nll"]
-
 # More to note at each evaluation, from model, guide and data.
 Track = Callable[[Any, Any, "Dataset"], dict[str, float]]
 

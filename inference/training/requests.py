@@ -13,8 +13,6 @@ from ...data import PyroccamError
 from ...models import refuse_without_values
 from ..posterior import named, posterior_of
 
-__all__ = ["check_kinds", "pick_device", "refuse_one_network"]
-
 
 def check_kinds(model: Any, guide: Any, data: Any) -> None:
     """Refuse what is no model, guide or data set with rows and values."""

@@ -41,9 +41,6 @@ from .statistics import keeps_statistics, renew_statistics
 if TYPE_CHECKING:
     from ...data import Dataset, Several
 
-__all__ = ["Fit", "Repeats"]
-
-
 M = TypeVar("M", bound=Model)
 G = TypeVar("G", bound=Guide)
 

@@ -13,8 +13,6 @@ from ...data import Between, Options, Positive, PyroccamError, Seed, nearest
 if TYPE_CHECKING:
     from ...guides import Guide
 
-__all__ = ["Settings", "batch_bounds", "learning_rate_factor"]
-
 MOST_STEPS = 10**9
 """Steps of a fit: those of the smallest network, of 0.1 ms, take a day."""
 

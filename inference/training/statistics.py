@@ -18,8 +18,6 @@ from .settings import batch_bounds
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["MOST_BATCHES", "keeps_statistics", "renew_statistics"]
-
 MOST_BATCHES = 200
 """Batches of which means and variances are averaged."""
 

@@ -34,8 +34,6 @@ from .flat_parameters import FlatParameters, difference
 from .optimizer import Update, make_optimizer, parameter_groups
 from .settings import Settings
 
-__all__ = ["CompileFallback", "TrainingStep"]
-
 Graph = Callable[..., Any]
 # From a batch to the loss and the log-likelihoods; leaves gradients and state behind.
 Evaluation = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from .result import Fit
 
-__all__ = ["FEW", "Taught", "Teacher", "may_teach", "outputs_of_rows", "parted", "teacher_of"]
-
 FEW = 50
 """Fewer validation rows do not tell how sure a network may be, nor how small."""
 

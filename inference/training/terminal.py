@@ -19,8 +19,6 @@ from rich.progress import (
 )
 from torch import Tensor
 
-__all__ = ["SIGNALS", "FitProgress", "StopSignal"]
-
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )

@@ -29,8 +29,6 @@ from .settings import Settings, batch_bounds
 from .step import TrainingStep
 from .terminal import FitProgress, StopSignal
 
-__all__ = ["Interrupted", "NonFiniteLoss", "Pace", "Trainer"]
-
 TRACE_FROM = 300
 """Steps of one shape of batch from which it pays to trace them: a rounded guess for two cores, of
 which benchmarks/tracing.py measures both sides. From how many on it pays to compile what was traced

@@ -23,8 +23,6 @@ from ..posterior import Posterior, outputs_by_depth
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["has_validated_noise", "validate_noise"]
-
 
 def has_validated_noise(model: Model, guide: Guide, data: Dataset) -> bool:
     """True if the noise is that of the validation rows: weights that are numbers or points, noise

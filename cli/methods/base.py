@@ -12,6 +12,8 @@ from torch import nn
 
 from ...data import Dataset, NetworkError, PyroccamError, attribute
 from ...guides import Guide
+from ...inference import certify
+from ...inference.certificates import ByTest
 from ...inference.posterior import Structure
 from ...inference.training import Fit, Numbers, Settings
 from ...models import unknown_name
@@ -111,6 +113,13 @@ def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str,
     return {
         "title": SMALLER, "sentences": [said, *sentences], "rows": [], "seconds_by_batch": speed,
     }  # fmt: skip
+
+
+def certified(net: nn.Module, data: Dataset) -> list[str]:
+    """What is certain of the errors of a network on new rows by the test rows, of classes alone."""
+    if data.task != "classification" or data.weighted or not data.counts["test"]:
+        return []
+    return [str(certify(net, data, by=ByTest()))]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ...inference.shrinking import at_depth, full_network
 from ...inference.training import Fit, Settings
 from ...models.networks import DepthStack
 from ...models.plain import PrunedNetwork
-from .base import Finished, Method, Pair, smaller, timed, told
+from .base import Finished, Method, Pair, certified, smaller, timed, told
 
 
 class _OverDepth(Method):
@@ -129,7 +129,7 @@ class _LearntDepth(_OverDepth):
             }
             if run.out is not None:
                 save_folder(net, run.out / key)
-        found["learnt"].append(smaller(found["pruned"]))
+        found["learnt"].append(smaller(found["pruned"], certified(nets["marginal"], data)))
         if ddn is not None:
             found["ddn"] = {
                 "depth": nets["single"].depth,

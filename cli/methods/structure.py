@@ -27,7 +27,7 @@ from ...inference.shrinking import discretise, random_structures
 from ...inference.training import Fit, Settings
 from ...models.networks import discretised, structures
 from .. import FORMATS
-from .base import Finished, Method, Pair, smaller, timed, told
+from .base import Finished, Method, Pair, certified, smaller, timed, told
 from .options import Whole
 
 # Of point estimates, where the weights of a run are numbers.
@@ -96,7 +96,7 @@ class RandomStructure(Method):
                 "test": evaluate_net(small, result.model, data),
             },
         }
-        found["learnt"] = [told(choice), smaller(found["discretised"])]
+        found["learnt"] = [told(choice), smaller(found["discretised"], certified(small, data))]
         if run.out is not None:
             save_folder(small, run.out / "discretised")
             if run.figures:

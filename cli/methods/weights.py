@@ -40,7 +40,7 @@ from ...inference.training import Fit, Numbers, Settings
 from ...models import BayesianNetwork
 from ...models.layers import AFFINE
 from .. import draw_compressed
-from .base import Finished, Method, smaller, timed, told
+from .base import Finished, Method, certified, smaller, timed, told
 from .options import Threshold
 
 FILE = "compressed.pocc"
@@ -154,7 +154,7 @@ class OverWeights(Method):
         found["warnings"] = list(small.warnings)
         found["learnt"] = [
             told(small.report, **{"file, bytes": small.bytes}),
-            smaller(found["compressed"], said_of_file(sizes)),
+            smaller(found["compressed"], [*said_of_file(sizes), *certified(again, data)]),
             *_said_of_bits(found),
         ]
         return found

@@ -227,15 +227,14 @@ class ByTest(_Way):
     choices: Count = 1
 
     def certify(self, what: Any, data: Dataset, confidence: float) -> Certificate:
-        net, _ = _written(what)
-        counted = _Count()
+        net, counted = _plain(what), _Count()
         for x, y in data.parts("test"):
             counted.add(x, y, self.misses(_outputs(net, x, data), y, data))
         if not counted.rows:
             raise PyroccamError("data without test rows", "some that chose nothing")
         found = counted.limit(math.log1p(-confidence) - math.log(self.choices))
         return Certificate(found, confidence, counted.rows, counted.share, 0.0, "network",
-                           "rows that chose nothing", guess_of(data, "test"))  # fmt: skip
+                           "test rows, which chose nothing", guess_of(data, "test"))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,17 +301,19 @@ def certify(
 
 
 def _plain(what: Any) -> nn.Module:
-    return _written(what)[0]
+    """The network of a fit's means, of a file or a folder, or what is a network."""
+    if isinstance(what, str | Path):
+        return load(what)
+    if hasattr(what, "guide"):
+        return mean_network(*require(what, BayesianNetwork, "inference.certify"))
+    return what.net if isinstance(what, Small) else what
 
 
 def _written(what: Any) -> tuple[nn.Module, int]:
     """The network that is read back from a file, and its length in bytes."""
-    if isinstance(what, str | Path):
-        net, file = load(what), Path(what)
-        return net, file.stat().st_size if file.is_file() else Small(net).bytes
-    if hasattr(what, "guide"):
-        what = mean_network(*require(what, BayesianNetwork, "inference.certify"))
-    small = what if isinstance(what, Small) else Small(what)
+    if isinstance(what, str | Path) and Path(what).is_file():
+        return load(what), Path(what).stat().st_size
+    small = what if isinstance(what, Small) else Small(_plain(what))
     with TemporaryDirectory() as folder:
         path = small.save(Path(folder) / "small.pocc")
         return load(path, like=small.net if small.undescribed else None), small.bytes

@@ -250,10 +250,10 @@ def test_a_weight_that_no_depth_reaches_is_judged_by_its_prior():
     one = _Simulation.__new__(_Simulation)
     one.model, one.guide = model, guide
     truth = torch.linspace(-1.0, 1.0, 144).reshape(12, 12)
-    below = one.below("blocks.0.f.0.weight", truth, 4000, np.random.default_rng(0))
+    below = one.below("blocks.0.f.0.weight", truth, np.random.default_rng(0))
     exact = torch.special.ndtr(truth.double() / 0.5).numpy()
-    # The standard error of a share is 0.008 at most: five of them, for each of 144 numbers.
-    assert np.abs(below - exact).max() < 0.04
+    # The standard error of a share is 0.016 at most: five of them, for each of 144 numbers.
+    assert np.abs(below - exact).max() < 0.08
 
 
 def test_multiply_adds_are_those_of_the_products():

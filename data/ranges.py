@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HAS = {
     "DepthPrior": ("log_probs",), "Fit": ("model", "guide"), "Repeats": ("fits",),
-    "Splits": ("parts",), "TargetSpec": ("N", "task"),
+    "TargetSpec": ("N", "task"),
 }  # fmt: skip
 """What is asked of a value whose class its door cannot import, by the name of the type."""
 

@@ -53,6 +53,8 @@ def certify(
     from ...inference import certify as certified
     from ...inference.certificates import ByFile, ByPosterior, ByTest
     from ...inference.storage import write_json
+    from ...inference.training import pick_device
+    from ..methods import DRAW, FILE
     from ..runs import load_fit
 
     need_file(out)
@@ -60,23 +62,27 @@ def certify(
     if what.is_dir():
         fit = load_fit(what, device, network=network, trust=trust, data_root=data_root)
         rows = fit.data
-        files = [*sorted(what.glob("*.pocc*")), *filter(Path.is_dir, [what / "pruned"])]
+        named = [what / name for name in (FILE, DRAW, "pruned")]
+        files, likelihood = [path for path in named if path.exists()], fit.model.likelihood
         by = ByPosterior(within=within, choices=choices)
         try:
             found["posterior"] = certified(fit, rows, by=by, confidence=confidence)
         except PyroccamError as error:
+            if not files:
+                raise
             console.say(("posterior: ", "bold"), f"none, {error}")
     elif data is None:
         raise PyroccamError(f"{what} without --data", "the data that it was trained on")
     else:
         options: Any = {} if data_root is None else {"data_root": data_root}
-        rows, files = load(data, **options), [what]
+        rows, files, likelihood = load(data, **options).to(pick_device(device)), [what], None
     for file in files:
-        found[file.name] = certified(file, rows, by=ByFile(within=within), confidence=confidence)
+        ways: dict[str, Any] = {file.name: ByFile(within=within)}
         if rows.counts["test"]:
-            test = ByTest(within=within, choices=choices)
-            by_test = certified(file, rows, by=test, confidence=confidence)
-            found[f"{file.name}, test rows"] = by_test
+            ways[f"{file.name}, test rows"] = ByTest(within=within, choices=choices)
+        for name, way in ways.items():
+            like = likelihood if file.is_file() else None  # an average over exits has its own
+            found[name] = certified(file, rows, by=way, confidence=confidence, likelihood=like)
     for name, one in found.items():
         console.say((f"{name}: ", "bold"), str(one))
     if out is not None:

@@ -74,9 +74,12 @@ def read_run(folder: Path) -> RunFiles:
     content = read_json(path)
     with reading(path):
         seeds = content.get("repeats", [content])
-        config = RunConfig.read(_of_seed(folder, seeds[0]) if "repeats" in content else folder)
+        if missing := {"rows", "seed", "test", "versions"} - {*seeds[0]}:
+            raise PyroccamError(f"it has no {min(missing)!r}")
+        place = _of_seed(folder, seeds[0]) if "repeats" in content else folder
         together = content.get("spread", {}).get("together")
-        return RunFiles(folder.resolve().name, folder, config, seeds, together, _findings(folder))
+    config, found = RunConfig.read(place), _findings(folder)
+    return RunFiles(folder.resolve().name, folder, config, seeds, together, found)
 
 
 def _of_seed(folder: Path, metrics: dict[str, Any]) -> Path:

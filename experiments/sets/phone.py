@@ -68,10 +68,13 @@ def wisdm_windows(
     """
     columns, frame = _read(_find(data_root))
     classes = columns["class"]
-    labels = torch.from_numpy(pd.Categorical(frame["class"], classes).codes.astype(np.int64))
-    if (labels < 0).any():
-        raise DataError(f"{_FILE} has a class that its header does not name", ", ".join(classes))
-    users = frame["user"].to_numpy(np.int64)
+    placed = {
+        name: pd.Categorical(frame[name].astype(str).str.strip(), columns[name]).codes
+        for name in ("class", "user")
+    }
+    if any((codes < 0).any() for codes in placed.values()):
+        raise DataError(f"{_FILE} has a class or user that its header does not name", "its own")
+    labels, users = torch.from_numpy(placed["class"].astype(np.int64)), placed["user"]
     names = [name for name, known in columns.items() if not known and name != "UNIQUE_ID"]
     x = frame[names].to_numpy(np.float64)
 
@@ -119,5 +122,6 @@ def _read(path: Path) -> tuple[dict[str, tuple[str, ...]], pd.DataFrame]:
         name: tuple(one.strip(' "') for one in kind.strip("{} ").split(",")) if "{" in kind else ()
         for name, kind in found
     }
-    frame = pd.read_csv(io.StringIO(body), names=[*columns], na_values="?", skipinitialspace=True)
+    frame = pd.read_csv(io.StringIO(body), names=[*columns], na_values="?", skipinitialspace=True,
+                        comment="%")
     return columns, frame

@@ -111,6 +111,8 @@ def wisdm_series(
     """
     series = _read(_find(resolve_root(data_root)))
     ends = _window_ends(series)
+    if not len(ends):
+        raise DataError(f"no {_WINDOW} records in a row", "one window at least")
     if split_by == "subject":
         groups = series.subject[ends]
         test, train = (

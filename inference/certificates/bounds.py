@@ -47,6 +47,8 @@ def binomial_limit(wrong: int, rows: int, log_delta: float) -> float:
 
 def kl_of_shares(a: float, b: float) -> float:
     """``a ln(a / b) + (1 - a) ln((1 - a) / (1 - b))``, of two shares, in nats."""
+    if b <= 0.0 < a or a < 1.0 <= b:
+        return math.inf
     one = a * math.log(a / b) if a > 0.0 else 0.0
     return one + ((1.0 - a) * math.log((1.0 - a) / (1.0 - b)) if a < 1.0 else 0.0)
 

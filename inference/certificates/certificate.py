@@ -16,16 +16,28 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ...data import Between, Count, Options, Positive, PyroccamError, Seed, checked
-from ...models import BayesianNetwork, evaluating, give, seeded
+from ...models import BayesianNetwork, evaluating, give, plain_kernels, seeded
+from ...models.layers import convolves
 from ..elbo import evidence
 from ..files import Small
 from ..marginal_likelihood import numbers_of, refuse_improper, refuse_points
-from ..posterior import Fit, at_once, chunks, draw_sites, mean_network, require, weights_of
+from ..posterior import (
+    Fit,
+    at_once,
+    draw_sites,
+    images_at_once,
+    mean_network,
+    outputs_of,
+    require,
+    weights_of,
+)
 from ..shrinking import load
 from .bounds import binomial_limit, kl_of_shares, seeger_limit, sum_limit
 
 if TYPE_CHECKING:
     from ...data import Dataset
+    from ...guides import NetworkGuide
+    from ...models.likelihoods import Likelihood
 
 _ROWS = 1024  # in a pass
 _DRAWN = 2**33  # numbers that are drawn by default, in a minute or so
@@ -44,6 +56,7 @@ class Certificate:
         of: what it is a statement about.
         by: where it comes from.
         guess: the share of the known rows that are wrong where the answer is always the same.
+        bytes: of the file, if it is by that, which has most of the nats.
 
     Example:
         >>> print(Certificate(0.098, 0.95, 900, 0.02, 50.0, "network", "a file of 9 bytes"))
@@ -59,6 +72,7 @@ class Certificate:
     of: str
     by: str
     guess: float = 1.0
+    bytes: int = 0
 
     @property
     def vacuous(self) -> bool:
@@ -79,10 +93,13 @@ class Certificate:
         if self.wrong >= self.guess:
             return [said, f"That says nothing: {always}, the network in no fewer."]
         room = self.rows * kl_of_shares(self.wrong, self.guess) + math.log1p(-self.confidence)
-        if not self.nats:
-            return [said, f"That says nothing: {always}; more rows would."]
-        bytes_ = max(0, int(room / math.log(2.0) / 8.0))
-        takes = f"{bytes_:,} bytes ({room:,.0f} nats) or fewer with as few errors, or more rows,"
+        byte = 8.0 * math.log(2.0)
+        own = room - (self.nats - byte * self.bytes)  # for the file alone
+        takes = "more rows"
+        if self.bytes and byte < own < math.inf:
+            takes += f", or a file of {int(own / byte):,} bytes with as few errors,"
+        elif self.nats and not self.bytes and 0.0 < room < math.inf:
+            takes += f", or a KL of {room:,.0f} nats with as few errors,"
         return [said, f"That says nothing: {always}; {takes} would."]
 
     def __str__(self) -> str:
@@ -105,18 +122,8 @@ class _Way(Options):
     within: Positive | None = None
 
     @abstractmethod
-    def certify(self, what: Any, data: Dataset, confidence: float) -> Certificate:
+    def certify(self, what: Any, rows: _Rows, confidence: float) -> Certificate:
         """The certificate of a fit, or of a small network."""
-
-    def misses(self, outputs: Tensor, y: Tensor, data: Dataset) -> Tensor:
-        """Which rows ``(B,)`` are wrong, of outputs ``(B, outputs)`` and targets."""
-        if data.task == "classification":
-            return outputs.argmax(-1) != y
-        if data.task != "regression" or self.within is None:
-            given = f"{data.task} without within=" if data.task == "regression" else data.task
-            raise PyroccamError(f"a certificate of {given}", "right and wrong rows")
-        off = (outputs[..., : y.shape[-1]] - y).abs() * data.y_std
-        return (off > self.within).any(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,16 +142,15 @@ class ByFile(_Way):
         tight that they can explain generalization, arXiv:2211.13609.
     """
 
-    def certify(self, what: Any, data: Dataset, confidence: float) -> Certificate:
+    def certify(self, what: Any, rows: _Rows, confidence: float) -> Certificate:
         net, size = _written(what)
-        length = 8 * size + 2 * size.bit_length() - 1 + preparation_bits(data)
-        counted = _Count()
-        for x, y in known(data):
-            counted.add(x, y, self.misses(_outputs(net, x, data), y, data))
+        for x, y in rows.known():
+            rows.add(x, y, rows.misses(_outputs(net, x, rows.data), y, self.within))
+        length = 8 * size + 2 * size.bit_length() - 1 + preparation_bits(rows.data)
         nats = length * math.log(2.0)
-        found = counted.limit(math.log1p(-confidence) - nats)
-        return Certificate(found, confidence, counted.rows, counted.share, nats, "network",
-                           f"a file of {size:,} bytes", guess_of(data))  # fmt: skip
+        found = rows.limit(math.log1p(-confidence) - nats)
+        return Certificate(found, confidence, len(rows.missed), rows.share, nats, "network",
+                           f"a file of {size:,} bytes", guess_of(rows.data), size)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +165,9 @@ class ByPosterior(_Way):
     and so is what :class:`ByFile` counts for the preparation of rows.
 
     Attributes:
-        draws: networks; one for each row by default, or as many as take a minute or so.
+        draws: networks, about; one for each row by default, or as many as take a minute or so.
         choices: how many fits this one was chosen from by a look at the rows: seeds, scales of a
-            prior.
+            prior, weights of the KL.
         seed: of the draws.
     """
 
@@ -169,50 +175,38 @@ class ByPosterior(_Way):
     choices: Count = 1
     seed: Seed = 0
 
-    def certify(self, what: Any, data: Dataset, confidence: float) -> Certificate:
+    def certify(self, what: Any, rows: _Rows, confidence: float) -> Certificate:
         model, guide = require(what, BayesianNetwork, "inference.certify(by=ByPosterior())")
         refuse_points(what, "a certificate by its posterior")
         refuse_improper(model, given=True)
-        passes = [evidence(model, guide, data, rows=1, passes=2, seed=s).kl for s in (0, 1)]
-        if not math.isclose(*passes, rel_tol=1e-9):
+        left = sum(one.affine.shape.weight.numel() for one in model.layers.values())
+        if left < model.weights_before:
+            raise PyroccamError("a fit that the same rows have narrowed", "the whole, or a file")
+        data = rows.data
+        kls = [evidence(model, guide, data, rows=1, passes=2, seed=seed).kl for seed in (0, 1)]
+        if not math.isclose(*kls, rel_tol=1e-9):
             raise PyroccamError("a KL that is known by draws alone", "priors whose KL is a formula")
-        kl = passes[0] + (learnt_bits(model) + preparation_bits(data)) * math.log(2.0)
+        kl = kls[0] + (learnt_bits(model) + preparation_bits(data)) * math.log(2.0)
         doubt = math.log1p(-confidence) - math.log(2.0 * self.choices)
-        rows = data.counts["train"] + data.counts["val"]
-        numbers = sum(p.numel() for p in mean_network(model, guide).parameters())
-        most = self.draws or max(1, _DRAWN // numbers)
-        sizes = [rows // min(rows, most)] * min(rows, most)
-        sizes = [size + (place < rows - sum(sizes)) for place, size in enumerate(sizes)]
-        share = sum_limit(self._wrong(model, guide, data, sizes), sizes, doubt)
-        found = seeger_limit(share, rows, kl, doubt)
-        return Certificate(found, confidence, rows, share, kl, "draws of the posterior",
-                           f"a KL of {kl:,.0f} nats", guess_of(data))  # fmt: skip
-
-    @torch.no_grad()
-    def _wrong(self, model: Any, guide: Any, data: Dataset, sizes: list[int]) -> int:
-        """Wrong rows, where each network predicts as many as ``sizes`` say."""
-        net, wrong, start = mean_network(model, guide), 0, 0
-        xs, ys = (torch.cat([*parts]) for parts in zip(*known(data), strict=True))
-        numbers = sum(p.numel() for p in net.parameters())
-
-        def outputs(weights: dict[str, Tensor], x: Tensor) -> Tensor:
-            return cast(Tensor, functional_call(net, weights, (x,)))
-
-        together = vmap(outputs, randomness="different")
+        net = mean_network(model, guide)
+        count = data.counts["train"] + data.counts["val"]
+        most = self.draws or max(1, _DRAWN // sum(p.numel() for p in net.parameters()))
+        each, parts = -(-count // min(count, most)), list[int]()
         with evaluating(model), seeded(self.seed, data.device):
-            for count in chunks(len(sizes), at_once(numbers, max(sizes))):
-                weights = weights_of(model, draw_sites(model, guide, count))
-                own, sizes = sizes[:count], sizes[count:]
-                ends = torch.tensor(own).cumsum(0) + start
-                # Networks that predict a row less see one of the next twice, which is not counted.
-                places = (ends - torch.tensor(own))[:, None] + torch.arange(max(own))
-                counted = places < ends[:, None]
-                places = places.clamp(max=len(xs) - 1)
-                found = together(weights, xs[places.to(xs.device)])
-                missed = self.misses(found, ys[places.to(ys.device)], data)
-                wrong += int((missed.cpu() & counted).sum())
-                start = int(ends[-1])
-        return wrong
+            for x, y in rows.known():
+                found = _drawn_outputs(model, guide, net, x, each)
+                for own, out, target in zip(x.split(each), found, y.split(each), strict=True):
+                    rows.add(own, target, rows.misses(out, target, self.within))
+                    parts.append(len(own))
+        limits = []
+        for counted in rows.countings():
+            missed = [int(one.sum()) for one in (rows.missed & counted).split(parts)]
+            sizes = [size for one in counted.split(parts) if (size := int(one.sum()))]
+            share = sum_limit(sum(missed), sizes, doubt)
+            limits.append((seeger_limit(share, sum(sizes), kl, doubt), share))
+        limit, share = max(limits)
+        return Certificate(limit, confidence, count, share, kl, "draws of the posterior",
+                           f"a KL of {kl:,.0f} nats", guess_of(data))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,14 +220,14 @@ class ByTest(_Way):
 
     choices: Count = 1
 
-    def certify(self, what: Any, data: Dataset, confidence: float) -> Certificate:
-        net, counted = _plain(what), _Count()
-        for x, y in data.parts("test"):
-            counted.add(x, y, self.misses(_outputs(net, x, data), y, data))
-        if not counted.rows:
+    def certify(self, what: Any, rows: _Rows, confidence: float) -> Certificate:
+        net, data = _plain(what), rows.data
+        if not data.counts["test"]:
             raise PyroccamError("data without test rows", "some that chose nothing")
-        found = counted.limit(math.log1p(-confidence) - math.log(self.choices))
-        return Certificate(found, confidence, counted.rows, counted.share, 0.0, "network",
+        for x, y in data.parts("test"):
+            rows.add(x, y, rows.misses(_outputs(net, x, data), y, self.within))
+        found = rows.limit(math.log1p(-confidence) - math.log(self.choices))
+        return Certificate(found, confidence, len(rows.missed), rows.share, 0.0, "network",
                            "test rows, which chose nothing", guess_of(data, "test"))  # fmt: skip
 
 
@@ -249,19 +243,26 @@ class Through(_Way):
 
     small: Any
     x: Tensor
-    by: _Way = ByFile()
+    by: ByFile | ByTest = ByFile()
 
-    def certify(self, what: Any, data: Dataset, confidence: float) -> Certificate:
+    def certify(self, what: Any, rows: _Rows, confidence: float) -> Certificate:
+        if rows.data.task != "classification" or not len(self.x):
+            given = f"{len(self.x)} rows of {rows.data.task}"
+            raise PyroccamError(given, "rows of classification, in which two networks may differ")
         halved = 0.5 * (1.0 + confidence)
-        base = self.by.certify(self.small, data, halved)
-        large, small = (_outputs(_plain(one), self.x, data) for one in (what, self.small))
-        differ = int((large.argmax(-1) != small.argmax(-1)).sum())
-        if data.task != "classification":
-            raise PyroccamError(f"networks that differ, of {data.task}", "classification")
+        large, small = (
+            rows.predicted(_outputs(_plain(one), self.x, rows.data)).argmax(-1)
+            for one in (what, self.small)
+        )
+        base = self.by.certify(self.small, rows, halved)
+        differ = int((large != small).sum())
         more = binomial_limit(differ, len(self.x), math.log1p(-halved))
-        differs = f"another network, from which it differs in {differ:,} of {len(self.x):,} rows"
-        return replace(base, error=min(1.0, base.error + more), confidence=confidence,
-                       by=f"{differs}, and {base.by}")  # fmt: skip
+        by = (
+            f"another network, from which it differs in {differ:,} of {len(self.x):,} rows; of "
+            f"that {base.by}"
+        )
+        error = min(1.0, base.error + more)
+        return replace(base, error=error, confidence=confidence, by=by)
 
 
 @checked
@@ -271,6 +272,7 @@ def certify(
     *,
     by: _Way | None = None,
     confidence: Annotated[float, Between(0.5, 1.0, "[)")] = 0.95,
+    likelihood: Likelihood | None = None,
 ) -> Certificate:
     """What is certain of the errors of a network on new rows, if they come from where those of
     ``data`` came.
@@ -283,10 +285,13 @@ def certify(
         by: :class:`ByFile` by default, of a fit :class:`ByPosterior`; or :class:`ByTest`, or
             :class:`Through`.
         confidence: of the statement.
+        likelihood: that takes the outputs, of a network alone whose outputs are neither logits of
+            classes nor targets.
 
     Raises:
         PyroccamError: for rows with weights, an improper prior by its posterior, errors without
-            bounds (a regression without ``within``), or a file that was changed.
+            bounds (a regression without ``within``), a network for other rows, or a file that was
+            changed.
 
     Example:
         >>> from pyroccam.data import load as load_data
@@ -297,7 +302,76 @@ def certify(
     data.refuse_weights("A certificate")
     if by is None:
         by = ByPosterior() if hasattr(what, "guide") else ByFile()
-    return by.certify(what, data, confidence)
+    if likelihood is None and isinstance(what, Small):
+        likelihood = what.likelihood
+    elif likelihood is None and hasattr(what, "guide"):
+        likelihood = cast(Fit, what).model.likelihood
+    return by.certify(what, _Rows(data, likelihood), confidence)
+
+
+class _Rows:
+    """Rows as they are counted.
+
+    Attributes:
+        missed: which of them are wrong, booleans ``(n,)``.
+    """
+
+    def __init__(self, data: Dataset, likelihood: Likelihood | None) -> None:
+        self.data, self._likelihood = data, likelihood
+        self._missed: list[Tensor] = []
+        self._first: list[bool] = []
+        self._seen: set[int] = set()
+
+    def known(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets of all that may have chosen a network, part by part."""
+        for split in ("train", "val"):
+            yield from self.data.parts(split, weighted=False)
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """Scores of the classes or targets ``(B, C or T)``, of outputs ``(B, outputs)``."""
+        like = self._likelihood
+        found = outputs if like is None else like.to(outputs.device).predicted(outputs)
+        if found.shape[-1] != self.data.outputs:
+            given = f"outputs of shape {tuple(outputs.shape)}"
+            raise PyroccamError(given, f"{self.data.outputs} for each row", "likelihood=")
+        return found
+
+    def misses(self, outputs: Tensor, y: Tensor, within: float | None) -> Tensor:
+        """Which rows ``(B,)`` are wrong, of outputs ``(B, outputs)`` and targets."""
+        task = self.data.task
+        if task == "classification":
+            return self.predicted(outputs).argmax(-1) != y
+        if task != "regression" or within is None:
+            given = f"{task} without within=" if task == "regression" else task
+            raise PyroccamError(f"a certificate of {given}", "right and wrong rows")
+        return ((self.predicted(outputs) - y).abs() * self.data.y_std > within).any(-1)
+
+    def add(self, x: Tensor, y: Tensor, missed: Tensor) -> None:
+        """Count rows, and find those that are copies of earlier ones."""
+        self._missed.append(missed.cpu())
+        for row in zip(*(t.cpu().contiguous().numpy() for t in (x, y)), strict=True):
+            key = hash(tuple(part.tobytes() for part in row))
+            self._first.append(key not in self._seen)
+            self._seen.add(key)
+
+    @property
+    def missed(self) -> Tensor:
+        return torch.cat(self._missed)
+
+    @property
+    def share(self) -> float:
+        """Of rows that are wrong."""
+        return float(self.missed.double().mean())
+
+    def countings(self) -> list[Tensor]:
+        """Which rows count, booleans ``(n,)``: all, and where there are copies the first alone."""
+        first = torch.tensor(self._first)
+        return [torch.ones_like(first), *([] if first.all() else [first])]
+
+    def limit(self, log_delta: float) -> float:
+        """The binomial limit, the worse of both ways to count."""
+        counts = [(int((self.missed & c).sum()), int(c.sum())) for c in self.countings()]
+        return max(binomial_limit(wrong, count, log_delta) for wrong, count in counts)
 
 
 def _plain(what: Any) -> nn.Module:
@@ -321,39 +395,51 @@ def _written(what: Any) -> tuple[nn.Module, int]:
 
 @torch.no_grad()
 def _outputs(net: nn.Module, x: Tensor, data: Dataset) -> Tensor:
-    net = net.to(x.device).eval()
-    return torch.cat([give(net, part, data.fields) for part in x.split(_ROWS)])
+    with evaluating(net):
+        own = net.to(x.device)
+        try:
+            return torch.cat([give(own, part, data.fields) for part in x.split(_ROWS)])
+        except RuntimeError as error:
+            why = str(error).strip().partition("\n")[0]
+            given = f"a network that does not take the rows of {data.name} ({why:.200})"
+            raise PyroccamError(given, "the data that it was trained on") from error
 
 
-def known(data: Dataset) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and targets of all rows that may have chosen a network, part by part."""
-    for split in ("train", "val"):
-        yield from data.parts(split, weighted=False)
+@torch.no_grad()
+def _drawn_outputs(
+    model: BayesianNetwork, guide: NetworkGuide, net: nn.Module, x: Tensor, each: int
+) -> list[Tensor]:
+    """Outputs ``(each, outputs)`` of one network after the other, each for rows of its own, of
+    which the last may have fewer."""
+    found: list[Tensor] = []
+    numbers = sum(p.numel() for p in net.parameters())
+    most = at_once(numbers, each)
+    if convolves(net):
+        most = max(1, min(most, images_at_once(x) // each))
+    for part in x.split(most * each):
+        weights = weights_of(model, draw_sites(model, guide, -(-len(part) // each)))
+        own = part.split(each)
+        alike = _together(net, weights, torch.stack(own)) if len(own[-1]) == each else None
+        if alike is None:
+            one_by_one = [
+                {n: value[s : s + 1] for n, value in weights.items()} for s in range(len(own))
+            ]
+            alike = [outputs_of(net, *one)[0] for one in zip(one_by_one, own, strict=True)]
+        found += alike
+    return found
 
 
-class _Count:
-    """Rows, and how many of them are wrong; and both again without copies of earlier rows."""
-
-    def __init__(self) -> None:
-        self.rows = self.wrong = self.own_rows = self.own_wrong = 0
-        self.seen: set[int] = set()
-
-    @property
-    def share(self) -> float:
-        return self.wrong / max(self.rows, 1)
-
-    def add(self, x: Tensor, y: Tensor, missed: Tensor) -> None:
-        xs, ys = (t.cpu().contiguous().flatten(1 if t.ndim > 1 else 0).numpy() for t in (x, y))
-        for row, target, miss in zip(xs, ys, missed.tolist(), strict=True):
-            self.rows, self.wrong = self.rows + 1, self.wrong + miss
-            key = hash((row.tobytes(), target.tobytes()))
-            if key not in self.seen:
-                self.seen.add(key)
-                self.own_rows, self.own_wrong = self.own_rows + 1, self.own_wrong + miss
-
-    def limit(self, log_delta: float) -> float:
-        counts = {(self.wrong, self.rows), (self.own_wrong, self.own_rows)}
-        return max(binomial_limit(wrong, rows, log_delta) for wrong, rows in counts)
+def _together(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> list[Tensor] | None:
+    """Outputs of networks for rows ``(S, B, *)`` of their own at once, or ``None`` of what decides
+    by values, say, which they cannot."""
+    try:
+        with plain_kernels():
+            each = vmap(lambda one, own: functional_call(net, one, (own,)), randomness="different")
+            return [*each(weights, x)]
+    except (RuntimeError, ValueError) as error:
+        if "vmap" not in str(error) and "Batching rule" not in str(error):
+            raise
+        return None
 
 
 def preparation_bits(data: Dataset) -> int:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data import PyroccamError
+from ...data import PyroccamError, checked
 from ...models import seeded
 from ..arviz import even_rows, rhat
 from ..figures import CYCLE, GREY, INK, MARKERS, new_figure, styled
@@ -177,6 +177,7 @@ def between_runs(name: str, values: Floats) -> RunsOf:
     return RunsOf(name, found, flat.mean(1), constant, why)
 
 
+@checked
 def agreement(repeats: Fits) -> Agreement:
     r"""The agreement of independent runs on one posterior, by R-hat with runs for chains.
 

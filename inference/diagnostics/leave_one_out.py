@@ -291,6 +291,7 @@ class Comparison:
         return Finding("comparison", "good" if clear else "doubtful", said, {"table": self.table})
 
 
+@checked
 def compare(fits: Mapping[str, Fit], *, split: str = "train") -> Comparison:
     """Methods on the same data, by rows left out (``split="train"``, :func:`loo`) or by rows held
     out (``test``, ``val``: :func:`elpd`), with stacking weights.

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from ...data import PyroccamError
+from ...data import PyroccamError, checked
 from ..figures import CYCLE, GREY, INK, legend_above, new_figure, styled
 from .finding import Finding, Verdict
 
@@ -204,6 +204,7 @@ class Convergence:
         return fig
 
 
+@checked
 def convergence(fit: Fit) -> Convergence:
     """The convergence of the bound, by the trend of the training loss.
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         at_once,
         chunks,
         draw_sites,
+        images_at_once,
         outputs_of,
         weights_of,
     )

@@ -113,6 +113,16 @@ def test_every_known_module_has_an_example_and_every_argument_a_type():
         assert {*names} <= {*ranges.kinds_of(kind.__init__)}
 
 
+def test_names_in_files_do_not_change_with_torch():
+    padded = ("kernel_size", "stride", "padding", "dilation", "groups", "bias", "padding_mode")
+    assert MODULES[nn.Linear] == ("in_features", "out_features", "bias")
+    assert MODULES[nn.Conv2d] == ("in_channels", "out_channels", *padded)
+    assert MODULES[nn.ConvTranspose2d] == ("in_channels", "out_channels", *padded, "output_padding")
+    statistics = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    assert MODULES[nn.BatchNorm2d] == statistics
+    assert MODULES[nn.LayerNorm] == ("normalized_shape", "eps", "elementwise_affine", "bias")
+
+
 @pytest.mark.parametrize("module", EXAMPLES, ids=lambda m: type(m).__name__)
 def test_a_module_is_built_from_its_arguments(module):
     words = json.loads(json.dumps(arguments_of(module), allow_nan=False))
@@ -188,6 +198,7 @@ def with_value(path, value):
 
 CODE = "x: __import__('os').system('true')"
 LINEAR = ("modules", "0", "arguments")
+NORM = {"num_features": 2, "momentum": 0.1, "affine": True, "track_running_stats": True}  # no eps
 CONV = arguments_of(nn.Conv1d(2, 2, 1)) | {"stride": 2**63}
 CALL = {"op": "call_function", "name": "_0", "target": "getattr"}
 CLASS = {**CALL, "args": [{"node": "input_1"}, "__class__"]}
@@ -222,6 +233,7 @@ CLASS = {**CALL, "args": [{"node": "input_1"}, "__class__"]}
         ((*LINEAR, "bias"), "no"),
         (("modules", "1"), {"type": "GELU", "arguments": {"approximate": "cosh"}}),
         (("modules", "1"), {"type": "Conv1d", "arguments": CONV}),
+        (("modules", "1"), {"type": "BatchNorm2d", "arguments": NORM}),
         (("dtypes",), {"0.weight": "nn"}),
         (("dtypes",), {"0.weight": "int64"}),
         (("tied",), {"0.weight": "0.bias"}),

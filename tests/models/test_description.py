@@ -123,6 +123,13 @@ def test_names_in_files_do_not_change_with_torch():
     assert MODULES[nn.LayerNorm] == ("normalized_shape", "eps", "elementwise_affine", "bias")
 
 
+def test_an_argument_that_is_lacking_is_no_default():
+    words = arguments_of(nn.BatchNorm2d(3, eps=0.1))
+    del words["eps"]
+    with pytest.raises(DescriptionError):
+        make("BatchNorm2d", words)
+
+
 @pytest.mark.parametrize("module", EXAMPLES, ids=lambda m: type(m).__name__)
 def test_a_module_is_built_from_its_arguments(module):
     words = json.loads(json.dumps(arguments_of(module), allow_nan=False))
@@ -198,7 +205,6 @@ def with_value(path, value):
 
 CODE = "x: __import__('os').system('true')"
 LINEAR = ("modules", "0", "arguments")
-NORM = {"num_features": 2, "momentum": 0.1, "affine": True, "track_running_stats": True}  # no eps
 CONV = arguments_of(nn.Conv1d(2, 2, 1)) | {"stride": 2**63}
 CALL = {"op": "call_function", "name": "_0", "target": "getattr"}
 CLASS = {**CALL, "args": [{"node": "input_1"}, "__class__"]}
@@ -233,7 +239,6 @@ CLASS = {**CALL, "args": [{"node": "input_1"}, "__class__"]}
         ((*LINEAR, "bias"), "no"),
         (("modules", "1"), {"type": "GELU", "arguments": {"approximate": "cosh"}}),
         (("modules", "1"), {"type": "Conv1d", "arguments": CONV}),
-        (("modules", "1"), {"type": "BatchNorm2d", "arguments": NORM}),
         (("dtypes",), {"0.weight": "nn"}),
         (("dtypes",), {"0.weight": "int64"}),
         (("tied",), {"0.weight": "0.bias"}),

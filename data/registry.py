@@ -184,6 +184,7 @@ _OWN = f"the path of a .npz or .csv file; {FORMS}; or module:function"
 _MUST = inspect.Parameter.empty
 
 
+@checked
 def options_of(name: str | os.PathLike[str]) -> tuple[str, ...]:
     """Names of the options that :func:`load` takes for a data set. Code of a person's own is
     imported for that."""

@@ -125,7 +125,8 @@ class Model(LocalModule):
 
         Arguments:
             prior: of the weights, or of the depth, if it is to be another.
-            structure: prior of the structure of a graph, if it is to be another.
+            structure: prior of the structure of a graph, if it is to be another; a power to which
+                the one before was raised is not kept then.
         """
         expected = "a models.BayesianNetwork, or a models.LearntDepth"
         raise PyroccamError(f"a {type(self).__name__}, which has no prior", expected)

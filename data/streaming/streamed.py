@@ -121,6 +121,10 @@ class Streamed(Dataset):
             raise _streamed_away(self, "weights")
         return None
 
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """Not there: no order of all rows is in memory."""
+        raise _streamed_away(self, "the order")
+
     # -- what is known ----------------------------------------------------------------------------
 
     def with_class_weights(self, class_weights: Any = "balanced") -> Streamed:

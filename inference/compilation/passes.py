@@ -133,7 +133,8 @@ _FUNCTIONS = {
 _METHODS = {"add_", "expand", "log1p_", "mul_", "reciprocal_", "sub_", "view"}
 
 
-_POSITIONAL = {aten.add.Scalar, aten.sub.Scalar}  # their alpha, which the interface does not take
+# Their alpha, which the interface does not take.
+_POSITIONAL = {aten.add.Scalar, aten.sub.Scalar, aten.add_.Scalar, aten.sub_.Scalar}
 
 
 def _python(operation: Any) -> Any:

@@ -122,7 +122,7 @@ def _normal_prior(density: Joint, word: str) -> tuple[Tensor, Tensor]:
     found = density.normal_prior()
     if found is None:
         layers = density.model.layers.values()
-        kinds = ", ".join(sorted({type(layer.prior).__name__ for layer in layers}))
+        kinds = ", ".join(sorted({layer.prior.kind for layer in layers}))
         raise PyroccamError(f'priors of {kinds}, with curvature="{word}"', "normal ones")
     return found
 

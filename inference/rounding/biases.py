@@ -24,7 +24,8 @@ def rest_bits(
     move its loss no more than is tolerated.
 
     Returns:
-        The bits by name, for :func:`~pyroccam.inference.files.quantised`; none if all are needed.
+        The bits by name, for :func:`~pyroccam.inference.rounding.quantised`; none if all are
+        needed.
     """
     numbers = chain(net.named_parameters(), net.named_buffers())
     names = [n for n, t in numbers if t.dim() < 2 and t.dtype in _ROUNDED and t.isfinite().all()]

@@ -102,12 +102,14 @@ def write_history(path: Path, history: Sequence[dict[str, float]]) -> None:
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    """The history that :func:`write_history` wrote, if any; what is missing is NaN."""
+    """The history that :func:`write_history` wrote, if any, but for a last row that was cut off;
+    what is missing is NaN."""
     if not path.is_file():
         return []
     with open(path, newline="", encoding="utf-8") as file:
         return [
-            {k: float(v) if v else math.nan for k, v in row.items()} for row in csv.DictReader(file)
+            {k: float(v) if v else math.nan for k, v in row.items()}
+            for row in csv.DictReader(line for line in file if line.endswith("\n"))
         ]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from .checkpoint import HISTORY, read_history, write_history
+from .lock import confirm
 
 Row = dict[str, float]
 
@@ -18,9 +20,9 @@ Watch = Callable[[Row], object] | None
 class Watched:
     """The rows of one fit, on their way to ``history.csv`` and to who watches.
 
-    The file is written at once, so that a kill loses no row. A fit that goes on from a checkpoint
-    repeats the rows after it, to the same bits: those that the file has are told to nobody again.
-    A function that fails is said, and not called again: no training is lost for it.
+    The file is appended to at once, so that a kill loses no row. A fit that goes on from a
+    checkpoint repeats the rows after it, to the same bits: those that the file has are told to
+    nobody again. A function that fails is said, and not called again: no training is lost for it.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class Watched:
     ) -> None:
         self.path, self.watch = folder and folder / HISTORY, watch
         self.own: Row = {} if seed is None else {"seed": float(seed)}
+        self.columns: dict[str, None] = {}  # of the file, in order, once it was written
         self.last = 0.0
 
     def begin(self, history: Sequence[Row]) -> None:
@@ -47,7 +50,7 @@ class Watched:
             return
         self.last = row["epoch"]
         if self.path is not None:
-            write_history(self.path, history)
+            self._write(self.path, history)
         if self.watch is None:
             return
         try:
@@ -59,3 +62,13 @@ class Watched:
                 stacklevel=2,
             )
             self.watch = None
+
+    def _write(self, path: Path, history: Sequence[Row]) -> None:
+        """Append the last row; all are written at the first of a sitting and for a new column."""
+        if history[-1].keys() <= self.columns.keys() and path.is_file():
+            confirm(path)
+            with open(path, "a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self.columns).writerow(history[-1])
+        else:
+            write_history(path, history)
+            self.columns = dict.fromkeys(name for row in history for name in row)

@@ -482,14 +482,14 @@ class Trainer:
     def _save(self) -> None:
         if self.ranks.size == 1 and self.out is None:
             return
-        own = self.ranks.each(self._own())
+        first, *others = self.ranks.each(self._own())
         if self.out is not None and self.ranks.first:
             state = {
                 **self._where(),
                 "replicates": [one.state() for one in self.replicates],
                 "optimizer": self.step.optimizer.state_dict(),
                 "closed": None if self.closed is None else self.closed.state_dict(),
-                "processes": own,
+                "processes": [first, *(_differing(own, first) for own in others)],
             }
             save_checkpoint(self.out, state)
         self.ranks.meet()  # a process that ends has the others ended, too
@@ -561,5 +561,13 @@ class Trainer:
             torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
         with torch.no_grad():
             buffers = self.step.buffers()
-            for name, value in own["buffers"].items():
-                buffers[name].copy_(value)
+            for one in (state["processes"][0], own):
+                for name, value in one["buffers"].items():
+                    buffers[name].copy_(value)
+
+
+def _differing(own: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    """What a process has of its own, without buffers that the first one has with the same bits."""
+    same = first["buffers"]
+    buffers = {n: t for n, t in own["buffers"].items() if not torch.equal(t, same[n])}
+    return {**own, "buffers": buffers}

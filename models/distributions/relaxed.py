@@ -60,6 +60,12 @@ class _AtTemperature(TorchDistribution):
     ) -> None:
         if (probs is None) == (logits is None):
             raise PyroccamError(f"{type(self).__name__} takes one of probs and logits.")
+        # The value of a tensor is not known where a step, which validates nothing, is traced.
+        known = self._validate_args if validate_args is None else validate_args
+        shape = temperature.shape if isinstance(temperature, Tensor) else None
+        if shape or ((known or shape is None) and not 0.0 < temperature < math.inf):
+            found = f"{type(self).__name__} of temperature {temperature}"
+            raise PyroccamError(found, "one positive, finite number, or a tensor of shape ()")
         self.temperature = temperature
         self.logits: Tensor = self._logits_of(probs) if logits is None else logits
         batch, event = _batch_and_event(self, self.logits)
@@ -321,6 +327,9 @@ def _as_strict(one: TorchDistribution, new: TorchDistribution) -> Any:
 
 def _batch_and_event(fn: Any, weights: Tensor) -> tuple[torch.Size, torch.Size]:
     cut = weights.dim() - fn.support.event_dim
+    if cut < weights.dim() and weights.shape[-1:] < (2,):
+        found = f"{type(fn).__name__} of weights of shape {tuple(weights.shape)}"
+        raise PyroccamError(found, "at least two alternatives, in the last dimension")
     return weights.shape[:cut], weights.shape[cut:]
 
 

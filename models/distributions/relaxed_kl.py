@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ...data import PyroccamError
+
 
 def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
     r"""KL between two Gumbel-Softmax laws of equal temperature, whatever that is: ``(*batch)``.
@@ -46,6 +48,10 @@ def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
         >>> relaxed_categorical_kl(torch.tensor([1.0, 0.0, -1.0]), torch.zeros(3))
         tensor(0.7155)
     """
+    if q_logits.shape[-1] != p_logits.shape[-1]:
+        raise PyroccamError(
+            f"choices among {q_logits.shape[-1]} and {p_logits.shape[-1]}", "of one K"
+        )
     log_r = p_logits - q_logits  # and a constant
     k = log_r.shape[-1]
     log_r = log_r - log_r.detach().amax(-1, keepdim=True)  # any constant has the same derivatives

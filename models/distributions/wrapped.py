@@ -30,8 +30,8 @@ class Improper(Alike):
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Refused by a NotImplementedError."""
         raise NotImplementedError(
-            f"{type(self).__name__} has no draws, as it has no finite integral; draw from a "
-            "guides.MeanField."
+            f"{type(self).__name__} has no draws, as it has no finite integral or depends on the "
+            "posterior; draw from a guides.MeanField."
         )
 
     rsample = sample

@@ -31,10 +31,12 @@ def inputs_of(edges: list[Edge], asked: Sequence[str] | None) -> tuple[str, ...]
                 raise PyroccamError(found, "a word without '.' and '-'")
     targets = {edge.target for edge in edges}
     sources = list(dict.fromkeys(edge.source for edge in edges if edge.source not in targets))
-    if (asked is None and len(sources) > 1) or (asked is not None and {*asked} != {*sources}):
-        expected = f"the vertices without edges to them, inputs={sources}"
-        raise PyroccamError(f"a graph with inputs={asked and list(asked)}", expected)
-    return tuple(sources if asked is None else asked)
+    given = sources[:1] if asked is None else list(asked)
+    if odd := [v for v in (*given, *sources) if (v in given) != (v in sources)]:
+        named = [edge.name for edge in edges if odd[0] in edge]
+        found = f"inputs={given} and vertex {odd[0]!r}, of the edges {named}"
+        raise PyroccamError(found, f"the vertices without edges to them, inputs={sources}")
+    return tuple(given)
 
 
 def order_of(edges: list[Edge], inputs: Sequence[str]) -> list[str]:

@@ -133,7 +133,7 @@ def make(kind: str, arguments: dict[str, Any]) -> nn.Module:
         raise DescriptionError(f"unknown module {shown(kind)}; known: {', '.join(_MODULE_NAMED)}.")
     built = _MODULE_NAMED[kind]
     optional = {"bias"} if built in _AFFINE else set()
-    if not isinstance(arguments, dict) or set(arguments) - optional - set(MODULES[built]):
+    if not isinstance(arguments, dict) or set(arguments) - optional != set(MODULES[built]):
         raise DescriptionError(
             f"{kind} has the arguments {shown(arguments)}, expected {sorted(MODULES[built])}."
         )

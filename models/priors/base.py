@@ -190,6 +190,14 @@ class _OfNumbers(LayerPrior):
     def kind(self) -> str:
         return f"_{type(self.given).__name__}Layer"
 
+    def _get_name(self) -> str:
+        return self.kind
+
+    def extra_repr(self) -> str:
+        """What was given and is no buffer: a buffer's value may be another by now."""
+        given = vars(self.given).items()
+        return ", ".join(f"{name}={value!r}" for name, value in given if name not in self._buffers)
+
     def latents(self) -> Mapping[str, Latent]:
         return self.given.latents(self)
 

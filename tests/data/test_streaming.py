@@ -268,6 +268,7 @@ def test_streams_are_refused_what_they_cannot_give(tmp_path):
         lambda: streamed.split("train"),
         streamed.all_rows,
         lambda: streamed.targets,
+        lambda: streamed.order(0, 0),
         lambda: data.stream(stream, **none),
         lambda: data.stream(stream, rows=N),
         lambda: data.stream(stream, rows=N + 1, **none),

@@ -11,6 +11,7 @@ from processes import together
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.distributed import joined
 from pyroccam.inference.distributed.ranks import Ranks
+from pyroccam.inference.storage import load_checkpoint
 from pyroccam.inference.training import trainer as trainer_module
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import TrainingStep
@@ -236,6 +237,10 @@ def test_a_fit_of_two_is_one_fit_and_goes_on_bit_for_bit(kind, tmp_path):
     assert first[2] != second[2]  # a person's own random numbers are left alone
     stopped = together(fitted, 2, kind, tmp_path, 14)
     assert all("Interrupted: Stopped after step 14 of 32 (" in one for one in stopped), stopped
+    saved = load_checkpoint(tmp_path, torch.device("cpu"))["processes"]
+    buffers, others = ({*one["buffers"]} for one in saved)
+    assert others < buffers  # what differs alone
+    assert bool(others) is (kind == "own")  # batch statistics
     with pytest.raises(inference.CheckpointError, match="begun by 2 processes"):
         fitted(kind, tmp_path, resume=True)
     again = [*together(lambda: fitted(kind, tmp_path, resume=True), 2)]

@@ -336,6 +336,11 @@ def shared_stem(seed):
     return model, guides.CategoricalDepth(model), rows
 
 
+def of_prior(prior):
+    rows = table()
+    return *bayesian(rows, prior), rows
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -344,6 +349,8 @@ def shared_stem(seed):
         other_dropout,
         other_hold,
         shared_stem,
+        lambda seed: of_prior([priors.LogUniform(), priors.ARD()][seed]),
+        lambda seed: of_prior(priors.SpikeSlab(temperature=[0.5, 0.4][seed])),
     ],
 )
 def test_replicates_that_differ_in_more_than_values(make):

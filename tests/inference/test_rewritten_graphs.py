@@ -208,6 +208,16 @@ def test_a_copy_that_is_written_to_stays_a_copy(copy):
     assert torch.equal(x, torch.arange(3.0))
 
 
+def test_sums_with_a_number_keep_their_factor():
+    def f(x):
+        for operation in (aten.add, aten.sub, aten.add_, aten.sub_):
+            x = operation.Scalar(x.clone(), 3.0, 2.0)
+        return x + 1.0
+
+    x = torch.arange(3.0)
+    assert torch.equal(lean(graph_of(f, x), [])(x), x + 1.0)
+
+
 def test_a_power_of_one_of_what_is_written_to_later_stays():
     def f(x):
         own = x * 2

@@ -113,6 +113,23 @@ def test_every_known_module_has_an_example_and_every_argument_a_type():
         assert {*names} <= {*ranges.kinds_of(kind.__init__)}
 
 
+def test_names_in_files_do_not_change_with_torch():
+    padded = ("kernel_size", "stride", "padding", "dilation", "groups", "bias", "padding_mode")
+    assert MODULES[nn.Linear] == ("in_features", "out_features", "bias")
+    assert MODULES[nn.Conv2d] == ("in_channels", "out_channels", *padded)
+    assert MODULES[nn.ConvTranspose2d] == ("in_channels", "out_channels", *padded, "output_padding")
+    statistics = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    assert MODULES[nn.BatchNorm2d] == statistics
+    assert MODULES[nn.LayerNorm] == ("normalized_shape", "eps", "elementwise_affine", "bias")
+
+
+def test_an_argument_that_is_lacking_is_no_default():
+    words = arguments_of(nn.BatchNorm2d(3, eps=0.1))
+    del words["eps"]
+    with pytest.raises(DescriptionError):
+        make("BatchNorm2d", words)
+
+
 @pytest.mark.parametrize("module", EXAMPLES, ids=lambda m: type(m).__name__)
 def test_a_module_is_built_from_its_arguments(module):
     words = json.loads(json.dumps(arguments_of(module), allow_nan=False))

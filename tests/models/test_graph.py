@@ -261,6 +261,13 @@ def test_errors_of_graphs(edges, more):
         StructureGraph(edges, **more)(torch.ones(2, 3))
 
 
+@pytest.mark.parametrize(("asked", "odd"), [(None, "z"), (["x"], "z"), (["x", "z", "y"], "y")])
+def test_wrong_inputs_are_named_with_their_edges(asked, odd):
+    edges = {("x", "y"): EDGE, ("z", "y"): EDGE}
+    with pytest.raises(PyroccamError, match=f"vertex '{odd}', of the edges .*'z-y'"):
+        StructureGraph(edges, inputs=asked)
+
+
 def test_errors_of_choices():
     graph = diamond()
     choice = {edge: names[0] for edge, names in graph.primitives.items()}

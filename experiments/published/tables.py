@@ -19,7 +19,7 @@ MODULES = (
     "variance.networks", "variance.phase_transition", "variance.mean_propagation",
     "variance.robustness", "variance.toys", "variance.policy_gradient", "structure.regimes",
     "structure.hyperparameters", "structure.against_random", "evidence.estimators",
-    "evidence.labels", "evidence.paths",
+    "evidence.labels", "evidence.paths", "certificates",
 )  # fmt: skip
 """Of the experiments, in the order of their tables."""
 

@@ -122,6 +122,7 @@ def _read(path: Path) -> tuple[dict[str, tuple[str, ...]], pd.DataFrame]:
         name: tuple(one.strip(' "') for one in kind.strip("{} ").split(",")) if "{" in kind else ()
         for name, kind in found
     }
-    frame = pd.read_csv(io.StringIO(body), names=[*columns], na_values="?", skipinitialspace=True,
-                        comment="%")
+    frame = pd.read_csv(
+        io.StringIO(body), names=[*columns], na_values="?", skipinitialspace=True, comment="%"
+    )
     return columns, frame

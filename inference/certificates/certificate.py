@@ -325,7 +325,8 @@ class _Rows:
     def known(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets of all that may have chosen a network, part by part."""
         for split in ("train", "val"):
-            yield from self.data.parts(split, weighted=False)
+            parts = self.data.parts(split, weighted=False)
+            yield from ((x, y) for x, y in parts if len(x))
 
     def predicted(self, outputs: Tensor) -> Tensor:
         """Scores of the classes or targets ``(B, C or T)``, of outputs ``(B, outputs)``."""

@@ -344,7 +344,7 @@ def test_a_network_of_which_several_cannot_be_mapped_is_certified():
         def forward(self, x):
             return self.head(self.lstm(x[:, :, None])[0][:, -1])
 
-    data = task(0, rows=60)
+    data = task(0, rows=60, val_fraction=0.0)
     model = models.BayesianNetwork(Last(), data, prior=models.priors.Normal(1.0))
     fit = inference.fit(model, guides.MeanField(model), data, epochs=1, progress=False)
     assert inference.certify(fit, data, by=ByPosterior(draws=7)).rows == 60

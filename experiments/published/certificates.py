@@ -94,7 +94,7 @@ SPEC = Spec(
         "data": Choice(PUBLISHED), "widths": (8, 12, 32), "epochs": 60, "scale": 0.2,
         "n_train": int, "data_root": str,
     },
-    files, table, small="--data mnist --seeds 1 --epochs 1 --n-train 300 --widths 2,2,4",
+    files, table,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ def test_a_compiled_step_and_one_of_several_together():
     """Against eager ones. A compiled step draws other noise: here it is too small to be seen."""
     found = []
     for compile in (False, True):
+        torch.manual_seed(0)
         pairs = [double_pair(priors.SharedNormal(), nn.Linear(3, 2)) for _ in range(2)]
         for _, guide in pairs:
             for site in guide.latents():

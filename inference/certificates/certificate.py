@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from ...data import Between, Count, Options, Positive, PyroccamError, Seed, checked
-from ...models import BayesianNetwork, evaluating, give, plain_kernels, seeded
+from ...models import BayesianNetwork, evaluating, give, seeded
 from ...models.layers import convolves
 from ..elbo import evidence
 from ..files import Small
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from ...models.likelihoods import Likelihood
 
 _ROWS = 1024  # in a pass
-_DRAWN = 2**33  # numbers that are drawn by default, in a minute or so
+_DRAWN = 2**32  # numbers that are drawn by default, in a minute or so
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,9 @@ class ByFile(_Way):
 
     L has all that was computed from rows and is needed to predict: the file itself, its length in
     front (the code has no end mark), 128 bits for each column that was scaled, the names of the
-    classes and the values of columns of text. Defaults of this package that were once chosen on the
-    same rows (MNIST's) are not in it.
+    classes, the values of columns of text, and the numbers by which a likelihood tells classes from
+    outputs. The code of a network that has no description, and defaults of this package that were
+    once chosen on the same rows (MNIST's), are not in it.
 
     References:
         Langford 2005, the Occam's razor bound; Lotfi et al. 2022, PAC-Bayes compression bounds so
@@ -143,10 +143,11 @@ class ByFile(_Way):
     """
 
     def certify(self, what: Any, rows: _Rows, confidence: float) -> Certificate:
-        net, size = _written(what)
+        net, size = _read_back(what)
         for x, y in rows.known():
             rows.add(x, y, rows.misses(_outputs(net, x, rows.data), y, self.within))
         length = 8 * size + 2 * size.bit_length() - 1 + preparation_bits(rows.data)
+        length += rows.telling_bits
         nats = length * math.log(2.0)
         found = rows.limit(math.log1p(-confidence) - nats)
         return Certificate(found, confidence, len(rows.missed), rows.share, nats, "network",
@@ -221,7 +222,7 @@ class ByTest(_Way):
     choices: Count = 1
 
     def certify(self, what: Any, rows: _Rows, confidence: float) -> Certificate:
-        net, data = _plain(what), rows.data
+        net, data = _network_of(what), rows.data
         if not data.counts["test"]:
             raise PyroccamError("data without test rows", "some that chose nothing")
         for x, y in data.parts("test"):
@@ -251,7 +252,7 @@ class Through(_Way):
             raise PyroccamError(given, "rows of classification, in which two networks may differ")
         halved = 0.5 * (1.0 + confidence)
         large, small = (
-            rows.predicted(_outputs(_plain(one), self.x, rows.data)).argmax(-1)
+            rows.predicted(_outputs(_network_of(one), self.x, rows.data)).argmax(-1)
             for one in (what, self.small)
         )
         base = self.by.certify(self.small, rows, halved)
@@ -328,6 +329,14 @@ class _Rows:
             parts = self.data.parts(split, weighted=False)
             yield from ((x, y) for x, y in parts if len(x))
 
+    @property
+    def telling_bits(self) -> int:
+        """Bits of what a likelihood has learnt to predict with, which is not in the network."""
+        if (like := self._likelihood) is None:
+            return 0
+        own = [t for name, t in like.state_dict().items() if name not in like.noise]
+        return sum(8 * t.element_size() * t.numel() for t in own)
+
     def predicted(self, outputs: Tensor) -> Tensor:
         """Scores of the classes or targets ``(B, C or T)``, of outputs ``(B, outputs)``."""
         like = self._likelihood
@@ -375,7 +384,7 @@ class _Rows:
         return max(binomial_limit(wrong, count, log_delta) for wrong, count in counts)
 
 
-def _plain(what: Any) -> nn.Module:
+def _network_of(what: Any) -> nn.Module:
     """The network of a fit's means, of a file or a folder, or what is a network."""
     if isinstance(what, str | Path):
         return load(what)
@@ -384,11 +393,11 @@ def _plain(what: Any) -> nn.Module:
     return what.net if isinstance(what, Small) else what
 
 
-def _written(what: Any) -> tuple[nn.Module, int]:
+def _read_back(what: Any) -> tuple[nn.Module, int]:
     """The network that is read back from a file, and its length in bytes."""
     if isinstance(what, str | Path) and Path(what).is_file():
         return load(what), Path(what).stat().st_size
-    small = what if isinstance(what, Small) else Small(_plain(what))
+    small = what if isinstance(what, Small) else Small(_network_of(what))
     with TemporaryDirectory() as folder:
         path = small.save(Path(folder) / "small.pocc")
         return load(path, like=small.net if small.undescribed else None), small.bytes
@@ -413,34 +422,16 @@ def _drawn_outputs(
     """Outputs ``(each, outputs)`` of one network after the other, each for rows of its own, of
     which the last may have fewer."""
     found: list[Tensor] = []
-    numbers = sum(p.numel() for p in net.parameters())
-    most = at_once(numbers, each)
+    most = at_once(sum(p.numel() for p in net.parameters()), each)
     if convolves(net):
         most = max(1, min(most, images_at_once(x) // each))
     for part in x.split(most * each):
-        weights = weights_of(model, draw_sites(model, guide, -(-len(part) // each)))
         own = part.split(each)
-        alike = _together(net, weights, torch.stack(own)) if len(own[-1]) == each else None
-        if alike is None:
-            one_by_one = [
-                {n: value[s : s + 1] for n, value in weights.items()} for s in range(len(own))
-            ]
-            alike = [outputs_of(net, *one)[0] for one in zip(one_by_one, own, strict=True)]
-        found += alike
+        alike = [rows for rows in own if len(rows) == each]
+        for rows in ([alike] if alike else []) + [[rows] for rows in own[len(alike) :]]:
+            weights = weights_of(model, draw_sites(model, guide, len(rows)))
+            found += outputs_of(net, weights, torch.stack(rows), own=True)
     return found
-
-
-def _together(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> list[Tensor] | None:
-    """Outputs of networks for rows ``(S, B, *)`` of their own at once, or ``None`` of what decides
-    by values, say, which they cannot."""
-    try:
-        with plain_kernels():
-            each = vmap(lambda one, own: functional_call(net, one, (own,)), randomness="different")
-            return [*each(weights, x)]
-    except (RuntimeError, ValueError) as error:
-        if "vmap" not in str(error) and "Batching rule" not in str(error):
-            raise
-        return None
 
 
 def preparation_bits(data: Dataset) -> int:

@@ -153,7 +153,7 @@ class DrawnNetwork(nn.Module):
             return self._pass(part, _OwnNoise(zero))
 
         size = (images_at_once(x) if convolves(self) else ROWS_AT_ONCE) // count
-        found = _together(one, x.new_zeros(count), x, size)
+        found = _together(one, x.new_zeros(count), x, None, size)
         return torch.stack([self(x) for _ in range(count)]) if found is None else found
 
     def _pass(self, x: Tensor, drawing: Any) -> Tensor:
@@ -241,9 +241,16 @@ def draw_outputs(
         return torch.cat(found)
 
 
-def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+def outputs_of(
+    net: nn.Module, weights: dict[str, Tensor], x: Tensor, *, own: bool = False
+) -> Tensor:
     """Outputs of the networks with weights ``(S, *)`` in place of those of ``net``: ``(S, B,
-    outputs)``."""
+    outputs)``.
+
+    Arguments:
+        x: rows of all, ``(B, *)``.
+        own: each has rows of its own, ``(S, B, *)``; then all pass at once.
+    """
     (count,) = {len(value) for value in weights.values()}
 
     def outputs(one: dict[str, Tensor], part: Tensor) -> Tensor:
@@ -252,7 +259,8 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
 
     def one_by_one() -> Tensor:
         each = ({name: value[s] for name, value in weights.items()} for s in range(count))
-        return torch.stack([outputs(one, x) for one in each])
+        rows = x if own else [x] * count
+        return torch.stack([outputs(*pair) for pair in zip(each, rows, strict=True)])
 
     size = images_at_once(x) // count if convolves(net) else len(x)
     if x.device.type == "cpu" and convolves(net):
@@ -261,22 +269,26 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         owners = {name.rpartition(".")[0] for name in weights}
         if any(convolves(net.get_submodule(owner)) for owner in owners):
             return one_by_one()
-    found = _together(outputs, weights, x, size)
+    found = _together(outputs, weights, x, 0 if own else None, size)
     return one_by_one() if found is None else found
 
 
-def _together(f: Callable[[Any, Tensor], Tensor], each: Any, x: Tensor, size: int) -> Tensor | None:
+def _together(
+    f: Callable[[Any, Tensor], Tensor], each: Any, x: Tensor, own: int | None, size: int
+) -> Tensor | None:
     """Outputs ``(S, B, outputs)`` of several networks at once, or ``None`` of what decides by
     values, say, which they cannot.
 
     Arguments:
         f: outputs of one of ``each``.
-        size: rows in a pass.
+        own: dimension of ``x`` along which each has rows of its own, if they have.
+        size: rows in a pass, of rows of all.
     """
-    together = vmap(f, in_dims=(0, None), randomness="different")
+    together = vmap(f, in_dims=(0, own), randomness="different")
     try:
         with plain_kernels():
-            return torch.cat([together(each, part) for part in x.split(max(1, size))], 1)
+            parts = x.split(max(1, size)) if own is None else [x]
+            return torch.cat([together(each, part) for part in parts], 1)
     except (RuntimeError, ValueError) as error:  # a graph says the latter of a primitive
         if "vmap" not in str(error) and "Batching rule" not in str(error):
             raise

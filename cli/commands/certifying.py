@@ -62,7 +62,7 @@ def certify(
     if what.is_dir():
         fit = load_fit(what, device, network=network, trust=trust, data_root=data_root)
         rows = fit.data
-        named = [what / name for name in (FILE, DRAW, "pruned")]
+        named = [what / name for name in (FILE, DRAW, "discretised", "pruned")]
         files, likelihood = [path for path in named if path.exists()], fit.model.likelihood
         by = ByPosterior(within=within, choices=choices)
         try:
@@ -81,7 +81,8 @@ def certify(
         if rows.counts["test"]:
             ways[f"{file.name}, test rows"] = ByTest(within=within, choices=choices)
         for name, way in ways.items():
-            like = likelihood if file.is_file() else None  # an average over exits has its own
+            # An average over exits predicts by itself.
+            like = None if file.name == "pruned" else likelihood
             found[name] = certified(file, rows, by=way, confidence=confidence, likelihood=like)
     for name, one in found.items():
         console.say((f"{name}: ", "bold"), str(one))

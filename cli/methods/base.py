@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from torch import nn
 
+from ... import models
 from ...data import Dataset, NetworkError, PyroccamError, attribute
 from ...guides import Guide
 from ...inference import certify
@@ -115,11 +116,15 @@ def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str,
     }  # fmt: skip
 
 
-def certified(net: nn.Module, data: Dataset) -> list[str]:
-    """What is certain of the errors of a network on new rows by the test rows, of classes alone."""
+def certified(net: nn.Module, data: Dataset, like: models.Likelihood | None = None) -> list[str]:
+    """What is certain of the errors of a network on new rows by the test rows, of classes alone.
+
+    Arguments:
+        like: the likelihood that takes its outputs, if it does not predict by itself.
+    """
     if data.task != "classification" or data.weighted or not data.counts["test"]:
         return []
-    return [str(certify(net, data, by=ByTest()))]
+    return [str(certify(net, data, by=ByTest(), likelihood=like))]
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,10 @@ class RandomStructure(Method):
                 "test": evaluate_net(small, result.model, data),
             },
         }
-        found["learnt"] = [told(choice), smaller(found["discretised"], certified(small, data))]
+        found["learnt"] = [
+            told(choice),
+            smaller(found["discretised"], certified(small, data, result.model.likelihood)),
+        ]
         if run.out is not None:
             save_folder(small, run.out / "discretised")
             if run.figures:

@@ -154,7 +154,10 @@ class OverWeights(Method):
         found["warnings"] = list(small.warnings)
         found["learnt"] = [
             told(small.report, **{"file, bytes": small.bytes}),
-            smaller(found["compressed"], [*said_of_file(sizes), *certified(again, data)]),
+            smaller(
+                found["compressed"],
+                [*said_of_file(sizes), *certified(again, data, model.likelihood)],
+            ),
             *_said_of_bits(found),
         ]
         return found

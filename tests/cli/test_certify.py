@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from command_line import SMALL, WHOLE, call
 from pyroccam import data, inference
 from pyroccam.inference.certificates import ByTest
@@ -20,3 +21,20 @@ def test_runs_and_files_are_certified(tmp_path):
     assert str(by_test) in call("certify", file, "--data", "digits")
     assert "--data" in call("certify", file, code=2)
     assert "confidence" in call("certify", file, "--data", "digits", "--confidence", 2, code=2)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("gnj", "hidden=[8] narrow=[]"),
+        ("ldn", "width=8 max_depth=2"),
+        ("structure", "width=8 random=1 structure=gumbel-softmax:1:0.3"),
+    ],
+)
+def test_classes_in_an_order_are_told_by_their_cut_points(method, options, tmp_path):
+    """Their networks have one output, which alone says no class."""
+    more = [part for one in options.split() for part in ("--set", one)]
+    said = call("fit", method, "--data", "digits", "--epochs", 2, "--set", "likelihood=ordinal",
+                "--no-compare", *more, "--out", tmp_path / "run")  # fmt: skip
+    assert "With 95 % certainty" in said
+    assert "test rows: With 95 % certainty" in call("certify", tmp_path / "run")

@@ -248,7 +248,8 @@ def regression_metrics(
     except (RuntimeError, ValueError):
         s, n, t = 0, 0, 0
     if [shapes[0], *shapes[2:]] != [(s, n, t), (s,), (n, t), (t,)]:
-        raise PyroccamError(f"shapes {shapes}", "means (S, N, T), weights (S,), y (N, T)")
+        named = dict(zip(("means", "stds", "weights", "y", "y_std"), shapes, strict=True))
+        raise PyroccamError(f"shapes {named}", "means (S, N, T), weights (S,), y (N, T)")
     mu, sigma, w, target, scale = (
         value.detach().to(means.device, torch.float64) for value in given
     )

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from fitting import blobs, fit_weights
+from fitting import blobs, cut_net, fit_weights
 from pyroccam import guides, models
 from pyroccam.cli.runs.building import untrained
 from pyroccam.data import Dataset
@@ -52,17 +52,9 @@ def with_few(fit, rows):
     return with_data(fit, x_val=fit.data.x_val[:rows], y_val=fit.data.y_val[:rows])
 
 
-def small_net(data, zeros=0.0):
-    torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(data.x_train.shape[1], 8), nn.ReLU(), nn.Linear(8, data.outputs))
-    with torch.no_grad():
-        net[0].weight.masked_fill_(torch.rand_like(net[0].weight) < zeros, 0.0)
-    return net
-
-
 @pytest.fixture(scope="module")
 def good(fitted):
-    return retrain(small_net(fitted.data), fitted, 30).net
+    return retrain(cut_net(fitted.data), fitted, 30).net
 
 
 # -- beside the same training written out in torch --------------------------------------------
@@ -181,7 +173,7 @@ def test_what_gets_no_better_stays(fitted, good):
 
 
 def test_zeros_stay_zeros_and_the_validation_rows_are_better_off(fitted):
-    net = small_net(fitted.data, 0.5)
+    net = cut_net(fitted.data, 0.5)
     before = {name: p.clone() for name, p in net.named_parameters()}
     found = retrain(net, fitted, 30)
     assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())  # a copy
@@ -240,7 +232,7 @@ def test_a_temperature_is_part_of_the_last_layer(fitted, good):
     assert temperature > 1.5
     torch.testing.assert_close(cooled(x), net(x) / temperature, rtol=1e-4, atol=1e-5)
     assert row_losses(cooled, fitted).mean() < row_losses(net, fitted).mean()
-    odd = nn.Sequential(*small_net(fitted.data), nn.Softsign())  # no layer gives its logits
+    odd = nn.Sequential(*cut_net(fitted.data), nn.Softsign())  # no layer gives its logits
     assert tempered(odd, fitted) == (odd, 1.0)
     net = copy.deepcopy(good)
     with torch.no_grad():
@@ -253,13 +245,13 @@ def test_a_temperature_is_part_of_the_last_layer(fitted, good):
 def test_a_change_of_predictions_is_a_divergence(fitted):
     """Of classes by their sum; of targets by the squared change over twice the variance; where
     there is no closed form, no less than what the losses differ by."""
-    one, other = small_net(fitted.data), small_net(fitted.data, 0.1)
+    one, other = cut_net(fitted.data), cut_net(fitted.data, 0.1)
     p, q = (net(fitted.data.x_val).double().softmax(-1).detach() for net in (one, other))
     expected = (p * (p / q).log()).sum(-1)
     torch.testing.assert_close(row_changes(one, other, fitted), expected, rtol=1e-4, atol=1e-7)
     fit = a_regression()
     x, y = fit.data.split("val")
-    one, other = (small_net(fit.data, zeros) for zeros in (0.0, 0.3))
+    one, other = (cut_net(fit.data, zeros) for zeros in (0.0, 0.3))
     variance = float(validated(fit.model.likelihood, one, fit.data).scale.detach()) ** 2
     moved = (one(x) - other(x)).detach().double()
     expected = moved.square().sum(-1) / (2 * variance)
@@ -292,7 +284,7 @@ def test_the_noise_of_a_plain_network_is_that_of_its_errors():
 def fresh(data, net=None):
     """The fit of a pair that was not trained."""
     torch.manual_seed(1)
-    net = small_net(data) if net is None else net
+    net = cut_net(data) if net is None else net
     model = models.BayesianNetwork(net, data, prior=models.priors.Normal(1.0))
     settings = Settings.of({"epochs": 1, "batch_size": 32, "seed": 3})
     return untrained((model, guides.MeanField(model)), data, settings)
@@ -324,7 +316,7 @@ def test_a_line_is_found_and_its_noise(validation):
 
 def test_the_best_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatch):
     data = blobs(n=400)
-    net = small_net(data)
+    net = cut_net(data)
     whole = as_numbers(fresh(data, net), 3, out=tmp_path / "whole")
     for rate in RATES:
         again = retrain(fresh(data, net).model.start_network(), fresh(data, net), 3, (rate,))

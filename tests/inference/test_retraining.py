@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fitting import blobs, fit_weights
+from fitting import blobs, cut_net, fit_weights
 from pyroccam import inference
 from pyroccam.data import Dataset
 from pyroccam.inference.rounding.bits import LayerBits
@@ -29,14 +29,6 @@ from torch import nn
 @pytest.fixture(scope="module")
 def fitted():
     return fit_weights(priors.GroupNormalJeffreys(), rows=blobs(n=400), epochs=20)
-
-
-def small_net(data, zeros=0.0):
-    torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(data.x_train.shape[1], 8), nn.ReLU(), nn.Linear(8, data.outputs))
-    with torch.no_grad():
-        net[0].weight.masked_fill_(torch.rand_like(net[0].weight) < zeros, 0.0)
-    return net
 
 
 def test_thresholds_of_a_share_keep_that_share_and_some_of_each_layer():
@@ -118,7 +110,7 @@ def test_a_size_that_leaves_no_path_is_passed_over(monkeypatch, fit):
 def test_the_whole_is_trained_until_that_gains_little(fitted, monkeypatch):
     """Rounds gain 0.5, 0.03 and 0.004 nats: the last is the one that does not pay."""
     made, after = [], [0.47, 0.466, 0.0]
-    net = small_net(fitted.data)
+    net = cut_net(fitted.data)
 
     def trained(net, fit, epochs, rates=(), teacher=None):
         made.append((epochs, tuple(rates)))
@@ -213,7 +205,7 @@ def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, me
     """The loss of labels rises by a little less or more than its standard error; few rows are asked
     otherwise."""
     data = dataclasses.replace(fit.data, x_val=fit.data.x_val[:rows], y_val=fit.data.y_val[:rows])
-    fit, net = dataclasses.replace(fit, data=data), small_net(data)
+    fit, net = dataclasses.replace(fit, data=data), cut_net(data)
     worse = torch.linspace(-1, 1, rows).double()
     worse = worse / worse.std() + mean / rows**0.5
 

@@ -14,9 +14,13 @@ import torch
 from fitting import blobs, pair, run
 from pyroccam import inference
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.storage.checkpoint import (
+from pyroccam.inference.storage import (
+    LOCK,
     WEIGHTS,
     CheckpointError,
+    FolderInUse,
+    check_digests,
+    claimed,
     fingerprint,
     load_checkpoint,
     read_history,
@@ -25,12 +29,13 @@ from pyroccam.inference.storage.checkpoint import (
     save_weights,
     seal,
     versions,
+    write_digests,
     write_history,
     write_json,
+    write_whole,
 )
-from pyroccam.inference.storage.digests import FILE, DamagedFile, check_digests, write_digests
-from pyroccam.inference.storage.lock import LOCK, FolderInUse, FolderLost, claimed
-from pyroccam.inference.storage.whole import write_whole
+from pyroccam.inference.storage.digests import FILE, DamagedFile
+from pyroccam.inference.storage.lock import FolderLost
 from safetensors.torch import load_file, save
 from torch import nn
 
@@ -89,7 +94,9 @@ def test_weights_of_several_modules(tmp_path):
         if value == 1.0:
             assert read_weights(tmp_path, CPU)["model"]["a"].tolist() == [0.0, 1.0]
             continue
-        with pytest.raises(CheckpointError, match=r"model\.a has values that are not numbers"):
+        with pytest.raises(
+            CheckpointError, match=r"model\.a has values that are not numbers"
+        ):
             read_weights(tmp_path, CPU)
 
 

@@ -78,6 +78,15 @@ def fit_weights(
     return inference.fit(model, guide(model), rows, **{**SHORT, **settings})
 
 
+def cut_net(data, zeros=0.0):
+    """A plain network with a share of the weights of its first layer at zero."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(data.x_train.shape[1], 8), nn.ReLU(), nn.Linear(8, data.outputs))
+    with torch.no_grad():
+        net[0].weight.masked_fill_(torch.rand_like(net[0].weight) < zeros, 0.0)
+    return net
+
+
 def assert_same(a, b):
     """Two fits equal bit for bit: weights, buffers, q, history, choice."""
     for one, two in ((a.model, b.model), (a.guide, b.guide)):

@@ -94,9 +94,7 @@ def test_weights_of_several_modules(tmp_path):
         if value == 1.0:
             assert read_weights(tmp_path, CPU)["model"]["a"].tolist() == [0.0, 1.0]
             continue
-        with pytest.raises(
-            CheckpointError, match=r"model\.a has values that are not numbers"
-        ):
+        with pytest.raises(CheckpointError, match=r"model\.a has values that are not numbers"):
             read_weights(tmp_path, CPU)
 
 

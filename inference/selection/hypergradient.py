@@ -39,11 +39,6 @@ class Solution(NamedTuple):
     indefinite: bool  # it ended at a direction p with pᵀ A p <= 0
 
 
-def gradient_ascent(lr: float) -> Update:
-    """Plain steps ``θ + lr ∇L``."""
-    return lambda theta, slope, state: (_plus(theta, lr, slope), ())
-
-
 def adam(lr: float) -> Update:
     """The steps of :class:`torch.optim.Adam`, upwards.
 

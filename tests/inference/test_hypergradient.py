@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from differences import differences, error
+from differences import differences, error, gradient_ascent
 from pyroccam.inference.selection import hypergradient as hg
 from torch.func import grad
 
@@ -55,7 +55,7 @@ def test_the_gradient_of_the_validation_loss():
     assert error(found, differences(lambda h: outer(best(h)[0], h, None), h)) < 1e-9
     assert solution.iterations <= 5
     assert not solution.indefinite
-    update = hg.gradient_ascent(1.0 / float(torch.linalg.eigvalsh(a)[-1]))
+    update = gradient_ascent(1.0 / float(torch.linalg.eigvalsh(a)[-1]))
     zero = {"w": torch.zeros(5, dtype=F64)}
     unrolled, end, _ = through(inner, outer, zero, h, 200, update)
     assert error(end, theta) < 1e-9
@@ -73,7 +73,7 @@ def test_damping():
     assert error(solution.x, {"w": v}) < 1e-11
     # Much of it is a gradient step (from a maximum, which the step does not leave).
     much, _ = implicit(inner, outer, theta, h, damping=1e9)
-    assert error(much, through(inner, outer, theta, h, 1, hg.gradient_ascent(1e-9))[0]) < 1e-6
+    assert error(much, through(inner, outer, theta, h, 1, gradient_ascent(1e-9))[0]) < 1e-6
 
 
 def test_adam_is_that_of_torch():

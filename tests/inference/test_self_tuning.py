@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
+from differences import gradient_ascent
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.selection import Level, SelfTuning, search, self_tuning
-from pyroccam.inference.selection.hypergradient import gradient_ascent
 from pyroccam.models import priors
 from selecting import F64, POLYNOMIAL, QUIET, polynomial, run
 from torch import nn

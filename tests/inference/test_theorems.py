@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from differences import differences, directions, error
+from differences import differences, directions, error, gradient_ascent
 from pyroccam import guides, models
 from pyroccam.inference.selection import Level
 from pyroccam.inference.selection import hypergradient as hg
@@ -174,7 +174,7 @@ def test_unrolled_steps_reach_the_implicit_gradient(exact):
     """From the start, in one long gradient ascent of the expected bound."""
     made, h = exact.at(Level(), Level(prior=0.2)), scalar(-0.5)
     start = {LOC: torch.zeros(1, WEIGHTS, dtype=F64), LOG_SCALE: exact.best(h)[LOG_SCALE] - 0.1}
-    options = {"keys": [exact.key] * 200, "key": exact.key, "update": hg.gradient_ascent(0.4)}
+    options = {"keys": [exact.key] * 200, "key": exact.key, "update": gradient_ascent(0.4)}
     found, theta, _ = hg.unrolled(made.inner, made.outer, start, h, **options)
     assert error(theta, exact.best(h)) < 1e-6
     assert error(found, exact.implicit(made, h)[0]) < 1e-5
@@ -209,7 +209,7 @@ def test_maximum_likelihood_does_not_know_h(exact):
     assert float(slope[LOC].abs().max()) < 1e-12
     assert bool((slope[LOG_SCALE] < 0.0).all())
     assert torch.equal(made.inner(theta, h, exact.key), made.inner(theta, other, exact.key))
-    options = {"keys": [exact.key], "key": exact.key, "update": hg.gradient_ascent(0.1)}
+    options = {"keys": [exact.key], "key": exact.key, "update": gradient_ascent(0.1)}
     moved, after, _ = hg.unrolled(made.inner, made.outer, theta, h, **options)
     assert error(moved, torch.func.grad(made.outer, argnums=1)(after, h, exact.key)) < 1e-14
 
@@ -221,7 +221,7 @@ def test_a_point_is_ridge_regression(exact):
     value = "guide.factors./weight.value"
     ridge = problem.best(h)[LOC]
     start = {value: torch.zeros(1, WEIGHTS, dtype=F64)}
-    options = {"keys": [problem.key] * 300, "update": hg.gradient_ascent(0.4)}
+    options = {"keys": [problem.key] * 300, "update": gradient_ascent(0.4)}
     found, _ = hg.ascend(made.inner, start, h, **options)
     assert error(found, {value: ridge}) < 1e-10
     # And so is that of the loss that a fit minimises.

@@ -48,3 +48,8 @@ def directions(h, count, seed=0):
     g = torch.Generator().manual_seed(seed)
     for _ in range(count):
         yield {n: torch.randn(t.shape, generator=g, dtype=F64) for n, t in h.items()}
+
+
+def gradient_ascent(lr):
+    """Plain steps ``θ + lr ∇L``, as an update of two levels."""
+    return lambda theta, slope, state: ({n: t + lr * slope[n] for n, t in theta.items()}, ())

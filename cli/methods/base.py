@@ -181,10 +181,9 @@ class Method(ABC):
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         """The pair to fit first."""
 
-    def numbers(self, settings: Settings, data: Dataset) -> tuple[int, int]:
-        """How many trainings as numbers there are before the first fit, of which the best by the
-        validation rows is where it begins, and the epochs of each."""
-        return 0, 0
+    def numbers(self, settings: Settings, data: Dataset) -> int:
+        """Epochs of the training as numbers with whose network the first fit begins, if any."""
+        return 0
 
     def first(self, settings: Settings) -> dict[str, Any]:
         """Settings of the first fit that differ from the run's."""

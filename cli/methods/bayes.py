@@ -14,8 +14,7 @@ from ... import guides, models
 from ...data import Dataset, PyroccamError
 from ...inference.posterior import DrawnNetwork, Noise
 from ...inference.shrinking import levels_of, narrow, refuse_uncut
-from ...inference.shrinking import trainings as searched
-from ...inference.training import RATES, Fit, Settings
+from ...inference.training import Fit, Settings
 from ...models import Scales
 from .base import Pair, Stage, length_in
 from .options import Layers, NotNegative, Part, Rule, Share, Threshold
@@ -148,19 +147,14 @@ class Bayes(OverWeights):
             chosen = f"threshold={self.threshold!r} is chosen. Add threshold=noise or a number"
             yield "last_rows", f"leaves no validation rows, on which {chosen}."
 
-    def numbers(self, settings: Settings, data: Dataset) -> tuple[int, int]:
+    def numbers(self, settings: Settings, data: Dataset) -> int:
         unit = settings.steps_per_epoch(data.N) if settings.epochs is None else 1
-        first = self._parts(settings)[0]
-        return (len(RATES) if len(data.x_val) else 1, -(-first // unit)) if first else (0, 0)
+        return -(-self._parts(settings)[0] // unit)
 
     def trainings(
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
-        epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        number = len(RATES)
-        if self.threshold is None:
-            number = searched(bool(self.start) and not self.narrow)
-        return {"search": (number, epochs)} if epochs else {}
+        return self.search(settings, data, bool(self.start) and not self.narrow)
 
     def _parts(self, settings: Settings) -> tuple[int, int]:
         """Epochs, or steps, in which weights are numbers at first, and random."""

@@ -20,8 +20,7 @@ from ...inference.elbo import evidence
 from ...inference.figures import bytes_by_bound, save
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import levels_of, narrow, settled
-from ...inference.shrinking import trainings as searched
-from ...inference.training import RATES, Fit, Settings
+from ...inference.training import Fit, Settings
 from .. import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair, Stage, length_in, told
 from .options import NotNegative, Part, Positive, Threshold
@@ -169,9 +168,7 @@ class Occam(FromNumbers):
     def trainings(
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
-        epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        number = len(RATES) if self.threshold is not None else searched(False)
-        return {"search": (number, epochs)} if epochs else {}
+        return self.search(settings, data, False)
 
     def stages(self, settings: Settings) -> list[Stage]:
         def rest(before: Fit) -> Pair:

@@ -21,6 +21,7 @@ from ...inference.files import Small, is_described
 from ...inference.marginal_likelihood import description_length
 from ...inference.posterior import Noise, evaluate_net, mean_network, require, validated
 from ...inference.shrinking import (
+    SHARES,
     ByValidation,
     Code,
     Cut,
@@ -36,7 +37,7 @@ from ...inference.shrinking import (
     Noise as CutByNoise,
 )
 from ...inference.storage import write_whole
-from ...inference.training import Fit, Numbers, Settings
+from ...inference.training import Fit, Settings, Trained, epochs_of_numbers
 from ...models import BayesianNetwork
 from ...models.layers import AFFINE
 from .. import draw_compressed
@@ -76,6 +77,19 @@ class OverWeights(Method):
         """Passes over the rows in which the smaller network is trained as numbers in the end."""
         return round(self.finish * settings.epochs_for(rows))
 
+    def search(self, settings: Settings, data: Dataset, begun: bool) -> dict[str, tuple[int, int]]:
+        """What is trained for the smaller network, at most, as :meth:`trainings` has it.
+
+        Arguments:
+            begun: the plain network is there already.
+        """
+        epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
+        if not epochs:
+            return {}
+        whole = 0 if begun and self.threshold is None else epochs_of_numbers(epochs, True)
+        sizes = len(SHARES) if self.threshold is None else 0
+        return {"search": (1, whole + sizes * epochs)}
+
     @property
     def cuts(self) -> dict[str, Threshold | None]:
         """Thresholds of all cuts of a run, by the names of their options."""
@@ -114,8 +128,8 @@ class OverWeights(Method):
             found["numbers"] = {
                 "parameters": count_parameters(run.numbers.net),
                 "epochs": run.numbers.epochs,
-                "lr": run.numbers.lr,
-                "val_nll": {f"{lr:g}": loss for lr, loss in run.numbers.tried.items()},
+                "lr": run.numbers.trained.lr,
+                "tried": {f"{lr:g}": float(x.mean()) for lr, x in run.numbers.tried.items()},
                 "seconds": run.numbers.seconds,
                 "test": evaluate(first, run.numbers.net),
             }
@@ -128,9 +142,8 @@ class OverWeights(Method):
                 # What was narrowed since has other weights, and of a point nothing is searched for.
                 searched = epochs > 0 and self.threshold is None and not guide.traits.point
                 same = len(run.fits) == 1 and searched
-                rule = cut_of(
-                    result, self.threshold, self.tolerance, epochs, run.numbers if same else None
-                )
+                plain = run.numbers.trained if same and run.numbers is not None else None
+                rule = cut_of(result, self.threshold, self.tolerance, epochs, plain)
                 code = Digits(epochs=0 if searched else epochs, rest=True)
                 small, sizes, again = _compressed(result, rule, code, path)
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
@@ -276,14 +289,14 @@ def cut_of(
     threshold: Threshold | None,
     tolerance: float | None,
     epochs: int = 0,
-    trained: Numbers | None = None,
+    plain: Trained | None = None,
 ) -> Cut | None:
     """Where a fit is cut by the options of its run."""
     nats = {} if tolerance is None else {"nats": tolerance}
     if result.guide.traits.point and threshold is None:
         return None
     if epochs and threshold is None:
-        return Search(epochs, **nats, trained=trained)
+        return Search(epochs, **nats, plain=plain)
     if by_validation(threshold, result.data):
         return ByValidation(**nats)
     if threshold == "noise":

@@ -27,6 +27,7 @@ from ...inference.training import (
     Replicate,
     Settings,
     Trainer,
+    epochs_of_numbers,
     pick_device,
     trainer_of,
 )
@@ -106,7 +107,9 @@ def parts_of(config: RunConfig, data: Dataset, compare: bool) -> list[Part]:
     """The trainings of a run, in their order."""
     whole, method = Settings.of(config.settings), config.chosen
     names = [config.method, *(stage.name for stage in config.stages)]
-    found = [Part("numbers", *first)] if (first := method.numbers(whole, data))[0] else []
+    found = []
+    if epochs := method.numbers(whole, data):
+        found = [Part("numbers", 1, epochs_of_numbers(epochs, len(data.x_val) > 0))]
     found += [
         Part(name, 1, Settings.of(config.settings_of(number)).epochs_for(data.N))
         for number, name in enumerate(names)

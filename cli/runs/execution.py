@@ -117,7 +117,7 @@ class _Job:
     def train_numbers(self, device: str, progress: bool | None) -> None:
         """Train the network as numbers, where its method asks for that."""
         chosen = self.config.chosen
-        if epochs := chosen.numbers(Settings.of(self.config.settings), self.data)[1]:
+        if epochs := chosen.numbers(Settings.of(self.config.settings), self.data):
             pair = chosen.build(self.network(), self.data)
             settings = Settings.of(self.config.settings_of(0))
             fresh = untrained(pair, self.data.to(device), settings)

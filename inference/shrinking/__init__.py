@@ -6,7 +6,7 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .compression import Report, compressed
-    from .decision import at_thresholds, trainings
+    from .decision import SHARES, at_thresholds
     from .depth import at_depth, full_network, settled, worthwhile
     from .graph import discretise, random_structures
     from .intervals import scale_intervals

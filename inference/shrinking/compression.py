@@ -38,7 +38,7 @@ from ..rounding import (
     rest_bits,
     sparse_rates,
 )
-from ..training import Retrained, retrain, row_changes, tempered
+from ..training import Trained, retrain, row_changes, tempered
 from .decision import decide, inside, kept_of, smallest
 from .depth import settled
 from .magnitude import by_layer
@@ -70,7 +70,7 @@ class Report(CutReport):
     irrelevance: dict[str, Irrelevance]
     bits: dict[str, LayerBits]
     rates: Rates
-    retrained: Retrained | None = None
+    retrained: Trained | None = None
     temperature: float = 1.0
     warnings: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
 from ..cutting import ROWS, CutReport, cut, has_path
 from ..posterior import Layer, layer_moments, mean_network, require
-from ..training import FEW, RATES, Retrained, Teacher, may_teach, retrain, row_losses, teacher_of
+from ..training import RATES, Teacher, Trained, may_teach, retrain, row_losses, teacher_of, trained
 from .depth import settled
 from .options import Cut, Noise, Search
 from .relevance import Irrelevance, irrelevance, weight_irrelevance
@@ -27,14 +27,11 @@ from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 if TYPE_CHECKING:
     from ..training import Fit
 
-SHARES = (0.33, 0.17, 0.085, 0.042, 0.021, 0.01)
+SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 
-SMALLER = 8
-"""Trainings of smaller networks, at most."""
-
-ROUNDS = 3
-"""Trainings of the whole network, one after the other, at most."""
+SURE = 0.95
+"""How sure it is that a network which is handed back loses no more than is allowed."""
 
 
 @dataclass(frozen=True)
@@ -111,156 +108,96 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
     return Decision(model, guide, layers, whole, net, report, found, *chosen, sizes)
 
 
-def trainings(rate_is_known: bool) -> int:
-    """Trainings of a search, at most: of the whole network once more than its rounds, without a
-    teacher, and where no rate is known with and without a teacher at all of them."""
-    return 1 + ROUNDS + SMALLER + (0 if rate_is_known else 2 * (len(RATES) - 1))
+def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
+    """The smallest network that is shown not to be worse than the whole one, trained as numbers.
 
+    Weights go in the order of their irrelevance, in all layers alike, half of those that are left
+    each time, and units that have lost all of theirs with them. What is left is trained from the
+    labels and from what the posterior predicts, and is judged by :func:`worst`. The first that may
+    be worse ends the search: sizes are tested in a fixed order, so that a network which is worse is
+    handed back in one of twenty runs at most. At first nothing goes: where what learns from the
+    posterior may be worse, no network learns from it.
 
-def smallest(fit: Fit, how: Search) -> tuple[Decision, Retrained]:
-    """The smallest network on the way from the whole one to almost nothing that is as good.
-
-    Weights go in the order of their irrelevance, in all layers alike, and units that have lost all
-    of theirs with them; at each size the rest is trained as numbers, from the labels and, where
-    that helps the whole network, from the posterior. A network is as good as the whole one, trained
-    until that gains little, or with a teacher as long as it, if its mean loss on the validation
-    rows is above that of the whole by no more than half of what is allowed, and with a standard
-    error of the difference for luck by no more than all of it. Sizes are halved until two in a row
-    are not as good, as one may fail by luck; one more lies between the last that is and the next.
-    With fewer than 50 validation rows, and no posterior to learn from, the whole is kept as it is.
+    Returns:
+        The plain network where no other passes, cut where it has zeros; with a warning where
+        nothing was cut.
 
     References:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
+        Maurer, Hothorn, Lehmacher 1995, for tests in a fixed order.
     """
     if fit.guide.traits.point:
         raise PyroccamError(f"cut={how} of a point estimate, which has no spread", "none")
-    epochs, allowed, trained = how.epochs, how.nats, how.trained
     nothing = dict.fromkeys(fit.model.layers, math.inf)
     means = at_thresholds(fit, nothing)
     # With all layers as they are, though weights that are zero already may leave some out.
-    whole = means.whole if trained is None else trained.net
-    rates: tuple[float, ...] = RATES if trained is None else (trained.lr or RATES[1],)
-    teacher, once = _taught(fit, whole, epochs, rates)
-
-    def cut_where_zero(kept: Retrained) -> tuple[Decision, Retrained]:
-        decision = at_thresholds(fit, nothing, means, kept.net)
-        return decision, replace(kept, net=decision.net)
-
-    if len(fit.data.x_val) < FEW and teacher is None:
-        decision, kept = cut_where_zero(once)
-        said = (
-            f"Nothing was cut: {len(fit.data.x_val)} validation rows do not tell what may go, "
-            f"{FEW} may. Load the data with a larger val_fraction, or set a threshold."
-        )
-        return replace(decision, warnings=[said]), kept
-    last = _trained_out(once, fit, epochs, allowed, teacher)
-    # With time the whole network becomes more like its teacher, which does not make it better.
-    rivals = [last] if teacher is None else [once, last]
-    rates = _rates_of_smaller(once.lr or rates[len(rates) // 2])
-    search = _Search(fit, means, [means.whole, last.net], rivals, epochs, allowed, teacher, rates)
-    untrained = means, retrain(means.net, fit, 0, (), teacher)
-    good = [min(cut_where_zero(last), untrained, key=_loss), *search.run()]
-    return min(good, key=lambda one: _nonzero(one[1].net))
-
-
-@dataclass
-class _Search:
-    """Smaller and smaller networks, each trained: of whole networks (``sources``), with the weights
-    of which the smaller ones may begin, and as good as one of the ``rivals``. The rate of the last
-    network that was as good is tried first, and ``left`` trainings may still be made."""
-
-    fit: Fit
-    means: Decision
-    sources: list[nn.Module]
-    rivals: list[Retrained]
-    epochs: int
-    allowed: float
-    teacher: Teacher | None
-    rates: Sequence[float]
-    left: int = SMALLER
-
-    def run(self) -> list[tuple[Decision, Retrained]]:
-        good: list[tuple[Decision, Retrained]] = []
-        least, most, failed = 1.0, 0.0, 0  # shares: the last that was good, and the next
-        for share in SHARES:
-            tried = self._at(share)
-            if tried is not None:
-                good.append(tried)
-                least, failed = share, 0
-                continue
-            most = share if failed == 0 else most
-            failed += 1
-            if failed == 2:
-                break
-        if failed and (tried := self._at(math.sqrt(least * most))) is not None:
-            good.append(tried)
-        return good
-
-    def _at(self, share: float) -> tuple[Decision, Retrained] | None:
-        """A network of that size that is as good; at a rate that suited others first."""
-        at = thresholds_of_share(self.means.irrelevance, share)
-        zeros = with_zeros(self.sources[0], self.means.irrelevance, at, self.fit.model).cpu()
-        if not self.left or not has_path(zeros, self.fit.data.head(2)[0].cpu()):
-            return None
-        drafts = [at_thresholds(self.fit, at, self.means, source) for source in self.sources]
-        losses = [row_losses(one.net, self.fit, self.teacher).mean() for one in drafts]
-        best = drafts[losses.index(min(losses))]
-        for lr in self.rates[: self.left]:
-            self.left -= 1
-            tried = retrain(best.net, self.fit, self.epochs, [lr], self.teacher)
-            worse = [tried.losses - one.losses for one in self.rivals]
-            if any(is_as_good(one, self.allowed) for one in worse):
-                self.rates = sorted(self.rates, key=lambda one: one != lr)
-                return best, tried
-            if min(float(one.mean()) for one in worse) > 3 * self.allowed:
-                break  # no rate makes up for that
-        return None
-
-
-def _rates_of_smaller(lr: float) -> tuple[float, ...]:
-    at = RATES.index(lr) if lr in RATES else 1
-    return RATES[at : at + 2] if at < len(RATES) - 1 else RATES[: at - 2 : -1]
-
-
-def _loss(one: tuple[Decision, Retrained]) -> float:
-    return float(one[1].losses.mean())
-
-
-def _taught(
-    fit: Fit, whole: nn.Module, epochs: int, rates: Sequence[float]
-) -> tuple[Teacher | None, Retrained]:
-    """The posterior, where the whole network learns from it, and that network; else none, and the
-    network that learns from labels alone.
-
-    It is worth learning from where it may teach and does not make the loss of the labels worse by
-    more than a standard error, which few rows do not tell."""
-    few = len(fit.data.x_val) < FEW
-    alone = retrain(whole, fit, epochs, () if few else rates)
+    plain = retrain(means.whole, fit, how.epochs) if how.plain is None else how.plain
     teacher = teacher_of(fit)
-    if teacher is None or not may_teach(teacher, fit, alone.net):
-        return None, alone
-    taught = retrain(whole, fit, epochs, rates, teacher)
-    worse = row_losses(taught.net, fit) - alone.losses
-    good = few or float(worse.mean()) <= _error(worse)
-    return (teacher, taught) if good else (None, alone)
-
-
-def _trained_out(
-    first: Retrained, fit: Fit, epochs: int, allowed: float, teacher: Teacher | None = None
-) -> Retrained:
-    """What was trained once, trained again and again until that gains no more than a quarter of
-    what may be lost."""
-    found, before = first, first.before
-    for _ in range(ROUNDS - 1):
-        after = float(found.losses.mean())
-        if found.lr is None or before - after <= allowed / 4:
+    if teacher is not None and not may_teach(teacher, fit, plain.net):
+        teacher = None
+    found = at_thresholds(fit, nothing, means, plain.net)
+    good = found, replace(plain, net=found.net)
+    for share in SHARES if teacher is not None else SHARES[1:]:
+        draft = _draft(fit, means, plain, share, teacher)
+        if draft is None:
             break
-        found, before = retrain(found.net, fit, epochs, (found.lr,), teacher), after
-    return replace(found, before=first.before)
+        tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
+        loses = worst(tried.held_out, plain.held_out)
+        if loses <= how.nats:
+            good = draft, tried
+        elif share == 1:
+            teacher = None
+        else:
+            break
+    decision, kept = good
+    if share == SHARES[1] and draft is not None:
+        said = (
+            f"Nothing was cut: by {len(tried.losses)} validation rows a network of half of the "
+            f"weights may lose {loses:.2g} nats of a row, or {100 * loses:.2g} more errors of 100, "
+            f"and {how.nats:g} are allowed. Set a larger tolerance, or data.val_fraction."
+        )
+        decision = replace(decision, warnings=[said])
+    return decision, kept
 
 
-def _nonzero(net: nn.Module) -> int:
-    return sum(int(p.count_nonzero()) for p in net.parameters())
+def _draft(
+    fit: Fit, means: Decision, plain: Trained, share: float, teacher: Teacher | None
+) -> Decision | None:
+    """What is left of that share of the weights, as the posterior or the plain network has them,
+    whichever predicts better; ``None`` if no way leads to the outputs."""
+    at = thresholds_of_share(means.irrelevance, share)
+    zeros = with_zeros(means.whole, means.irrelevance, at, fit.model).cpu()
+    if not has_path(zeros, fit.data.head(2)[0].cpu()):
+        return None
+    drafts = [at_thresholds(fit, at, means, source) for source in (means.whole, plain.net)]
+    return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
+
+
+def worst(one: Tensor, other: Tensor) -> float:
+    r"""How much worse a network may be than another, by rows that chose neither.
+
+    .. math:: \max_{k} \left(\bar d_k + t_{0.95, N - 1} \, s_k / \sqrt N\right)
+
+    of the differences d of the losses of rows (k = 1, in nats) and of errors (k = 2, 0 or 1), with
+    their means and standard deviations s: one-sided limits, each of 95 %, as both have to be met.
+
+    Arguments:
+        one, other: ``(2, N)``, as :func:`~pyroccam.inference.training.ordinary.held_out` has them.
+
+    Returns:
+        The larger limit; infinity for fewer than two rows.
+
+    References:
+        Student 1908, "The probable error of a mean"; Berger 1982 for tests that are all met.
+    """
+    rows = one.shape[1]
+    if rows < 2:
+        return math.inf
+    from scipy.stats import t  # slow to import
+
+    differences = one - other
+    error = differences.std(1) / math.sqrt(rows)
+    return float((differences.mean(1) + float(t.ppf(SURE, rows - 1)) * error).max())
 
 
 def at_thresholds(
@@ -282,17 +219,6 @@ def at_thresholds(
     zeros = with_zeros(whole, found, thresholds, model)
     net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu())
     return Decision(model, guide, layers, whole, net, report, found, dict(thresholds), [])
-
-
-def is_as_good(worse: Tensor, allowed: float) -> bool:
-    """True if differences of rows ``(N,)`` have a mean of half of what is allowed, at most, and of
-    no more than that with a standard error of it for luck: what is just at the limit then passes in
-    one of six sets of such rows."""
-    return float(worse.mean()) <= allowed / 2 and float(worse.mean()) + _error(worse) <= allowed
-
-
-def _error(values: Tensor) -> float:
-    return float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[str, float]:

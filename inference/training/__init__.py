@@ -7,15 +7,17 @@ from ...data import lazy_names
 if TYPE_CHECKING:
     from .doubts import log_density_alone, nll_alone
     from .fitting import fit, fit_repeats, pick_device
-    from .numbers import NUMBERS, Numbers, as_numbers
+    from .numbers import NUMBERS, Numbers, as_numbers, epochs_of_numbers
     from .ordinary import (
         EVALUATIONS,
         RATES,
-        Retrained,
+        Trained,
+        raced,
         retrain,
         row_changes,
         row_losses,
         tempered,
+        trained,
         trainer_of,
     )
     from .replicate import Replicate
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from .settings import MOST_STEPS, Settings
     from .statistics import keeps_statistics, renew_statistics
     from .step import CompileFallback, TrainingStep
-    from .teacher import FEW, Teacher, may_teach, teacher_of
+    from .teacher import Teacher, may_teach, teacher_of
     from .terminal import FitProgress, StopSignal
     from .trainer import Interrupted, NonFiniteLoss, Pace, Trainer
 

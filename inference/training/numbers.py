@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -16,7 +18,7 @@ from ...models.likelihoods import Likelihood
 from ..distributed import joined
 from ..posterior import validated
 from ..storage import CheckpointError, write_whole
-from .ordinary import RATES, row_losses, trained
+from .ordinary import RATES, Trained, as_it_is, lowest_good, race, raced, trained
 from .terminal import FitProgress
 
 if TYPE_CHECKING:
@@ -37,92 +39,120 @@ class Numbers:
     """A network whose weights are numbers.
 
     Attributes:
-        net: in evaluation mode, on the CPU.
+        trained: it, at the best of the learning rates.
         likelihood: with the noise that suits the network.
-        tried: mean loss of the validation rows, in nats, by learning rate; ``None`` without any.
-        lr: of the network; ``None`` if it was best before it was trained.
+        tried: loss of each validation row, in nats, after a short training at each learning rate;
+            empty without any.
         seconds: of all trainings.
-        epochs: of each.
+        epochs: of the training; a learning rate is tried for fewer.
     """
 
-    net: nn.Module
+    trained: Trained
     likelihood: Likelihood
-    tried: dict[float, float | None]
-    lr: float | None
+    tried: dict[float, Tensor]
     seconds: float
     epochs: int
+
+    @property
+    def net(self) -> nn.Module:
+        return self.trained.net
+
+
+def epochs_of_numbers(epochs: int, validation: bool) -> int:
+    """Epochs of all trainings of :func:`as_numbers`."""
+    return epochs + (len(RATES) * raced(epochs) if validation else 0)
 
 
 def as_numbers(
     fit: Fit, epochs: int, *, out: Path | None = None, progress: bool | None = None
 ) -> Numbers:
-    """Train the network of a pair as numbers, at several learning rates, each from where the guide
-    begins; take the best by the validation rows, the network as it was among them.
+    """Train the network of a pair as numbers, from where the guide begins, at the learning rate
+    that is good by the validation rows after a sixth of the epochs; keep the network as it was
+    if that is better.
 
-    Without validation rows it is trained once, at the middle one of the rates.
+    Without validation rows it is trained at the middle one of the rates.
 
     Arguments:
         fit: of a pair that was not trained yet.
-        epochs: passes of each training.
+        epochs: passes of the training.
         out: folder for ``numbers.safetensors``, from which what is there already is taken.
 
     Raises:
         CheckpointError: if the file in ``out`` is of another network, or damaged.
     """
-    net, validation = fit.model.start_network(), len(fit.data.x_val) > 0
-    rates = RATES if validation else RATES[1:2]
-    path = None if out is None else out / NUMBERS
-    ranks = joined()
-    tried, lr, seconds, kept = ranks.from_first(lambda: (*_read(path, net), _on_host(net)))
-    if not ranks.first:
-        net.load_state_dict(kept)
-    least = float(row_losses(net, fit).mean())
-    with FitProgress("numbers", len(rates), progress) as bar:
+    rates = RATES if len(fit.data.x_val) else ()
+    start, path, ranks = fit.model.start_network(), None if out is None else out / NUMBERS, joined()
+    tried, kept, seconds = ranks.from_first(lambda: _read(path, start))
+    found = None if kept is None else _with(start, **kept)
+
+    def keep() -> None:
+        if path is not None and ranks.first:
+            _write(path, found, tried, seconds)
+
+    with FitProgress("numbers", len(rates) + 1, progress) as bar:
         for rate in rates:
             bar.next(f"learning rate {rate:g}")
             if rate in tried:
                 continue
-            start = time.perf_counter()
-            found, losses = trained(fit.model.start_network(), fit, epochs, rate)
-            loss = float(losses.mean()) if validation else None
-            seconds += time.perf_counter() - start
-            if loss is None or loss < least:
-                net, lr, least = found, rate, loss or 0.0
-            tried[rate] = loss
-            if path is not None and ranks.first:
-                _write(path, net, {"tried": tried, "lr": lr, "seconds": seconds})
-    own = net.eval().to(fit.data.device)
+            began = time.perf_counter()
+            tried[rate] = race(start, fit, epochs, rate)
+            seconds += time.perf_counter() - began
+            keep()
+        best = lowest_good(tried) if rates else RATES[1]
+        bar.next(f"learning rate {best:g}")
+        if found is None:
+            began = time.perf_counter()
+            found, before = trained(start, fit, epochs, best), as_it_is(start, fit)
+            if rates and not found.losses.mean() < before.losses.mean():
+                found = before
+            seconds += time.perf_counter() - began
+            keep()
+    own = found.net.eval().to(fit.data.device)
     likelihood = validated(fit.model.likelihood, own, fit.data)
     if likelihood is fit.model.likelihood:  # of too few validation rows
         likelihood = validated(likelihood, own, fit.data, "train")
-    return Numbers(net.cpu(), likelihood, tried, lr, seconds, epochs)
+    own.cpu()
+    return Numbers(found, likelihood, tried, seconds, epochs)
 
 
-def _write(path: Path, net: nn.Module, said: dict[str, object]) -> None:
-    tensors = {name: t.contiguous().clone() for name, t in _on_host(net).items()}
+def _write(
+    path: Path, found: Trained | None, tried: Mapping[float, Tensor], seconds: float
+) -> None:
+    tensors = {f"tried.{rate}": losses for rate, losses in tried.items()}
+    said: dict[str, object] = {"seconds": seconds}
+    if found is not None:
+        tensors |= {f"net.{n}": t.contiguous().clone() for n, t in found.net.state_dict().items()}
+        tensors |= {"losses": found.losses, "held_out": found.held_out}
+        said["lr"] = found.lr
     write_whole(path, lambda file: file.write(save(tensors, {"numbers": json.dumps(said)})))
 
 
-def _on_host(net: nn.Module) -> dict[str, Tensor]:
-    return {name: t.detach().cpu() for name, t in net.state_dict().items()}
-
-
 def _read(
-    path: Path | None, net: nn.Module
-) -> tuple[dict[float, float | None], float | None, float]:
-    """What was tried, the best rate and the seconds; the network gets the weights."""
+    path: Path | None, start: nn.Module
+) -> tuple[dict[float, Tensor], dict[str, Any] | None, float]:
+    """What was tried, what was trained, and the seconds."""
     if path is None or not path.is_file():
         return {}, None, 0.0
     try:
         with safe_open(str(path), "pt") as file:
             said = json.loads(file.metadata()["numbers"])
-            names = file.keys()
-            net.load_state_dict({name: file.get_tensor(name) for name in names})
-        tried = {float(rate): _number(loss) for rate, loss in said["tried"].items()}
-        return tried, _number(said["lr"]), float(said["seconds"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tried = {float(n): losses for n, losses in _below("tried.", tensors).items()}
+        kept = None
+        if "lr" in said:
+            kept = {"lr": said["lr"], "state": _below("net.", tensors)}
+            kept |= {name: tensors[name] for name in ("losses", "held_out")}
+            _with(start, **kept)
+        return tried, kept, float(said["seconds"])
     except _NO_SUCH_FILE as error:
         raise CheckpointError(f"{path} holds no network of this run ({error})") from error
 
 
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+def _with(start: nn.Module, state: dict[str, Tensor], **rest: Any) -> Trained:
+    net = copy.deepcopy(start)
+    net.load_state_dict(state)
+    return Trained(net.eval(), **rest)

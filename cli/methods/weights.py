@@ -21,6 +21,7 @@ from ...inference.files import Small, is_described
 from ...inference.marginal_likelihood import description_length
 from ...inference.posterior import Noise, evaluate_net, mean_network, require, validated
 from ...inference.shrinking import (
+    NATS,
     SHARES,
     ByValidation,
     Code,
@@ -32,12 +33,14 @@ from ...inference.shrinking import (
     Valley,
     at_thresholds,
     by_layer_now,
+    plain_network,
+    tolerance_of,
 )
 from ...inference.shrinking import (
     Noise as CutByNoise,
 )
 from ...inference.storage import write_whole
-from ...inference.training import Fit, Settings, Trained, epochs_of_numbers
+from ...inference.training import Fit, Numbers, Settings, Trained, epochs_of_numbers
 from ...models import BayesianNetwork
 from ...models.layers import AFFINE
 from .. import draw_compressed
@@ -47,10 +50,17 @@ from .options import Threshold
 FILE = "compressed.pocc"
 DRAW = "draw.poccd"
 
+ORDINARY_EPOCHS, ORDINARY_STEPS = 30, 1500
+"""Passes and steps, at least, of the plain network that a run is compared with."""
+
 MESSAGE_PASSES = 3
 """Passes of the training rows for the length of a message: few show an error, and it is small."""
 
 
+_PLAIN = (
+    "Handed back is the plain network: by the validation rows what the method left needs a "
+    "tolerance of {:.2g}, and {:g} is allowed."
+)
 _NO_MEAN = (
     "Its weights have no mean by which the network could be cut: what it learnt is in their "
     "deviations."
@@ -72,6 +82,11 @@ class OverWeights(Method):
     def passes(self) -> float:
         """The message takes passes of the training rows."""
         return 3.0
+
+    def beside(self, settings: Settings, data: Dataset) -> int:
+        if self.over == "stack":
+            return 0
+        return max(ORDINARY_EPOCHS, -(-ORDINARY_STEPS // settings.steps_per_epoch(data.N)))
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         """Passes over the rows in which the smaller network is trained as numbers in the end."""
@@ -125,14 +140,7 @@ class OverWeights(Method):
         found: dict[str, Any] = {"parameters": count_parameters(mean), **_message(result)}
         found["learnt"] = [uncut(_NO_MEAN)] if guide.traits.zero_mean else []
         if run.numbers is not None:
-            found["numbers"] = {
-                "parameters": count_parameters(run.numbers.net),
-                "epochs": run.numbers.epochs,
-                "lr": run.numbers.trained.lr,
-                "tried": {f"{lr:g}": float(x.mean()) for lr, x in run.numbers.tried.items()},
-                "seconds": run.numbers.seconds,
-                "test": evaluate(first, run.numbers.net),
-            }
+            found["numbers"] = _of_numbers(run.numbers, first)
         if guide.traits.zero_mean:
             return found  # there is no mean network to cut
         with TemporaryDirectory() as scratch:
@@ -149,8 +157,19 @@ class OverWeights(Method):
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 learnt = [uncut(f"Nothing was cut: {error}")]
                 return {**found, "not_compressed": str(error), "learnt": learnt}
+            told_of = [told(small.report, **{"file, bytes": small.bytes})]
+            if run.numbers is not None and not searched:
+                needed = tolerance_of(again, first, run.numbers.trained)
+                allowed = NATS if self.tolerance is None else max(NATS, self.tolerance)
+                if needed > allowed:
+                    found["refused"] = {
+                        "parameters": count_parameters(again), "test": evaluate(result, again),
+                    }  # fmt: skip
+                    told_of = [uncut(_PLAIN.format(needed, allowed))]
+                    plain = plain_network(first, run.numbers.trained)
+                    sizes, again = _written(plain, result, path)
             test = evaluate(result, again)  # of the file, as everything that is said of it
-        found |= sent(result, again, small.bytes)
+        found |= sent(result, again, sizes["file_bytes"])
         if out is not None and run.figures:
             draw_compressed(result, small, out / "figures", first)
         nets = {"before": before, "mean": mean, "compressed": again}
@@ -166,7 +185,7 @@ class OverWeights(Method):
         found["structure"] = {**small.report.to_json(), **sizes}
         found["warnings"] = list(small.warnings)
         found["learnt"] = [
-            told(small.report, **{"file, bytes": small.bytes}),
+            *told_of,
             smaller(
                 found["compressed"],
                 [*said_of_file(sizes), *certified(again, data, model.likelihood)],
@@ -332,6 +351,11 @@ def _compressed(
 ) -> tuple[Small, dict[str, Any], nn.Module]:
     """The small network, what ``metrics.json`` says of its file, and what is read back."""
     small = shrink(result, cut=rule, code=code)
+    return small, *_written(small, result, path)
+
+
+def _written(small: Small, result: Fit, path: Path) -> tuple[dict[str, Any], nn.Module]:
+    """What ``metrics.json`` says of the file of a small network, and what is read back."""
     write_whole(path, lambda file: file.write(small.content))
     # The cut is not lost over a module that has no words.
     why = {"not_described": small.undescribed} if small.undescribed else {}
@@ -339,7 +363,19 @@ def _compressed(
     weights = sum(one.bits for one in small.size.tensors if one.name in wide) / 8
     rate = small.size.rate(result.model.parameters_before)
     sizes = {"file_bytes": small.bytes, "file_rate": rate, "weight_bytes": weights, **why}
-    return small, sizes, load(path, like=small.net if small.undescribed else None)
+    return sizes, load(path, like=small.net if small.undescribed else None)
+
+
+def _of_numbers(numbers: Numbers, first: Fit) -> dict[str, Any]:
+    """The plain network of a run, as ``metrics.json`` has it."""
+    return {
+        "parameters": count_parameters(numbers.net),
+        "epochs": numbers.epochs,
+        "lr": numbers.trained.lr,
+        "tried": {f"{lr:g}": float(losses.mean()) for lr, losses in numbers.tried.items()},
+        "seconds": numbers.seconds,
+        "test": evaluate(first, numbers.net),
+    }
 
 
 def network_of_file(

@@ -114,14 +114,14 @@ class _Job:
         where = {"threads": torch.get_num_threads(), "processes": joined().size}
         write_json(out / "config.json", {"run": config.to_json(), "versions": versions(), **where})
 
-    def train_numbers(self, device: str, progress: bool | None) -> None:
-        """Train the network as numbers, where its method asks for that."""
-        chosen = self.config.chosen
-        if epochs := chosen.numbers(Settings.of(self.config.settings), self.data):
-            pair = chosen.build(self.network(), self.data)
-            settings = Settings.of(self.config.settings_of(0))
-            fresh = untrained(pair, self.data.to(device), settings)
-            self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
+    def train_numbers(self, epochs: int, device: str, progress: bool | None) -> None:
+        """Train the network as numbers, with which its method begins, or beside which it stands."""
+        if not epochs or self.numbers is not None:
+            return
+        pair = self.config.chosen.build(self.network(), self.data)
+        settings = Settings.of(self.config.settings_of(0))
+        fresh = untrained(pair, self.data.to(device), settings)
+        self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
 
     def first(self) -> Pair:
         """The pair with which the fits begin."""
@@ -171,8 +171,10 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
     config, more = jobs[0].config, options.of_fits
     for job in jobs:
         job.claim(options.resume)
+    chosen, own = config.chosen, Settings.of(config.settings)
     for job in jobs:
-        job.train_numbers(options.device, options.progress)
+        epochs = chosen.numbers(own, job.data)
+        job.train_numbers(epochs, options.device, options.progress)
     fits = _fit(jobs, _Job.first, config.settings_of(0), out, label=config.method, **more)
     passed = [[one] for one in fits]
     for number, stage in enumerate(config.stages, start=1):
@@ -194,6 +196,8 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
     if out is not None and options.figures and len(jobs) > 1:
         draw_repeats(passed, out / "figures")
     with apart():  # times of networks are of an idle machine, and searches of one process
+        for job in jobs if options.compare else ():
+            job.train_numbers(chosen.beside(own, job.data), options.device, options.progress)
         return [
             _report(job, before, compared.get(i), options)
             for i, (job, before) in enumerate(zip(jobs, passed, strict=True))

@@ -63,11 +63,12 @@ class Network:
 
 
 _PARTS = {
-    "numbers": ("trained as numbers, {epochs} epochs", "other"),
+    "numbers": ("plain network, {epochs} epochs", "other"),
     "pruned": ("cut at the chosen depth", "small"),
     "single_exit": ("chosen depth alone", "other"),
     "ddn": ("trained at that depth", "other"),
-    "compressed": ("cut and rounded", "small"),
+    "compressed": ("handed back", "small"),
+    "refused": ("cut, and worse", "other"),
     "draw": ("read from the draw's file", "other"),
     "discretised": ("chosen structure, cut out", "small"),
     "retrained": ("chosen structure, afresh", "other"),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .compression import Report, compressed
+    from .compression import Report, compressed, plain_network, tolerance_of
     from .decision import SHARES, at_thresholds
     from .depth import at_depth, full_network, settled, worthwhile
     from .graph import discretise, random_structures
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .magnitude import PerLayer, by_layer, prune_weights, share_weights, splice_weights
     from .narrowing import narrow
     from .options import (
+        NATS,
         ByValidation,
         Code,
         Codebook,

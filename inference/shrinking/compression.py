@@ -14,7 +14,7 @@ from ...data import PyroccamError
 from ...models import BayesianNetwork, unfed
 from ...models.networks import without_statistics
 from ...models.plain import torch_only
-from ..cutting import CutReport
+from ..cutting import ROWS, CutReport, cut
 from ..files import Small
 from ..posterior import Layer as Moments
 from ..posterior import evaluate_net
@@ -38,8 +38,8 @@ from ..rounding import (
     rest_bits,
     sparse_rates,
 )
-from ..training import Trained, retrain, row_changes, tempered
-from .decision import decide, inside, kept_of, smallest
+from ..training import Trained, look, retrain, row_changes, tempered
+from .decision import decide, inside, kept_of, lost, smallest
 from .depth import settled
 from .magnitude import by_layer
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
@@ -135,21 +135,21 @@ def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
-def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Small:
+def compressed(fit: Fit, asked: Cut | None = None, code: Code | None = None) -> Small:
     """What is left of a fit over weights, rounded; see :func:`~pyroccam.inference.shrink`."""
     code = USUAL if code is None else code
     books = getattr(code, "values", None)
     rule = code if books is None else USUAL
     if isinstance(rule, Steps) and (fit.guide.traits.point or not len(fit.data.x_val)):
         raise PyroccamError(f"code={rule}", "a posterior, and validation rows")
-    trains = isinstance(cut, Search) or code.epochs > 0
+    trains = isinstance(asked, Search) or code.epochs > 0
     if trains and (fit.guide.steps or levels_of(fit.model)):
         raise PyroccamError("Weights on levels, or of whole steps, would leave them when trained")
     fit, again, temperature = settled(fit), None, 1.0
-    if isinstance(cut, Search):
-        decision, again = smallest(fit, cut)
+    if isinstance(asked, Search):
+        decision, again = smallest(fit, asked)
     else:
-        decision = decide(fit, cut, to_levels=True)
+        decision = decide(fit, asked, to_levels=True)
     model, guide, report = decision.model, decision.guide, decision.report
     small, found = decision.net, decision.irrelevance
     if trains:
@@ -230,6 +230,28 @@ def compressed(fit: Fit, cut: Cut | None = None, code: Code | None = None) -> Sm
         warnings=tuple(decision.warnings),
     )
     return Small(small, said, said.warnings, fit.data, model.likelihood)
+
+
+def plain_network(fit: Fit, plain: Trained) -> Small:
+    """A network that was trained as numbers beside a fit, as it is handed back: cut where it has
+    zeros, at the temperature that suits the validation rows, with as few digits as they allow."""
+    example = fit.data.head(ROWS)[0].cpu()
+    net, report = cut(plain.net.cpu(), example)
+    net = without_statistics(tempered(net, fit)[0])
+    names = dict.fromkeys(layers_of(net), LayerBits(1, 0))
+
+    def of_digits(more: int) -> dict[str, Rounding]:
+        return {name: Significand(1 + more) for name in names}
+
+    if len(fit.data.x_val):
+        net = quantised(net, of_digits(_more_digits(net, of_digits, names, fit)))
+        net = _rest_rounded(net, fit)
+    return Small(unfed(torch_only(net, example)), report, (), fit.data, fit.model.likelihood)
+
+
+def tolerance_of(net: nn.Module, fit: Fit, plain: Trained) -> float:
+    """The tolerance that a network needs beside one that was trained as numbers (:func:`lost`)."""
+    return lost(look(net, fit)[1:], plain.held_out)
 
 
 def _shared(

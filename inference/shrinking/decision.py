@@ -31,7 +31,10 @@ SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 
 SURE = 0.95
-"""How sure it is that a network which is handed back loses no more than is allowed."""
+"""How sure it is that a network which is handed back loses no more than the largest loss."""
+
+LARGEST = 2.5
+"""That loss, as a multiple of what may be lost on average."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,10 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
 
     Weights go in the order of their irrelevance, in all layers alike, half of those that are left
     each time, and units that have lost all of theirs with them. What is left is trained from the
-    labels and from what the posterior predicts, and is judged by :func:`worst`. The first that may
-    be worse ends the search: sizes are tested in a fixed order, so that a network which is worse is
-    handed back in one of twenty runs at most. At first nothing goes: where what learns from the
-    posterior may be worse, no network learns from it.
+    labels and from what the posterior predicts, and is judged by :func:`lost`. The first that
+    loses too much ends the search: sizes are tested in a fixed order, so that one that loses more
+    than the largest loss is handed back in one of twenty runs at most. At first nothing goes:
+    where what learns from the posterior loses too much, no network learns from it.
 
     Returns:
         The plain network where no other passes, cut where it has zeros; with a warning where
@@ -142,8 +145,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         if draft is None:
             break
         tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
-        loses = worst(tried.held_out, plain.held_out)
-        if loses <= how.nats:
+        needed = lost(tried.held_out, plain.held_out)
+        if needed <= how.nats:
             good = draft, tried
         elif share == 1:
             teacher = None
@@ -152,9 +155,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     decision, kept = good
     if share == SHARES[1] and draft is not None:
         said = (
-            f"Nothing was cut: by {len(tried.losses)} validation rows a network of half of the "
-            f"weights may lose {loses:.2g} nats of a row, or {100 * loses:.2g} more errors of 100, "
-            f"and {how.nats:g} are allowed. Set a larger tolerance, or data.val_fraction."
+            f"Nothing was cut: by the {len(tried.losses)} validation rows half of the weights need "
+            f"a tolerance of {needed:.2g}, and {how.nats:g} is allowed."
         )
         decision = replace(decision, warnings=[said])
     return decision, kept
@@ -173,22 +175,25 @@ def _draft(
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
 
 
-def worst(one: Tensor, other: Tensor) -> float:
-    r"""How much worse a network may be than another, by rows that chose neither.
+def lost(one: Tensor, other: Tensor) -> float:
+    r"""What has to be allowed for a network to stand for another, by rows that chose neither.
 
-    .. math:: \max_{k} \left(\bar d_k + t_{0.95, N - 1} \, s_k / \sqrt N\right)
+    .. math:: \max_k \max\left(\bar d_k,\;
+              \tfrac25 \left(\bar d_k + t_{0.95, N - 1} \, s_k / \sqrt N\right)\right)
 
     of the differences d of the losses of rows (k = 1, in nats) and of errors (k = 2, 0 or 1), with
-    their means and standard deviations s: one-sided limits, each of 95 %, as both have to be met.
+    their means and standard deviations s: so much is lost on average, and with 95 % certainty no
+    more than two and a half times as much. The first decides where rows are many, the second where they are
+    few.
 
     Arguments:
         one, other: ``(2, N)``, as :func:`~pyroccam.inference.training.ordinary.held_out` has them.
 
     Returns:
-        The larger limit; infinity for fewer than two rows.
+        That number; infinity for fewer than two rows.
 
     References:
-        Student 1908, "The probable error of a mean"; Berger 1982 for tests that are all met.
+        Student 1908, "The probable error of a mean"; Berger 1982 for limits that are all met.
     """
     rows = one.shape[1]
     if rows < 2:
@@ -196,8 +201,8 @@ def worst(one: Tensor, other: Tensor) -> float:
     from scipy.stats import t  # slow to import
 
     differences = one - other
-    error = differences.std(1) / math.sqrt(rows)
-    return float((differences.mean(1) + float(t.ppf(SURE, rows - 1)) * error).max())
+    mean, error = differences.mean(1), differences.std(1) / math.sqrt(rows)
+    return float(torch.maximum(mean, (mean + float(t.ppf(SURE, rows - 1)) * error) / LARGEST).max())
 
 
 def at_thresholds(

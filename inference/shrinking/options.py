@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TOLERANCE = 0.001
 """Nats of a row that a cut may cost unless something else is asked for."""
 
-NATS = 0.02
+NATS = 0.01
 """What a smaller network that is trained again may lose of a row, and in errors."""
 
 PerLayer = float | Sequence[float] | Mapping[str, float]
@@ -70,8 +70,9 @@ class Search(Options):
 
     Attributes:
         epochs: passes of each training.
-        nats: that it may lose of a row, and, in a classification, as a share of rows that it gets
-            wrong beside: 0.02 are two of a hundred. That it loses less is 95 % sure.
+        nats: that it may lose of a row on average, and, in a classification, as a share of rows
+            that it gets wrong beside: 0.01 is one of a hundred. With 95 % certainty it loses no
+            more than two and a half times as much.
         plain: the whole network, trained as numbers; or else the posterior means are.
     """
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         EVALUATIONS,
         RATES,
         Trained,
-        raced,
+        look,
         retrain,
         row_changes,
         row_losses,

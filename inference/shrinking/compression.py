@@ -251,7 +251,7 @@ def plain_network(fit: Fit, plain: Trained) -> Small:
 
 def tolerance_of(net: nn.Module, fit: Fit, plain: Trained) -> float:
     """The tolerance that a network needs beside one that was trained as numbers (:func:`lost`)."""
-    return lost(look(net, fit)[1:], plain.held_out)
+    return lost(look(net, fit)[1:], plain.held_out, fit.data.classes)
 
 
 def _shared(

@@ -145,7 +145,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         if draft is None:
             break
         tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
-        needed = lost(tried.held_out, plain.held_out)
+        needed = lost(tried.held_out, plain.held_out, fit.data.classes)
         if needed <= how.nats:
             good = draft, tried
         elif share == 1:
@@ -175,7 +175,7 @@ def _draft(
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
 
 
-def lost(one: Tensor, other: Tensor) -> float:
+def lost(one: Tensor, other: Tensor, classes: int | None) -> float:
     r"""What has to be allowed for a network to stand for another, by rows that chose neither.
 
     .. math:: \max_k \max\left(\bar d_k,\;
@@ -183,24 +183,30 @@ def lost(one: Tensor, other: Tensor) -> float:
 
     of the differences d of the losses of rows (k = 1, in nats) and of errors (k = 2, 0 or 1), with
     their means and standard deviations s: so much is lost on average, and with 95 % certainty no
-    more than two and a half times as much. The first decides where rows are many, the second where they are
-    few.
+    more than two and a half times as much. The first decides where rows are many, the second where
+    they are few. A few rows that both get right say little of the next one: in a classification
+    one more row counts, which the network misses, at the loss of a guess, log C.
 
     Arguments:
         one, other: ``(2, N)``, as :func:`~pyroccam.inference.training.ordinary.held_out` has them.
+        classes: C, of a classification.
 
     Returns:
         That number; infinity for fewer than two rows.
 
     References:
-        Student 1908, "The probable error of a mean"; Berger 1982 for limits that are all met.
+        Student 1908, "The probable error of a mean"; Berger 1982 for limits that are all met;
+        Laplace 1814 for the row that is missed.
     """
-    rows = one.shape[1]
+    differences = one - other
+    if classes is not None:
+        missed = differences.new_tensor([[math.log(classes)], [1.0]])
+        differences = torch.cat([differences, missed], 1)
+    rows = differences.shape[1]
     if rows < 2:
         return math.inf
     from scipy.stats import t  # slow to import
 
-    differences = one - other
     mean, error = differences.mean(1), differences.std(1) / math.sqrt(rows)
     return float(torch.maximum(mean, (mean + float(t.ppf(SURE, rows - 1)) * error) / LARGEST).max())
 

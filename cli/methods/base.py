@@ -16,6 +16,7 @@ from ...guides import Guide
 from ...inference import certify
 from ...inference.certificates import ByTest
 from ...inference.posterior import Structure
+from ...inference.shrinking import Report
 from ...inference.training import Fit, Numbers, Settings
 from ...models import unknown_name
 from ...models.networks import GRAPHS, NETWORKS, PLAIN
@@ -24,6 +25,12 @@ from .options import Likelihood, taken
 
 SMALLER = "How much smaller"
 """Title of what is said of the size and the speed of a network that was cut."""
+
+HANDED_BACK = (
+    "Handed back is the plain network: by the validation rows what the method left needs a "
+    "tolerance of {:.2g}, and {:g} is allowed."
+)
+"""That a method left a worse network than an ordinary training."""
 
 _OF_ROW = 4  # fields that say what a row is: its name, title, reference and settings
 
@@ -102,6 +109,11 @@ def told(one: Structure, **more: Any) -> dict[str, Any]:
     """What a structure says for itself, as ``learnt`` of ``metrics.json`` has it."""
     rows = [{**row, **more} for row in one.rows()]
     return {"title": one.title, "sentences": one.sentences(), "rows": rows}
+
+
+def uncut(why: str, title: str = Report.title) -> dict[str, Any]:
+    """That what was learnt is not handed back, for ``learnt``."""
+    return {"title": title, "sentences": [why], "rows": []}
 
 
 def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str, Any]:

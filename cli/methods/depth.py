@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ... import guides, models
 from ...data import Between, Dataset
+from ...inference import load
 from ...inference.cutting import compare_speed, count_parameters
 from ...inference.files import save_folder
 from ...inference.posterior import (
@@ -23,11 +24,11 @@ from ...inference.posterior import (
     outputs_by_depth,
     poster_ece,
 )
-from ...inference.shrinking import at_depth, full_network
+from ...inference.shrinking import NATS, at_depth, full_network, lost
 from ...inference.training import Fit, Settings
 from ...models.networks import DepthStack
 from ...models.plain import PrunedNetwork
-from .base import Finished, Method, Pair, certified, smaller, timed, told
+from .base import HANDED_BACK, Finished, Method, Pair, certified, smaller, timed, told, uncut
 
 
 class _OverDepth(Method):
@@ -102,7 +103,10 @@ class _LearntDepth(_OverDepth):
         return {**super().scores(result, split), "pruned": pruned}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
-        return at_depth(result)
+        if not (folder / "pruned").is_dir():
+            return at_depth(result)
+        like = result.model.likelihood
+        return load(folder / "pruned", like=result.model.stack, likelihood=like)
 
     def report(self, run: Finished) -> dict[str, Any]:
         """The depth, two networks that are cut there, and the one of fixed depth beside them."""
@@ -117,6 +121,15 @@ class _LearntDepth(_OverDepth):
             ),
         }
         nets = {"marginal": at_depth(result), "single": at_depth(result, "last")}
+        if ddn is not None and len(data.x_val):
+            needed = lost(_seen(result, nets["marginal"]), _seen(ddn), data.classes)
+            if needed > NATS:
+                test = metrics_on_test(result, nets["marginal"])
+                found["refused"] = {"test": test, "parameters": count_parameters(nets["marginal"])}
+                found["learnt"].append(uncut(HANDED_BACK.format(needed, NATS), "The chosen depth"))
+                fixed = PrunedNetwork(model.stack, nets["single"].depth, None, ddn.model.likelihood)
+                fixed.net.load_state_dict(ddn.model.part("net").state_dict())
+                nets["marginal"] = fixed
         speed = compare_speed({"full": full_network(result), **nets}, data.x_test, "full")
         for key, form in (("pruned", "marginal"), ("single_exit", "single")):
             net = nets[form]
@@ -179,6 +192,20 @@ class ClosedForm(ByGradient):
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model = self.model(net, data)
         return model, guides.CategoricalDepth(model, hold=self.hold, rate=self.rate)
+
+
+@torch.no_grad()
+def _seen(result: Fit, net: PrunedNetwork | None = None) -> Tensor:
+    """The loss of each validation row, and whether its class is missed, ``(2, N)``."""
+    (x, y), like = result.data.split("val"), result.model.likelihood
+    outputs, shares = result.outputs(x), result.weights
+    if net is not None:
+        outputs, shares = outputs_by_depth(net, x), net.log_weights.exp()
+    losses = -like.log_predictive(outputs, shares.log().clamp_min(-1e4), y)
+    missed = torch.zeros_like(losses)
+    if result.data.classes is not None:
+        missed = (mixture_log_probs(like.predicted(outputs), shares).argmax(-1) != y).to(losses)
+    return torch.stack([losses, missed]).double().cpu()
 
 
 def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, float]:

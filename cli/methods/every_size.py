@@ -19,10 +19,10 @@ from ...inference.shrinking import Bytes, Milliseconds, PathPoint, path, settled
 from ...inference.training import Fit, Settings
 from ...models.networks import NETWORKS, DepthStack
 from .. import FORMATS, draw_depth, draw_trade
-from .base import Finished, Pair, told
+from .base import Finished, Pair, told, uncut
 from .occam import FromNumbers
 from .options import NotNegative, Positive, Rule, Threshold
-from .weights import cut_of, evaluate, refuse_names, uncut
+from .weights import cut_of, evaluate, refuse_names
 
 PATH = "A network for each weight λ of the KL"
 """Title of what is said of the networks along that weight."""

@@ -27,7 +27,6 @@ from ...inference.shrinking import (
     Code,
     Cut,
     Digits,
-    Report,
     Search,
     Thresholds,
     Valley,
@@ -44,23 +43,16 @@ from ...inference.training import Fit, Numbers, Settings, Trained, epochs_of_num
 from ...models import BayesianNetwork
 from ...models.layers import AFFINE
 from .. import draw_compressed
-from .base import Finished, Method, certified, smaller, timed, told
+from .base import HANDED_BACK, Finished, Method, certified, smaller, timed, told, uncut
 from .options import Threshold
 
 FILE = "compressed.pocc"
 DRAW = "draw.poccd"
 
-ORDINARY_EPOCHS, ORDINARY_STEPS = 30, 1500
-"""Passes and steps, at least, of the plain network that a run is compared with."""
-
 MESSAGE_PASSES = 3
 """Passes of the training rows for the length of a message: few show an error, and it is small."""
 
 
-_PLAIN = (
-    "Handed back is the plain network: by the validation rows what the method left needs a "
-    "tolerance of {:.2g}, and {:g} is allowed."
-)
 _NO_MEAN = (
     "Its weights have no mean by which the network could be cut: what it learnt is in their "
     "deviations."
@@ -84,9 +76,7 @@ class OverWeights(Method):
         return 3.0
 
     def beside(self, settings: Settings, data: Dataset) -> int:
-        if self.over == "stack":
-            return 0
-        return max(ORDINARY_EPOCHS, -(-ORDINARY_STEPS // settings.steps_per_epoch(data.N)))
+        return 0 if self.over == "stack" else settings.epochs_for(data.N)
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         """Passes over the rows in which the smaller network is trained as numbers in the end."""
@@ -165,7 +155,7 @@ class OverWeights(Method):
                     found["refused"] = {
                         "parameters": count_parameters(again), "test": evaluate(result, again),
                     }  # fmt: skip
-                    told_of = [uncut(_PLAIN.format(needed, allowed))]
+                    told_of = [uncut(HANDED_BACK.format(needed, allowed))]
                     plain = plain_network(first, run.numbers.trained)
                     sizes, again = _written(plain, result, path)
             test = evaluate(result, again)  # of the file, as everything that is said of it
@@ -193,11 +183,6 @@ class OverWeights(Method):
             *_said_of_bits(found),
         ]
         return found
-
-
-def uncut(why: str) -> dict[str, Any]:
-    """That there is no smaller network, for ``learnt``."""
-    return {"title": Report.title, "sentences": [why], "rows": []}
 
 
 def said_of_file(sizes: Mapping[str, Any]) -> list[str]:

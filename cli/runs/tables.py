@@ -64,9 +64,9 @@ class Network:
 
 _PARTS = {
     "numbers": ("plain network, {epochs} epochs", "other"),
-    "pruned": ("cut at the chosen depth", "small"),
+    "pruned": ("handed back", "small"),
     "single_exit": ("chosen depth alone", "other"),
-    "ddn": ("trained at that depth", "other"),
+    "ddn": ("plain network of that depth", "other"),
     "compressed": ("handed back", "small"),
     "refused": ("cut, and worse", "other"),
     "draw": ("read from the draw's file", "other"),

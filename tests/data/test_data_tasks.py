@@ -5,7 +5,7 @@ import pytest
 import torch
 from pyroccam import data
 from pyroccam.data.errors import PyroccamError
-from pyroccam.data.splits import _quotas, generator, pick
+from pyroccam.data.splits import generator, pick
 from pyroccam.data.tasks import decide_task
 
 ROWS = 300
@@ -73,12 +73,3 @@ def test_many_classes_and_large_labels_are_drawn_in_no_time():
     assert labels[chosen].bincount().min() >= 1
     chosen, _ = pick(4, 2, generator(0, "t"), torch.tensor([0, 10**15, 10**15, 0]))
     assert len(chosen) == 2
-
-
-def test_classes_are_drawn_one_after_the_other():
-    labels = torch.from_numpy(np.random.default_rng(1).integers(0, 7, 500))
-    chosen, _ = pick(500, 130, generator(3, "t"), labels)
-    order = torch.randperm(500, generator=generator(3, "t"))
-    quotas = _quotas(labels.bincount().tolist(), 130)
-    expected = torch.cat([order[labels[order] == k][:quota] for k, quota in enumerate(quotas)])
-    assert torch.equal(chosen, expected.sort().values)

@@ -81,19 +81,6 @@ def test_csv_of_text_labels(tmp_path):
     assert not torch.equal(d.x_test, data.load(path, seed=2).x_test)
 
 
-def test_csv_decides_the_task_by_the_target(tmp_path):
-    path = csv(tmp_path, "a,b,y\n" + rows(60, lambda i: 3 + 2 * (i % 3)))
-    d = data.load(path)
-    assert (d.task, d.class_names) == ("classification", ("3", "5", "7"))
-    assert data.load(path, task="regression").task == "regression"
-    assert data.load(path, target="a").task == "regression"  # 60 distinct whole numbers
-    assert data.load(path, target="b").task == "regression"  # fractions
-    truth = csv(tmp_path, "a,b,y\n" + rows(20, lambda i: i % 2 == 0))
-    assert data.load(truth).class_names == ("False", "True")
-    large = csv(tmp_path, "a,b,y\n" + rows(20, lambda i: 10_000_000 + i % 2))
-    assert data.load(large).class_names == ("10000000", "10000001")
-
-
 def test_a_column_may_be_called_y_1(tmp_path):
     rows = b"".join(b"%d,%d,%d\n" % (k % 7, k % 5, k % 2) for k in range(40))
     d = data.load(csv(tmp_path, b'\xef\xbb\xbf"a, b", y.1 ,y\n' + rows))
@@ -142,16 +129,6 @@ def test_numbers_of_many_digits_are_numbers(tmp_path):
 )
 def test_tables_that_cannot_be_used(tmp_path, content):
     refused(csv(tmp_path, content))
-
-
-def test_options_that_cannot_be(tmp_path):
-    path = csv(tmp_path, "a,b,y\n" + rows(20, lambda i: i / 2))
-    for options in (
-        {"target": "z"}, {"task": "classification"}, {"inputs": "a,z"}, {"inputs": "a,y"},
-        {"test": str(tmp_path / "none.csv")},
-    ):  # fmt: skip
-        refused(path, **options)
-    refused(csv(tmp_path, "a,b,y\n" + rows(20, lambda i: "ab"[i % 2])), task="regression")
 
 
 CITIES = ["Riga", "Oslo", "Rome"]
@@ -249,12 +226,6 @@ def test_a_wild_cell_of_a_table_is_named_by_its_row_and_column(tmp_path):
     for seed in range(4):  # in training, validation or test rows
         with pytest.warns(data.DataWarning, match=r"9999 in row 17, column 1 \('b'\)"):
             data.load(path, categorical="city", seed=seed)
-
-
-def test_a_long_field_is_asked_for(tmp_path):
-    path = csv(tmp_path, b"a,y\n" + b"x" * 4_000_000 + b",1\n2,2\n")
-    with allowing("6MB"), in_little_memory():
-        refused(path, kind=TooLarge)
 
 
 def test_a_table_takes_no_more_than_it_asks_for(tmp_path):
@@ -437,13 +408,6 @@ def test_what_may_not_be_read_or_entered(tmp_path, monkeypatch):
     for name in ("mnist", "uci/energy", "cifar10"):
         with pytest.raises(PyroccamError):
             data.load(name, data_root=tmp_path, download=False)
-
-
-@pytest.mark.parametrize("root", ["\0", 3, "~nobody-has-this-name/x", "x" * 5000])
-def test_a_data_root_that_cannot_be(root):
-    for name in ("mnist", "uci/energy"):
-        with pytest.raises(PyroccamError):
-            data.load(name, data_root=root, download=False)
 
 
 def test_a_limit_that_is_none_is_not_the_fault_of_a_file(tmp_path, monkeypatch):

@@ -33,9 +33,3 @@ def test_what_is_no_size_is_refused(monkeypatch, text):
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(PyroccamError):
         allowed_bytes()
-
-
-def test_an_error_keeps_its_parts():
-    error = PyroccamError("a", "b", "c")
-    assert (error.found, error.expected, error.hint) == ("a", "b", "c")
-    assert str(PyroccamError("a", hint="c")) == "a; try: c"

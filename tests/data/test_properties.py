@@ -5,7 +5,6 @@ import io
 import json
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +21,13 @@ from pyroccam.data.sets.toys import load_spirals, load_wiggle
 from pyroccam.data.streaming.named import load_stream
 from pyroccam.data.tables import load_csv, load_npz
 
-FIXED = {"deadline": None, "derandomize": True, "database": None}
-
-
-FIXED["suppress_health_check"] = list(HealthCheck)
-FEW, MANY = settings(max_examples=30, **FIXED), settings(max_examples=100, **FIXED)
-
+FIXED = {"deadline": None, "derandomize": True, "database": None,
+         "suppress_health_check": list(HealthCheck)}  # fmt: skip
+FEW, MANY = settings(max_examples=20, **FIXED), settings(max_examples=60, **FIXED)
 
 VALUES = st.floats(-1e6, 1e6, allow_subnormal=False)
 
-
 NAMES = st.text("ab,\"' .é\n", max_size=4).map(lambda text: f"n{text}".strip())
-
 
 LABELS = st.sampled_from(["cat", "dog", "a, b", 'say "x"', "1.0", "é"])
 
@@ -142,9 +136,6 @@ def test_arrays_go_round_and_no_change_passes_unseen(folder, table, kind, drawn)
         assert loaded(**mirrored).differences(own.record())
 
 
-Damage = Callable[[bytes], bytes]
-
-
 @st.composite
 def damages(draw):
     """One to three ways to break bytes: cut, flip, overwrite, copy a piece elsewhere, insert."""
@@ -192,7 +183,6 @@ def loads_or_says_why(path, **options):
 
 
 SPIRALS = data.load("spirals", n=60)
-
 
 GOOD_CSV = (
     b'a,"b, c",\xc3\xa9\n'
@@ -258,15 +248,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
-
-
-@MANY
-@given(st.data())
-def test_any_record_is_answered_or_damaged(drawn):
-    record = SPIRALS.record()
-    record[drawn.draw(st.sampled_from(list(record)))] = drawn.draw(JSON)
-    phrases, said = outcome(lambda: SPIRALS.differences(record))
-    assert said or all(phrase and len(phrase) < 2000 for phrase in phrases)
 
 
 OPTIONS = [

@@ -14,7 +14,6 @@ from pyroccam.data.errors import PyroccamError
 
 ROWS = 60
 
-
 COLUMNS = {
     "age": np.arange(ROWS) * 1.5,
     "height": 100 + np.sin(np.arange(ROWS)),
@@ -74,7 +73,6 @@ def changed(column, row, value):
 
 
 SWAPPED = by_names("height", "age", "weight", "kind")
-
 
 COWS = {**COLUMNS, "kind": np.array(["dog", "cow"])[np.arange(ROWS) % 2]}
 
@@ -213,9 +211,7 @@ def test_new_rows_in_other_units_are_noticed(tmp_path, change, words):
 
 RANDOM = np.random.default_rng(0)
 
-
 TABLE = RANDOM.normal([5.0, 1e6, -3.0], [2.0, 1.0, 0.1], (80, 3))
-
 
 KINDS = np.array(["dog", "cat", "eel", "cat"])[np.arange(80) % 4]
 
@@ -386,15 +382,6 @@ def test_named_data_are_the_own_test_rows_or_another_draw():
     assert abs(int(own.seen(other.x_test).sum()) - expected) < 40
     flat = data.load("digits", seed=3, flatten=True)
     assert torch.equal(data.new_rows("digits", flat, seed=0).x_test, other.x_test.flatten(1))
-
-
-@pytest.mark.parametrize(
-    ("new", "options"), [("wiggle", {}), ("spirals", {}), ("digits", {"bogus": 1})]
-)
-def test_named_data_of_another_kind(new, options):
-    loaded = data.load("digits")
-    with pytest.raises(PyroccamError):
-        data.new_rows(new, loaded, **options)
 
 
 def test_seen_of_sixty_thousand_images_and_of_rows_that_differ_in_a_bit():

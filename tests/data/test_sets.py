@@ -1,7 +1,6 @@
 """Sets by name: toys, digits, images and UCI folders; and sources that give the same data again."""
 
 import gzip
-import json
 import math
 import pickle
 import struct
@@ -21,12 +20,9 @@ from strange_files import in_little_memory, reloaded
 
 RANDOM = np.random.default_rng(0)
 
-
 IMAGES = {"train": RANDOM.integers(0, 256, (60, 4, 5), np.uint8)}
 
-
 IMAGES["test"] = RANDOM.integers(0, 256, (20, 4, 5), np.uint8)
-
 
 LABELS = {s: np.arange(len(x), dtype=np.uint8) % 10 for s, x in IMAGES.items()}
 
@@ -59,14 +55,6 @@ def test_same_seed_same_data_and_source_goes_round(name, options):
     assert a.source["val_fraction"] == 0.1  # a default, written down
 
 
-def test_what_is_in_a_source():
-    source = data.load("Wiggle", seed=np.int64(2), n=np.int64(40), data_root="/nowhere").source
-    assert json.loads(json.dumps(source))["seed"] == 2
-    assert source["name"] == "wiggle"
-    assert "data_root" not in source
-    assert "download" not in data.load("spirals", download=False).source
-
-
 def test_digits():
     d = data.load("digits", seed=0)
     assert (d.input_shape, d.classes) == ((1, 8, 8), 10)
@@ -77,18 +65,6 @@ def test_digits():
     raw = (d.x_test * d.x_std + d.x_mean) * 16
     assert (raw - raw.round()).abs().max() < 1e-4
     assert (raw.min().round(), raw.max().round()) == (0, 16)
-
-
-def test_available_lists_names_that_load_knows():
-    rows = data.available()
-    names = [name for name, *_ in rows]
-    assert {"spirals", "digits", "mnist", "cifar10", "uci/energy"} <= set(names)
-    for name, task, origin, description in rows:
-        assert task in ("classification", "regression")
-        assert origin
-        assert description
-        with pytest.raises(PyroccamError):
-            data.load(name, bogus=1)
 
 
 @pytest.mark.parametrize(
@@ -367,11 +343,3 @@ def test_broken_files(uci, file, text):
         path.write_text(text)
     with pytest.raises(PyroccamError):
         data.load("uci/energy", data_root=uci)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"), [("energy", {"split": 2}), ("boston", {}), ("x" * 5000, {})]
-)
-def test_sets_and_splits_that_are_not_there(uci, name, options):
-    with pytest.raises(PyroccamError):
-        data.load(f"uci/{name}", data_root=uci, **options)

@@ -153,16 +153,6 @@ def test_rows_are_those_of_memory_each_once_an_epoch(tmp_path, kind):
     assert torch.equal(some.x_test, streamed.x_test)
 
 
-def test_training_reads_no_row_twice_and_no_row_that_was_set_aside():
-    rows = Rows(*arrays())
-    streamed = data.stream(rows, val=60, test=40, workers=0)
-    apart = set(range(N)) - set(streamed.reader.places(np.arange(600)).tolist())
-    assert len(apart) == 100
-    rows.asked.clear()
-    list(streamed.batches(0, 0, bounds()))
-    assert sorted(rows.asked) == sorted(set(range(N)) - apart)
-
-
 def test_regression_targets_are_scaled_and_counts_are_not():
     x, _ = arrays()
     y = (x[:, :2] * 3 - 5).astype(np.float64)
@@ -468,15 +458,6 @@ def test_what_a_fit_knows_its_rows_by():
     }
     assert len(marks) == 5
     assert mark(data.stream(items(), **how)) == mark(one)
-
-
-def test_a_row_that_is_a_list_is_one_input_and_numbers_by_name_are_columns():
-    one = data.stream([([0.1 * i, 0.2, float(i % 5)], i % 2) for i in range(40)], workers=0)
-    assert one.fields is None
-    assert one.input_shape == (3,)
-    named = [{"a": 0.1 * i, "b": float(i % 5), "label": i % 2} for i in range(40)]
-    one = data.stream(named, target="label", workers=0)
-    assert one.input_shape == (2,)
 
 
 # -- weights and several inputs -------------------------------------------------------------------

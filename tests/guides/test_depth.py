@@ -2,10 +2,8 @@
 
 import math
 
-import pyro
 import pytest
 import torch
-from fitting import blobs
 from pyro.infer import TraceEnum_ELBO, config_enumerate
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
@@ -83,24 +81,6 @@ def test_elbo_equals_the_sum_over_depths(task, rows, beta):
         assert float(found[0][k]) == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-6)
 
 
-def test_minibatch_losses_and_gradients_average_to_the_full_ones():
-    model, guide, x, y = pair()
-    bound = inference.elbo.bound(model.eval(), guide)
-    everything = [guide.logits, *model.parameters()]
-
-    def graded(rows):
-        loss = bound(x[rows], y[rows])
-        return loss.item(), torch.autograd.grad(loss, everything)
-
-    parts = [graded(rows) for rows in torch.randperm(12).split(4)]
-    losses, gradients = zip(*parts, strict=True)
-    full, wholes = graded(slice(None))
-    assert sum(losses) / len(parts) == pytest.approx(full, rel=1e-12)
-    assert max(losses) - min(losses) > 1e-3  # they do differ from one another
-    for whole, *each in zip(wholes, *gradients, strict=True):
-        torch.testing.assert_close(sum(each) / len(parts), whole, rtol=1e-10, atol=1e-11)
-
-
 def test_elbo_is_at_most_the_evidence_and_reaches_it_at_the_posterior():
     model, guide, x, y = pair()
     log_joint = model.log_likelihood(x, y).sum(1).detach() + model.log_prior
@@ -108,28 +88,6 @@ def test_elbo_is_at_most_the_evidence_and_reaches_it_at_the_posterior():
     with torch.no_grad():
         guide.logits.copy_(log_joint)
     assert -inference.elbo.bound(model, guide)(x, y).item() == pytest.approx(evidence, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"update": "newton"}, {"rate": 0.0}, {"rate": 1.5}, {"update": "gradient", "rate": 0.1}],
-)
-def test_options_that_are_refused(options):
-    with pytest.raises(PyroccamError):
-        guides.CategoricalDepth(pair()[0], **options)
-
-
-def test_module_local_training_leaves_the_store_empty():
-    rows = blobs()
-    with pyro.settings.context(module_local_params=True):
-        model = models.LearntDepth.mlp(rows, width=5, max_depth=2)
-        guide = guides.CategoricalDepth(model)
-        loss = TraceEnum_ELBO(max_plate_nesting=1)(model, guide)
-        assert {guide.logits, *model.parameters()} == {*loss.parameters()}
-        loss(*rows.split("train")).backward()
-    inference.elbo.bound(model, guide)(*rows.split("train")).backward()
-    assert len(pyro.get_param_store()) == 0
-    assert pyro.settings.get("module_local_params") is False
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -160,14 +118,6 @@ def test_a_marginal_refuses_minibatches_and_a_weight_of_the_kl():
     bound.kl_weight.fill_(0.5)
     with pytest.raises(PyroccamError):
         bound(x, y)
-
-
-def test_terms_hold_the_unscaled_log_likelihood_by_depth():
-    model, guide, x, y = pair()
-    terms = inference.elbo.bound(model, guide).terms(x[:5], y[:5])
-    assert list(terms.by_site) == ["y"]
-    torch.testing.assert_close(terms.by_site["y"], model.log_likelihood(x[:5], y[:5]).detach())
-    assert not terms.by_site["y"].requires_grad
 
 
 def test_the_running_estimate_has_ten_time_constants_before_the_depth_is_settled():

@@ -17,7 +17,6 @@ from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
 from random_weights import (
     OPTIONS,
     PRIORS,
-    FourScales,
     Rows,
     normal_kl,
     normal_log_density,
@@ -55,7 +54,6 @@ NO_MODE = {
 # Priors of weights to which a normal has no KL in closed form.
 NO_KL = {"GaussianMixture", "Integers", "UnsquaredNorm"}
 NO_KL_OF_BIASES = {"Integers"}
-
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -248,23 +246,6 @@ def test_delta_finds_the_mode():
     torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-6)
 
 
-def test_where_guides_begin():
-    model = BayesianNetwork(small_net(), Rows(3), prior=priors.GroupHorseshoe())
-    guide = guides.MeanField(model, scale=0.3)
-    assert torch.allclose(guide.posterior("0.weight").base_dist.scale, torch.tensor(0.3))
-    latent = model.layers["0"].latents()["scale.a"]
-    q = guide.posterior("0.scale.a").base_dist
-    assert torch.allclose(q.loc, torch.tensor(latent.start[0]))
-    assert torch.allclose(q.scale, torch.tensor(latent.start[1]))
-    model = BayesianNetwork(small_net(), Rows(3), prior=FourScales(start=-2.0))
-    value = guides.Delta(model).posterior("0.scale.a").v
-    assert torch.allclose(value.log(), torch.tensor(-2.0))
-    gates = BayesianNetwork(small_net(), Rows(3), prior=priors.SpikeSlab())
-    gate = guides.MeanField(gates).posterior("0.gate").base_dist
-    logit = gates.layers["0"].latents()["gate"].start[0]
-    assert torch.allclose(gate.probs.logit(), torch.tensor(logit))
-
-
 @pytest.mark.parametrize(
     ("rate", "shape"), [("weight", (4, 2, 3)), ("neuron", (4, 1, 1)), ("layer", ())]
 )
@@ -352,15 +333,3 @@ def test_what_is_refused():
     ):
         with pytest.raises(PyroccamError):
             ask()
-
-
-def test_words_and_what_goes_with_them():
-    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
-    limited = guides.parse("mean-field", model, max_scale=0.3, scales="batch")
-    assert limited.handler.scales == "batch"
-    assert limited.factor_of("0.weight").max_log_scale == math.log(0.3)
-    dropped = guides.parse("dropout-layer:2", model, max_scale=None)
-    assert dropped.factor_of("2.weight").log_alpha.tolist() == 2.0
-    assert isinstance(guides.parse("delta", model, scales="example"), guides.Delta)
-    drawn = guides.parse("zero-mean-uniform", model, scales="batch")
-    assert (type(drawn), drawn.factor_of("0.weight").noise) == (guides.ZeroMean, "uniform")

@@ -18,7 +18,6 @@ BOOK = torch.tensor([-0.4, 0.1, 0.7])
 INDEX = torch.tensor([[0, 1, -1], [2, -1, 1], [1, 1, 1], [-1, 0, 2]])
 KEPT = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 1, 1], [1, 1, 1]]).bool()
 
-
 pytestmark = pytest.mark.usefixtures("clean")
 
 
@@ -133,24 +132,6 @@ def test_switches_are_looked_at_ever_less_often(gamma, power, stop):
     spread = float((chance * (1 - chance)).sum().sqrt())
     assert abs(sum(seen[:stop]) - float(chance.sum())) <= 5 * spread
     assert not any(seen[stop:])
-
-
-def test_switches_change_in_training_only():
-    model = network()
-    guide = guides.Points(model, by=guides.Switch(c={"0": 1.0}, gamma=0.0))
-    x, y = batch(torch.float32)
-    guide.eval()
-    guide(x, y)
-    assert guide.nonzero == {"0": 12}
-    guide.train()
-    guide.posterior("0.weight")
-    assert guide.nonzero == {"0": 12}
-    guide(x, y)
-    assert guide.nonzero["0"] < 12
-    start = model.layers["0"].start["weight"].abs()
-    limit = float(start.mean() + start.std(correction=0))
-    assert torch.equal(weight_of(guide) != 0, start >= 0.9 * limit)
-    assert torch.equal(weight_of(guide, "2"), model.layers["2"].start["weight"])
 
 
 # -- training ------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.files.packed import write
-from pyroccam.inference.rounding.quantise import Multiples
 from pyroccam.models import priors
 from pyroccam.models.distributions.blurred import BlurredLogistics, RoundedPoint
 from scipy import stats
@@ -127,16 +126,6 @@ def pair(**options):
     net = nn.Sequential(nn.Linear(2, 40), nn.ReLU(), nn.Linear(40, 3))
     model = models.BayesianNetwork(net, rows, prior=priors.Integers(step=0.1))
     return model, guides.Points(model, by=guides.WholeSteps(**options)), rows
-
-
-def test_weights_begin_where_those_of_the_network_are():
-    model, guide, _ = pair()
-    net = model.start_network()
-    for name, moments in inference.posterior.layers.layer_moments(model, guide).items():
-        own, step = net.get_submodule(name), guide.steps[name]
-        assert (moments.mean - own.weight).abs().max() <= step / 2 * (1 + 1e-5)
-        assert (moments.bias - own.bias).abs().max() <= 2.0**-6 * (1 + 1e-5)
-        torch.testing.assert_close(Multiples(step)(moments.mean), moments.mean, rtol=0, atol=0)
 
 
 def test_the_bound_is_likelihood_and_length():

@@ -7,12 +7,12 @@ import math
 import pyro
 import pytest
 import torch
-from alternatives import FIRST, SECOND, batch, graph, make, pair
+from alternatives import FIRST, SECOND, batch, make, pair
 from pyroccam import guides
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides import StructureFamily
 from pyroccam.inference.elbo.estimator import bound
-from pyroccam.models import BayesianNetwork, priors
+from pyroccam.models import priors
 from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -20,7 +20,7 @@ from pyroccam.models.distributions.relaxed import (
 )
 from pyroccam.models.distributions.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
 from pyroccam.models.distributions.temperature import LearntTemperature
-from random_weights import Rows, limit
+from random_weights import limit
 from stepping import step_of
 
 SITES = [f"{FIRST}.structure", f"{SECOND}.structure"]
@@ -40,7 +40,6 @@ FAMILIES = {  # distribution, and the restrictions it is for
     "point": (pyro.distributions.Delta, ["simplex interior", "cube interior"]),
 }
 OWN = {"straight-through": "gumbel-softmax", "categorical": "table", "bernoulli": "table"}
-
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -258,27 +257,6 @@ def test_a_learnt_temperature():
 
 # -- beside the posterior of the weights ------------------------------------------------------
 
-WEIGHTS = {
-    "mean-field": guides.MeanField,
-    "mean-field-drawn": lambda model, **more: guides.MeanField(model, local=False, **more),
-    "dropout": guides.VariationalDropout,
-    "zero-mean": lambda model, **more: guides.ZeroMean(model, scale=0.3, **more),
-    "delta": guides.Delta,
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "structure"),
-    [*((kind, "gumbel-softmax") for kind in WEIGHTS), ("mean-field", "categorical")],
-)
-def test_every_guide_of_weights(kind, structure):
-    model = make(PRIORS[structure], prior=priors.Normal())
-    guide = WEIGHTS[kind](model)
-    assert (guide.edges, guide.sites) == (SITES, list(model.sites))
-    before = average(model, guide)
-    train(model, guide)
-    assert average(model, guide) < before
-
 
 @pytest.mark.parametrize(
     ("family", "temperature"),
@@ -297,17 +275,3 @@ def test_variance_networks_begin_with_the_structure(family, temperature):
     if family == "prior" and temperature == "tied":
         assert family_of(own, SITES[0]).temperature is model.temperature.value
     bound(model, own)(*batch())
-
-
-def test_points_begin_with_the_structure():
-    """Of another guide of points, as the weights do."""
-    model, guide = pair(PRIORS["gumbel-softmax"], guides.Delta, prior=priors.Normal())
-    own = guides.Delta(make(PRIORS["gumbel-softmax"], prior=priors.Normal()), begin=guide)
-    for site in SITES:
-        torch.testing.assert_close(own.edge(site).probs(), guide.edge(site).probs())
-    assert own.edge(SITES[0]).temperature is not model.temperature
-    with pytest.raises(PyroccamError):
-        guides.Delta(BayesianNetwork(graph(), Rows(3), prior=priors.Normal()), begin=guide)
-    hard = make(PRIORS["categorical"], prior=priors.Normal())
-    with pytest.raises(PyroccamError):
-        guides.Delta(hard, begin=guide)

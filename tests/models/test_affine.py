@@ -115,16 +115,6 @@ def test_a_multiplier_of_groups_on_the_weights_is_one_on_features(name):
 
 
 @EVERY
-def test_multipliers_of_other_shapes(name):
-    _, run, x, weight, _ = example(name)
-    whole = torch.tensor(2.0)
-    assert torch.equal(weight * run.on_weight(whole), 2 * weight)
-    assert run.on_weight(weight) is weight
-    each = run.on_features(torch.arange(len(x))[:, None], x)
-    assert torch.equal((torch.ones_like(x) * each).flatten(1)[:, 0], torch.arange(len(x)) * 1.0)
-
-
-@EVERY
 def test_a_plain_layer_with_other_weights(name):
     layer, run, x, weight, bias = example(name)
     made = with_weights(layer.to("meta"), weight, bias)

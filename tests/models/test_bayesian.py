@@ -8,17 +8,15 @@ import pytest
 import torch
 from plain import network
 from pyro import poutine
-from pyro.infer import Predictive
-from pyroccam import guides, models
+from pyroccam import guides
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
-from random_weights import FourScales, Rows, assert_same_means, small_net, with_products
+from random_weights import FourScales, Rows, small_net
 from torch import nn
 from torch.func import functional_call
 
 ROWS = Rows(3)
-
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -56,15 +54,6 @@ def test_sites_come_in_the_order_of_use():
     trace = poutine.trace(model).get_trace(torch.randn(5, 3))
     drawn = [n for n, s in trace.nodes.items() if s["type"] == "sample" and n in model.sites]
     assert drawn == names == list(model.sites)
-
-
-def test_a_network_that_is_one_layer():
-    model = make(nn.Linear(3, 2))
-    assert list(model.sites) == [".weight", ".bias"]
-    assert model(torch.randn(4, 3)).shape == (4, 2)
-    plain = model.plain({"": (torch.ones(2, 3), torch.zeros(2))})
-    assert type(plain) is nn.Linear
-    assert torch.equal(plain(torch.ones(1, 3)), torch.full((1, 2), 3.0))
 
 
 def test_which_layers():
@@ -160,19 +149,6 @@ def test_a_bias_that_is_a_parameter_is_scaled_where_whole_outputs_are():
     assert torch.equal(bias, conv.bias * z)
     _, bias = linear.effective({"weight": torch.ones(2, 6), "scale": torch.rand(6)})
     assert torch.equal(bias, linear.bias)
-
-
-def test_prior_predictive():
-    """By Predictive: the outputs of a linear network have the moments that are known."""
-    noise, s, draws = 0.5, 0.7, 500
-    likelihood = models.Regression(2, scale=noise, floor=0.0)
-    model = make(nn.Sequential(nn.Linear(3, 2)), priors.Normal(s), likelihood=likelihood)
-    x = torch.randn(2, 3)
-    y = Predictive(model, num_samples=draws)(x)["y"].detach()
-    root = torch.linalg.cholesky(s**2 * (1 + x @ x.T))  # of one output at two inputs
-    expected = torch.einsum("nm,rmo->rno", root, torch.randn(20_000, 2, 2))
-    expected = expected + noise * torch.randn_like(expected)
-    assert_same_means(with_products(y), with_products(expected))
 
 
 def test_the_original_is_left_as_it_was():

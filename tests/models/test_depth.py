@@ -42,18 +42,6 @@ def test_takes_a_stack_or_its_parts():
             models.LearntDepth(*given, data=Data(5))
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv", "resnet"])
-def test_ready_networks(name):
-    shape = (2,) if name == "mlp" else (1, 8, 8)
-    arguments = {"max_depth": 2} | ({} if name == "resnet" else {"width": 4})
-    data = Data(6, outputs=3, input_shape=shape)
-    model = getattr(models.LearntDepth, name)(data, prior=models.priors.Uniform(), **arguments)
-    assert model.max_depth == 2
-    assert model.size == 6
-    assert model.log_likelihood(torch.randn(6, *shape), torch.arange(6) % 3).shape == (3, 6)
-    assert model.log_prior.exp().tolist() == pytest.approx([1 / 3] * 3)
-
-
 # -- what it computes -------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """A plain network as JSON and back; anything else is refused, in words for a person."""
 
 import json
-from pathlib import Path
 
 import plain
 import pytest
@@ -12,7 +11,7 @@ from pyroccam.data import ranges
 from pyroccam.data.errors import TooLarge, shown
 from pyroccam.data.limits import allowing
 from pyroccam.models.plain.description import DescriptionError, describe, fill, rebuild, state
-from pyroccam.models.plain.untrusted import NotJSON, parsed, plain_words
+from pyroccam.models.plain.untrusted import NotJSON, parsed
 from pyroccam.models.plain.vocabulary import MODULES, arguments_of, make
 from pyroccam.models.unpacked.attention import AttentionWeights, Heads
 from random_networks import changed, json_values, networks, refusal
@@ -141,13 +140,6 @@ def test_a_module_is_built_from_its_arguments(module):
     assert {k: v for k, v in vars(made).items() if not k.startswith("_")} == {
         **public, "training": True
     }  # fmt: skip
-
-
-def test_the_length_of_a_tensor_is_the_size_of_its_batch():
-    made = rebuild(through_json(plain.network(lambda net, x: (2 * x).view(len(x), -1))))
-    for rows in (2, 3):
-        assert made(torch.ones(rows, 2, 2)).shape == (rows, 4)
-    assert "len" not in globals()
 
 
 # -- what cannot be described ---------------------------------------------------------------------
@@ -338,18 +330,3 @@ def test_what_is_more_than_json(text):
 def test_a_long_text_is_asked_for():
     with allowing("1MB"), pytest.raises(TooLarge):
         parsed(b" " * 40_000, "it")
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: {}["x"], "'x' is missing"),
-        (lambda: Path("/none/such").read_text(), "No such file or directory"),
-        (lambda: torch.zeros(2) @ torch.zeros(3), "inconsistent tensor size"),
-        (lambda: len(None), "a part of it is of another kind than it must be"),
-    ],
-)
-def test_errors_of_others_in_plain_words(call, said):
-    with pytest.raises(Exception) as error:  # noqa: PT011 (of any kind)
-        call()
-    assert plain_words(error.value).startswith(said)

@@ -170,17 +170,6 @@ def test_curvature_through_unpacked_modules(kind):
     torch.testing.assert_close(found["out"].kappa, expected, rtol=1e-3, atol=1e-8)
 
 
-def test_dropout_rates_of_neurons_and_zero_means_go_with_them():
-    for prior, guide in (
-        (priors.LogUniform(), guides.VariationalDropout), (priors.LogUniform(), guides.ZeroMean),
-        (priors.Normal(), guides.Delta),
-    ):  # fmt: skip
-        model = models.BayesianNetwork(Series(), Rows(6, 2), prior=prior)
-        found = draw_outputs(model, guide(model), torch.randn(3, 6, 2), 2)
-        assert found.shape == (2, 3, 2)
-        assert found.isfinite().all()
-
-
 def graph(structure):
     edges = {("x", "y"): {"a": Series(), "b": nn.Sequential(nn.Flatten(), nn.Linear(12, 2))}}
     x, y = torch.randn(20, 6, 2), torch.arange(20) % 2

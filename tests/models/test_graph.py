@@ -9,7 +9,6 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.models.networks.discrete import discretised, structures
 from pyroccam.models.networks.graphs import cell_graph, perceptron_graph
 from pyroccam.models.networks.identifiers import distinct
-from pyroccam.models.networks.primitives import One, Zero
 from pyroccam.models.networks.structure_graph import StructureGraph
 from torch import nn
 
@@ -172,16 +171,6 @@ def test_nested_means():
     torch.testing.assert_close(discretised(net, choice)(x), expected)
 
 
-def test_a_graph_that_stands_at_two_places():
-    graph, x = StructureGraph({("x", "y"): lines("ab")}), torch.randn(3, 4)
-    net = nn.Sequential(graph, nn.Tanh(), graph)
-    with graph.gamma.given({"x-y": torch.tensor([0.0, 1.0])}):
-        expected = net(x)
-    small = discretised(net, {"0.x-y": "b"})
-    torch.testing.assert_close(small(x), expected)
-    assert small[0] is small[2]
-
-
 NAMES = [
     {("x", "h"): ["a_b"], ("x", "h_a"): ["b"], ("h", "y"): ["0"], ("h_a", "y"): ["0"]},
     {("x", "y"): ["conv 3", "conv-3", "conv_3", "conv_3_2", "Conv 3"]},
@@ -279,13 +268,6 @@ def test_errors_of_choices():
 
 
 # -- ready networks ---------------------------------------------------------------------------
-
-
-def test_primitives():
-    x = torch.randn(2, 3, 6, 6)
-    assert torch.equal(Zero()(x), torch.zeros(2, 3, 6, 6))
-    assert Zero(2)(x).shape == (2, 3, 3, 3)
-    assert torch.equal(One()(x), torch.ones(2, 1))
 
 
 def test_perceptron_graph():

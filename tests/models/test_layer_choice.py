@@ -14,7 +14,6 @@ from torch import nn
 
 ROWS = Rows(3)
 
-
 pytestmark = pytest.mark.usefixtures("clean")
 
 

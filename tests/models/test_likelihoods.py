@@ -49,11 +49,6 @@ class Squares(Regression):
         return super().forward(outputs.square())
 
 
-class Shifted(Regression):
-    def forward(self, outputs):
-        return dist.Normal(outputs + 1.0, self.scale).to_event(1)
-
-
 class Coin(Likelihood):
     """One logit for each row: not those of the classes."""
 
@@ -61,13 +56,6 @@ class Coin(Likelihood):
 
     def forward(self, outputs):
         return dist.Bernoulli(logits=outputs[..., 0])
-
-
-class Ordered(Likelihood):
-    task, outputs = "classification", 1
-
-    def forward(self, outputs):
-        return dist.Categorical(torch.cat([outputs.sigmoid(), (-outputs).sigmoid()], -1))
 
 
 class Nameless(Likelihood):
@@ -228,20 +216,6 @@ def test_single_precision_holds_where_a_limit_is_near(word):
     torch.testing.assert_close(exact, other.log_prob(y.double()), atol=0.2, rtol=0.0)
 
 
-def test_words_and_the_outputs_of_networks():
-    plain = made("normal")
-    assert checked("negative-binomial", made("poisson")).outputs == 1
-    assert checked("ordinal", made("ordinal")).outputs == 1
-    assert for_data(made("multi-label")).outputs == 3
-    model = models.LearntDepth.mlp(plain, width=4, max_depth=1, likelihood="heteroscedastic")
-    assert model.components(plain.x_test).shape == (2, 200, 2)
-    net = models.BayesianNetwork(
-        nn.Linear(2, 1), plain, prior=models.priors.Normal(), likelihood="student-t"
-    )
-    assert type(net.likelihood) is models.StudentT
-    assert net.likelihood.df.tolist() == pytest.approx([8.0])
-
-
 @pytest.mark.parametrize(
     "refused",
     [
@@ -275,12 +249,6 @@ def test_mixtures_and_weights_of_zero():
     torch.testing.assert_close(got, p[torch.arange(5), y].log())
 
 
-def test_what_a_likelihood_is_given():
-    own = Scaled()
-    assert checked(own, Spec("regression")) is own
-    assert isinstance(checked(None, Spec("regression")), Regression)
-
-
 def test_regression_scale_starts_where_asked_and_never_falls_below_the_floor():
     likelihood = Regression(2, scale=0.5, floor=1e-2)
     assert likelihood.scale.tolist() == pytest.approx([0.5, 0.5], rel=1e-6)
@@ -288,17 +256,6 @@ def test_regression_scale_starts_where_asked_and_never_falls_below_the_floor():
         likelihood.log_scale.fill_(-200.0)
     assert likelihood.scale.tolist() == pytest.approx([1e-2] * 2)
     assert torch.isfinite(likelihood(torch.zeros(1, 2)).log_prob(torch.zeros(1, 2))).all()
-
-
-def test_what_is_predicted():
-    x = torch.randn(4, 3)
-    assert torch.equal(Regression(3).predicted(x), x)
-    assert torch.equal(Classification(3).predicted(x), x.log_softmax(-1))
-    assert torch.equal(Scaled().predicted(x[:, :2]), x[:, :1])
-    torch.testing.assert_close(Cold(3).predicted(x), (3.0 * x).log_softmax(-1))
-    torch.testing.assert_close(Shifted(3).predicted(x), x + 1.0)
-    p = x[:, :1].sigmoid()
-    torch.testing.assert_close(Ordered().predicted(x[:, :1]).exp(), torch.cat([p, 1 - p], -1))
 
 
 @pytest.mark.parametrize(

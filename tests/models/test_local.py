@@ -260,21 +260,6 @@ def test_without_the_handler_weights_are_drawn():
         assert torch.equal(out, out[:1].expand(4, 2))
 
 
-def test_the_handler_around_plain_pyro_is_that_of_our_bound():
-    """And of a pair that is copied between two steps."""
-    model, guide = pair(small_net(), (3,), FourScales())
-    x, y = torch.randn(5, 3), torch.randn(5, 2)
-    torch.manual_seed(2)
-    ours = bound(model, guide, max_plate_nesting=1)(x, y)
-    other, own = copy.deepcopy((model, guide))
-    torch.manual_seed(2)
-    with pyro.validation_enabled(), own.handler:
-        theirs = TraceMeanField_ELBO(max_plate_nesting=1).differentiable_loss(other, own, x, y)
-        assert bound(other, own)(x, y).isfinite()  # it is not put on twice
-    torch.testing.assert_close(ours, theirs)
-    assert own.handler is not guide.handler
-
-
 # -- the KL -----------------------------------------------------------------------------------
 
 

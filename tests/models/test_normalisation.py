@@ -6,8 +6,6 @@ from pyroccam import models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.models.networks.normalisation import (
     DepthBatchNorm,
-    per_depth,
-    select_depths,
     without_statistics,
 )
 from torch import nn
@@ -83,19 +81,6 @@ def test_select_keeps_the_statistics_of_the_depths_it_is_asked_for(rows):
     assert some.weight.data_ptr() != full.weight.data_ptr()
 
 
-def test_replacing_and_putting_back_inside_a_module():
-    net = nn.Sequential(nn.Linear(C, C), nn.Sequential(nn.BatchNorm1d(C), nn.ReLU()))
-    net = per_depth(net, 4)
-    assert isinstance(net[1][0], DepthBatchNorm)
-    assert isinstance(per_depth(nn.BatchNorm2d(2), 3), DepthBatchNorm)
-    net[1][0].running_mean += torch.arange(4.0)[:, None]
-    three = select_depths(copy.deepcopy(net), range(3))
-    assert three[1][0].running_mean[:, 0].tolist() == [0.0, 1.0, 2.0]
-    one = select_depths(net, [2])
-    assert type(one[1][0]) is nn.BatchNorm1d
-    assert one[1][0].running_mean[0] == 2.0
-
-
 def test_a_head_of_another_stack_is_refused_and_the_original_stays_what_it_was():
     """Statistics of two depths must not be taken for those of four."""
     head = nn.Sequential(nn.BatchNorm1d(C), nn.Linear(C, 2))
@@ -107,8 +92,6 @@ def test_a_head_of_another_stack_is_refused_and_the_original_stays_what_it_was()
 
 
 # -- why it is there: the head that all depths share ------------------------------------------
-
-D, STEPS = 6, 150
 
 
 @pytest.mark.parametrize("options", [{}, {"eps": 0.1}, {"affine": False}, {"momentum": None}])

@@ -116,23 +116,6 @@ def test_what_is_handed_back_is_unpickled_where_there_is_no_pyroccam(tmp_path):
     assert done.stdout == "9 networks\n"
 
 
-def test_it_has_the_tensors_of_the_network_by_their_names():
-    model, x = trained("conv")
-    net = cut(model, "marginal")
-    before = str(net)
-    plain = torch_only(net)
-    state, found = net.state_dict(), plain.state_dict()
-    lost = {name.rpartition(".")[2] for name in state.keys() - found.keys()}
-    assert lost == {"num_batches_tracked"}  # of training
-    assert all(torch.equal(state[name], found[name]) for name in found)
-    assert str(net) == before
-    new = copy.deepcopy(net).double()
-    assert type(new) is PrunedNetwork
-    with torch.no_grad():
-        assert torch.equal(plain(x[:2]), net(x[:2]))  # a batch of any size
-        assert torch.equal(plain.double()(x.double()), new(x.double()))
-
-
 class OwnKind(models.Classification):
     """A likelihood whose way of predicting depends on values."""
 

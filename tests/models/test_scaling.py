@@ -21,7 +21,6 @@ from alternatives import (
 from plain import network
 from pyro import poutine
 from pyroccam import guides
-from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.draws import DrawnNetwork, draw_outputs
 from pyroccam.inference.posterior.layers import mean_network
@@ -31,7 +30,6 @@ from pyroccam.models.networks.discrete import discretised
 from torch import nn
 
 SIGMA = 0.8
-
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -148,14 +146,6 @@ def test_floored_priors(mean):
     torch.testing.assert_close(trace.nodes["y"]["fn"].base_dist.loc, expected)
 
 
-def test_a_prior_that_is_not_normal():
-    model = relaxed(prior=priors.StudentT(), scaling=Floored())
-    guide = guides.MeanField(model, local=False).double()
-    with pytest.raises(PyroccamError):
-        bound(model, guide)(*batch())
-    assert_clear(model)
-
-
 # -- for one pass -----------------------------------------------------------------------------
 
 
@@ -188,12 +178,3 @@ def test_a_pass_leaves_nothing(structure, scaling):
     with pytest.raises(ArithmeticError):
         bound(model, guide, max_plate_nesting=1)(x / 0 * 0, y)
     assert_clear(model)
-
-
-@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2), (4, 5, 2, 1, 3)])
-def test_drawn_weights_as_a_plain_layer_has_them(shape):
-    """Each draw by the γ of that draw."""
-    drawn, gamma = torch.randn(shape), torch.rand(4)
-    expected = torch.stack([g * value for g, value in zip(gamma, drawn, strict=True)])
-    torch.testing.assert_close(NonCentred().plain(drawn, gamma), expected)
-    assert Floored().plain(drawn, gamma) is drawn

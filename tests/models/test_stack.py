@@ -67,29 +67,6 @@ def test_outputs_and_gradients_equal_a_loop_that_calls_the_head_at_each_depth():
         torch.testing.assert_close(g, e, rtol=1e-10, atol=1e-12)
 
 
-def test_adapters_may_be_none_one_for_all_or_one_for_each_depth():
-    torch.manual_seed(0)
-    stem, head = nn.Linear(2, 3), nn.Linear(4, 2)
-    blocks, early = [nn.Linear(3, 3), nn.Linear(3, 4)], nn.Linear(3, 4)
-    stack = models.DepthStack(stem, blocks, head, [early, early, None])
-    x = torch.randn(5, 2)
-    a0 = stem(x)
-    a1 = blocks[0](a0)
-    expected = torch.stack([head(early(a0)), head(early(a1)), head(blocks[1](a1))])
-    torch.testing.assert_close(stack.outputs(x), expected)
-    assert len(stack.adapters) == 1  # the same module is held, and trained, once
-    shared = models.DepthStack(stem, [nn.Linear(3, 3)], head, early)
-    torch.testing.assert_close(shared.outputs(x)[0], head(early(a0)))
-
-
-def test_a_stack_without_blocks_has_one_depth():
-    head = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
-    stack = models.DepthStack(nn.Linear(2, 3), [], head)
-    x = torch.randn(6, 2)
-    torch.testing.assert_close(stack.outputs(x)[0], stack.head(stack.stem(x)))
-    assert stack.max_depth == 0
-
-
 # -- cutting ----------------------------------------------------------------------------------
 
 
@@ -229,15 +206,6 @@ def test_a_network_asks_for_its_size_before_it_is_built(make, sizes):
     shape = (3, 32, 32) if make is models.networks.vgg else (2,)
     with allowing("100MB"), pytest.raises(TooLarge, match="of memory"):
         make(shape, 3, **sizes)
-
-
-@pytest.mark.parametrize("make", [residual_mlp, residual_conv, models.networks.cell_graph])
-def test_what_a_network_asks_changes_no_bits(make):
-    torch.manual_seed(0)
-    plain = make.__wrapped__((1, 8, 8), 3).state_dict()
-    torch.manual_seed(0)
-    asked = make((1, 8, 8), 3).state_dict()
-    assert all(torch.equal(asked[name], value) for name, value in plain.items())
 
 
 @pytest.mark.parametrize("name", STACKS)

@@ -17,7 +17,6 @@ from pyroccam.models.distributions.relaxed import (
 from pyroccam.models.priors.structure import StructurePrior
 
 SIMPLEX, CUBE, LOG = (3.0, 1.0, 0.5), (0.9, 0.5, 0.2), torch.tensor([0.2, 0.5, 0.3]).log()
-DRAWN = torch.tensor([[2], [0]])  # positions, as enumerated
 KINDS = {  # the distribution of a site, and the restriction
     priors.GumbelSoftmax: (ExpRelaxedCategorical, "simplex interior"),
     priors.Dirichlet: (ExpDirichlet, "simplex interior"),
@@ -69,19 +68,6 @@ def test_the_distribution_of_a_site(kind):
         torch.testing.assert_close(gamma.sum(-1), torch.ones(40))
     hard = ((gamma == 0) | (gamma == 1)).all()
     assert bool(hard) == restriction.endswith("vertices")
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "gamma"),
-    [
-        (priors.GumbelSoftmax, LOG, LOG.exp()),
-        (priors.Dirichlet, LOG, LOG.exp()),
-        (priors.RelaxedBernoulli, LOG, LOG.sigmoid()),
-        (priors.Categorical, DRAWN, torch.eye(3)[DRAWN]),
-    ],
-)
-def test_values_of_a_site_and_gamma(kind, value, gamma):
-    torch.testing.assert_close(of_edge(kind).gamma(value), gamma)
 
 
 def test_straight_through_computes_at_the_vertex_with_the_gradient_of_gamma():

@@ -26,15 +26,12 @@ from alternatives import (
 from pyro import poutine
 from pyro.infer import SVI, TraceEnum_ELBO, TraceMeanField_ELBO, config_enumerate
 from pyroccam import guides
-from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.models import Floored, NonCentred, StructureGraph, priors
 from pyroccam.models.distributions.relaxed_kl import relaxed_categorical_kl
 from random_weights import normal_kl, normal_log_density
-from torch import nn
 
 SITES = [f"{FIRST}.structure", f"{SECOND}.structure"]
-
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -70,16 +67,6 @@ def test_a_primitive_alone_is_no_choice():
     made = made.double()
     expected = made.edges[SECOND]["straight"](made.edges[FIRST]["relu"](x))
     torch.testing.assert_close(found, expected)
-
-
-def test_a_network_without_alternatives():
-    alone = StructureGraph({("x", "y"): [nn.Linear(3, 1)]})
-    for net in (alone, nn.Sequential(nn.Linear(3, 1))):
-        with pytest.raises(PyroccamError):
-            make(priors.GumbelSoftmax(), net)
-    make(priors.RelaxedBernoulli(), alone)
-    with pytest.raises(PyroccamError):
-        make(priors.GumbelSoftmax(), layers=["edges.h-y.straight"])
 
 
 # -- the sum over all structures --------------------------------------------------------------

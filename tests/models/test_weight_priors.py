@@ -5,7 +5,7 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
-from prior_case import CONV, LINEAR, ONE, PriorCase
+from prior_case import LINEAR, ONE, PriorCase
 from pyroccam import models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.factors import NormalFactor
@@ -136,20 +136,6 @@ class TestIntegers(PriorCase):
         return math.log(prior.step * 0.5) if latent == "step" else 0.0  # the layer has four inputs
 
 
-def test_whole_numbers_begin_with_a_step_of_the_fan_in():
-    conv = LayerShape("conv", torch.Size([5, 2, 3, 3]), torch.Size([5]), 0, True, 18)
-    for layer, width in ((LINEAR, 2.0**-5), (conv, 1.0)):
-        found = priors.Integers(step=0.3, components=4).for_layer(layer)()
-        step = math.log(0.3 / math.sqrt(layer.fan_in))
-        assert found["step"].start == pytest.approx((step, 0.1))
-        assert float(base(found["step"].prior).loc) == pytest.approx(step)
-        for name, unit in (("weight", 1.0), ("bias", width)):
-            fn = base(found[name].prior)
-            assert float(fn.width) == unit
-            assert fn.log_scale.exp().tolist() == pytest.approx([0.25, 0.5, 1.0, 2.0])
-            assert fn.log_mixing.exp().tolist() == pytest.approx([0.25] * 4)
-
-
 def test_every_prior_has_a_case():
     tested = {type(prior) for case in PriorCase.__subclasses__() for prior in case.variants}
     assert tested == {*map(type, PRIORS)}
@@ -231,14 +217,6 @@ def test_ard_shares_variances(per, sizes):
     assert p.numbers == sizes
 
 
-def test_normal_scales():
-    found = priors.Normal("fan_in").for_layer(CONV)()["weight"].prior.base_dist
-    assert float(found.scale.flatten()[0]) == pytest.approx(18**-0.5)
-    bias = priors.Normal(0.3, loc=0.1).for_layer(LINEAR)()["bias"].prior.base_dist
-    assert bias.loc.tolist() == [0.0] * 3
-    assert bias.scale.tolist() == pytest.approx([0.3] * 3)
-
-
 def test_a_gate_is_open_with_the_probability_of_the_slab():
     torch.manual_seed(0)
     gate = priors.SpikeSlab(0.1).for_layer(LINEAR)()["gate"].prior
@@ -297,24 +275,6 @@ def test_the_first_layer_may_be_free_in_every_network():
         assert kinds == [ImproperLogUniform, MultiSpikeLogUniform]
         # As when it is narrowed: each layer has the prior of the one before.
         prior = {name: one.weight_prior for name, one in model.layers.items()}
-
-
-@pytest.mark.parametrize(
-    ("prior", "starts", "unbounded"),
-    [
-        (priors.LogUniform(), {"weight": (None, math.exp(-5)), "bias": (None, math.exp(-5))},
-         "weight"),
-        (priors.GroupNormalJeffreys(), {"weight": (None, math.exp(-4.5)),
-         "scale": (1.0, math.exp(-4.5)), "bias": (None, math.exp(-4.5))}, "scale"),
-        (priors.SpikeSlab(), {"weight": (None, 1e-2), "gate": (3.0, 0.5),
-         "bias": (None, 1e-2)}, ""),
-    ],
-    ids=lambda one: type(one).__name__,
-)  # fmt: skip
-def test_where_guides_begin(prior, starts, unbounded):
-    latents = prior.for_layer(LINEAR).latents()
-    assert {name: one.start for name, one in latents.items()} == starts
-    assert [name for name, one in latents.items() if one.unbounded] == unbounded.split()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         rows_without,
         with_channel,
     )
-    from .dataset import Dataset
+    from .dataset import Dataset, check_rows, how_scaled, on_scale
     from .errors import (
         DataError,
         DataWarning,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from .fields import Fields, Several, are_several
     from .fingerprints import add_rows, fingerprint, known_rows
-    from .labels import check_labels, count_classes, number_names
+    from .labels import check_labels, count_classes, number_names, refuse_classes
     from .limits import allowing, ask
     from .marginal import Marginal
     from .numbering import numbered
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from .sets import spirals
     from .splits import Scaling, along, carve, constant_as_one, generator, pick, standardise
     from .streaming import stream, write_rows
-    from .tasks import Task, check_amounts, decide_task
+    from .tasks import Task, check_amounts, check_targets, decide_task
     from .weighting import check_weights, of_classes, scaled
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from .checks import (
 from .errors import DataError
 from .fields import Fields, Several, are_several
 from .fingerprints import fingerprint, known_rows
-from .labels import are_names, check_labels, count_classes, number_names
+from .labels import are_names, check_labels, count_classes, number_names, refuse_classes
 from .marginal import Marginal
 from .ranges import AtLeastTwo, Seed, ShareOrZero, checked
 from .raw import keep_raw
@@ -30,7 +30,7 @@ from .record import differences as _differences
 from .record import record as _record
 from .splits import Scaling, along, carve, moments, number_groups, rescale
 from .splits import standardise as scale
-from .tasks import Task, check_amounts, decide_task
+from .tasks import Task, check_targets, decide_task
 from .weighting import by_class, check_weights, joined, scaled
 
 _SPLITS = ("train", "val", "test")
@@ -206,7 +206,7 @@ class Dataset:
         are held as examples."""
         few = self._examples
         weights = None if few.weights is None else few.weights[:rows]
-        return replace(few, x_train=few.x_train[:rows], y_train=few.y_train[:rows], weights=weights)
+        return few.but(x_train=few.x_train[:rows], y_train=few.y_train[:rows], weights=weights)
 
     def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets, without weights, of the rows of a split at some places (B,)."""
@@ -278,39 +278,36 @@ class Dataset:
         """
         if self.fields is not None and dtype not in (None, torch.float32, torch.float64):
             raise DataError(f"dtype={dtype} for several inputs", "torch.float32 or torch.float64")
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                of_type = dtype if value.is_floating_point() else None
-                values[name] = value.to(device=device, dtype=of_type)
-        return Dataset(**values)
+        few = self._examples
+        tensors = {one.name: getattr(few, one.name) for one in fields(few)}
+        return self.but(**{
+            name: value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+            for name, value in tensors.items() if isinstance(value, Tensor)
+        })  # fmt: skip
+
+    def _inputs_as(self, change: Callable[[Tensor], Tensor]) -> Dataset:
+        few = self._examples
+        return self.but(**{f"x_{s}": change(getattr(few, f"x_{s}")) for s in _SPLITS})
 
     def laid_out(self, memory_format: torch.memory_format) -> Dataset:
         """The same data with images, inputs ``(C, H, W)``, in another order of memory."""
         if len(self.input_shape) != 3:
             return self
-        names = ("x_train", "x_val", "x_test")
-        return replace(self, **{n: getattr(self, n).to(memory_format=memory_format) for n in names})
+        return self._inputs_as(lambda x: x.to(memory_format=memory_format))
 
     def with_val(self, rows: slice) -> Dataset:
         """The same data with these of the validation rows."""
         weights = None if self.val_weights is None else self.val_weights[rows]
-        return replace(self, x_val=self.x_val[rows], y_val=self.y_val[rows], val_weights=weights)
+        return self.but(x_val=self.x_val[rows], y_val=self.y_val[rows], val_weights=weights)
 
     def flattened(self) -> Dataset:
         """The same data with each input as one vector; the statistics stay per channel."""
-        return replace(
-            self,
-            x_train=self.x_train.flatten(1),
-            x_val=self.x_val.flatten(1),
-            x_test=self.x_test.flatten(1),
-        )
+        return self._inputs_as(lambda x: x.flatten(1))
 
     def all_rows(self) -> Dataset:
         """The same data with the validation rows after those of training, and none to validate:
         for a last fit, when nothing is left to choose. Inputs stay on the scale they had."""
-        return replace(
-            self,
+        return self.but(
             x_train=torch.cat([self.x_train, self.x_val]),
             y_train=torch.cat([self.y_train, self.y_val]),
             **joined(self.weights, self.val_weights),
@@ -333,7 +330,7 @@ class Dataset:
     def with_class_weights(self, class_weights: Any = "balanced") -> Dataset:
         """The same data, in which a row counts by the weight of its class too; see
         :func:`pyroccam.data.weighting.by_class`."""
-        return replace(self, **by_class(self, class_weights))
+        return self.but(**by_class(self, class_weights))
 
     def refuse_weights(self, what: str) -> None:
         """Refuse `what` where rows have weights, and it would mean nothing."""
@@ -353,12 +350,12 @@ class Dataset:
         own, new = self.scaling, other.scaling
         changed: dict[str, Any] = {}
         for split in _SPLITS:
-            x, y = self.split(split)
+            x, y = self._examples.split(split)
             changed[f"x_{split}"] = rescale(x, own[:2], new[:2])
             if self.classes is None:
                 changed[f"y_{split}"] = rescale(y, own[2:], new[2:])
         stats = {n: getattr(other, n) for n in ("x_mean", "x_std", "y_mean", "y_std", "scaling")}
-        return replace(self, **changed, **stats)
+        return self.but(**changed, **stats)
 
     record = _record
     differences = _differences
@@ -479,22 +476,14 @@ class Dataset:
             x = {s: fields.pack(f"x_{s}", one) for s, one in x.items()}
         for s in x:
             x[s], y[s] = as_tensor(f"x_{s}", x[s]), as_tensor(f"y_{s}", y[s])
-            check_inputs(f"x_{s}", x[s], ids=ids, columns=columns)
-            check_pair(f"x_{s}", x[s], f"y_{s}", y[s])
-            x[s] = x[s] if ids else with_channel(x[s])
-            if x[s].shape[1:] != x["train"].shape[1:]:
-                expected = f"{tuple(x['train'].shape[1:])} as in x_train"
-                raise DataError(f"x_{s} has inputs of shape {tuple(x[s].shape[1:])}", expected)
+            x[s] = check_rows(s, x[s], y[s], ids=ids, columns=columns, like=x["train"])
         rows, *shape = x["train"].shape
         if rows < 2:
             raise DataError("x_train has 1 row", "at least 2 training rows")
         if columns and shape != [len(columns)]:
             found = f"{len(columns)} columns for inputs of shape {tuple(shape)}"
             raise DataError(found, "one name a feature of a table")
-        if task is None and (called or classes is not None):
-            task = "classification"
-        elif task is None:
-            task = decide_task("y_train", *y.values())
+        task = decide_task("y_train", *y.values(), asked=task, classes=called or classes)
         keep_raw(x["test"], y["test"])
         parts = {f"{part}_{s}": of[s] for s in x for part, of in (("x", x), ("y", y))}
         if groups is not None:
@@ -505,17 +494,13 @@ class Dataset:
 
         if task == "classification":
             classes = count_classes(check_labels("y_train", y["train"]), classes, called)
-            y = {s: check_labels(f"y_{s}", one, classes) for s, one in y.items()}
         else:
-            if classes is not None or called:
-                raise DataError(
-                    f"classes={classes}, class_names={tuple(called)} for {task}", "neither"
-                )
-            y = {s: check_amounts(f"y_{s}", one, task) for s, one in y.items()}
-            for s, one in y.items():
-                if one.shape[1] != y["train"].shape[1]:
-                    expected = f"{y['train'].shape[1]} as in y_train"
-                    raise DataError(f"y_{s} has {one.shape[1]} target(s) a row", expected)
+            refuse_classes(task, classes, called)
+        y = {s: check_targets(f"y_{s}", one, task, classes) for s, one in y.items()}
+        for s, one in y.items():
+            if one.shape[1:] != y["train"].shape[1:]:
+                expected = f"{y['train'].shape[1]} as in y_train"
+                raise DataError(f"y_{s} has {one.shape[1]} target(s) a row", expected)
 
         given = {part: {f"{part}_{s}": of[s] for s in of} for part, of in (("x", x), ("y", y))}
         if "val" in x:
@@ -525,57 +510,86 @@ class Dataset:
             val, train = carve(rows, val_fraction, seed, labels=labels, groups=groups)
             x["val"], y["val"] = x["train"][val], y["train"][val]
             of_val = torch.ones(0) if weights is None else weights[val]
-        xs: tuple[Tensor, ...] = (x["train"][train], x["val"], x["test"])
-        ys: tuple[Tensor, ...] = (y["train"][train], y["val"], y["test"])
+        x["train"], y["train"] = x["train"][train], y["train"][train]
         if fields is not None:  # whole numbers and truth values are not scaled
             each = [one for one in fields.each for _ in range(one.size)]
             amounts = [k for k, one in enumerate(each) if one.kind == "float"]
             judged = {n: one[:, amounts] for n, one in given["x"].items()}
             names = [each[k].name for k in amounts]
-            warn_of_wild_cells(name, xs[0][:, amounts], judged, names)
+            warn_of_wild_cells(name, x["train"][:, amounts], judged, names)
         elif not ids:
-            warn_of_wild_cells(name, xs[0], given["x"], columns)
+            warn_of_wild_cells(name, x["train"], given["x"], columns)
         of_targets = (torch.zeros(1).double(), torch.ones(1).double())
         if classes is None:
-            of_targets = _statistics(ys[0], standardise and task == "regression")
+            of_targets = _statistics(y["train"], standardise and task == "regression")
             if task == "regression":
-                warn_of_wild_cells(name, ys[0], given["y"], [target] if target else ())
-            ys = tuple(scale(one, *of_targets) for one in ys)
-        else:
-            ys = tuple(one.clone() for one in ys)
-        scaling = Scaling(*_statistics(xs[0], standardise, fields), *of_targets)
-        x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
-        xs = tuple(x.long() if ids else scale(x, *scaling[:2]) for x in xs)
-        made = cls(
+                warn_of_wild_cells(name, y["train"], given["y"], [target] if target else ())
+        made = on_scale(
+            {s: (x[s], y[s]) for s in _SPLITS},
+            Scaling(*_statistics(x["train"], standardise, fields), *of_targets),
             # The name of a file may hold bytes that are no text, which nobody could write down.
             name=name.encode("utf-8", "backslashreplace").decode(),
             task=task,
-            x_train=xs[0],
-            y_train=ys[0],
-            x_val=xs[1],
-            y_val=ys[1],
-            x_test=xs[2],
-            y_test=ys[2],
             classes=classes,
             class_names=tuple(called),
-            x_mean=x_mean,
-            x_std=x_std,
-            y_mean=y_mean,
-            y_std=y_std,
-            source={
-                "name": "tensors",
-                "seed": int(seed),
-                "val_fraction": val_fraction,
-                "standardise": standardise,
-                **({"ids": True} if ids else {}),
-            },
+            source={"name": "tensors", "val_fraction": val_fraction,
+                    **how_scaled(seed, standardise, ids)},
             columns=tuple(columns),
             target=target,
             digest=digest,
-            scaling=scaling,
             fields=fields,
-        )
-        return made if weights is None else replace(made, **scaled(weights[train], of_val))
+        )  # fmt: skip
+        return made if weights is None else made.but(**scaled(weights[train], of_val))
+
+
+def check_rows(
+    split: str,
+    x: Tensor,
+    y: Tensor,
+    *,
+    ids: bool,
+    columns: Sequence[str] = (),
+    like: Tensor | None = None,
+) -> Tensor:
+    """Inputs (B, ...) beside targets, as a data set has them: of the shape of others, grey bytes
+    with their channel."""
+    check_inputs(f"x_{split}", x, ids=ids, columns=columns)
+    check_pair(f"x_{split}", x, f"y_{split}", y)
+    x = x if ids else with_channel(x)
+    first = x if like is None else like if ids else with_channel(like)
+    if x.shape[1:] != first.shape[1:]:
+        found = f"x_{split} has inputs of shape {tuple(x.shape[1:])}"
+        raise DataError(found, f"{tuple(first.shape[1:])} as in x_train")
+    return x
+
+
+def how_scaled(seed: int, standardise: bool, ids: bool) -> dict[str, Any]:
+    """Options that a source tells, of whatever rows."""
+    return {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
+
+
+def on_scale(
+    rows: Mapping[str, tuple[Tensor, Tensor]],
+    scaling: Scaling,
+    *,
+    classes: int | None,
+    source: dict[str, Any],
+    **facts: Any,
+) -> Dataset:
+    """A data set of inputs and targets that were checked, put on a scale.
+
+    Arguments:
+        rows: Of each split; none of one without.
+        scaling: By which it is done.
+        classes, source, facts: As :class:`Dataset` has them.
+    """
+    values: dict[str, Any] = {}
+    for split in _SPLITS:
+        x, y = rows.get(split) or (part[:0] for part in rows["train"])
+        values[f"x_{split}"] = x.long() if source.get("ids") else scale(x, *scaling[:2])
+        values[f"y_{split}"] = y.clone() if classes is not None else scale(y, *scaling[2:])
+    rounded = {name: statistic.float() for name, statistic in scaling._asdict().items()}
+    return Dataset(**values, **rounded, scaling=scaling, classes=classes, source=source, **facts)
 
 
 def _statistics(

@@ -76,3 +76,10 @@ def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) ->
         found = f"y_train has labels up to {count - 1}, and none is {gap}"
         raise DataError(found, "labels 0, 1, 2, ... without a gap")
     return count
+
+
+def refuse_classes(task: str, classes: int | None, class_names: Sequence[str]) -> None:
+    """Refuse classes of targets that are none."""
+    if classes is not None or class_names:
+        found = f"classes={classes}, class_names={tuple(class_names)} for {task}"
+        raise DataError(found, "neither")

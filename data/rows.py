@@ -25,7 +25,7 @@ from .raw import keeping_raw
 from .registry import find, load
 from .splits import standardise
 from .streaming import Columns, reader_of_path
-from .tasks import check_amounts
+from .tasks import check_amounts, check_targets
 
 _FAR = 10.0
 """Standard deviations of the training rows at which half of new values are no accident."""
@@ -114,10 +114,10 @@ def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Te
     with numbered(frame.index):
         check_inputs(str(path), x, columns=features)
     where = f"{path}, column {target!r}"
-    if like.classes is None:
-        return x, _targets(where, torch.from_numpy(numbers(path, frame[target]).copy()), like)
     with numbered(frame.index):
-        return x, _labels_of_names(where, [_plain(text) for text in frame[target]], like)
+        if like.classes is not None:
+            return x, _labels(where, [_plain(text) for text in frame[target]], like)
+        return x, _targets(where, torch.from_numpy(numbers(path, frame[target]).copy()), like)
 
 
 def _plain(text: str) -> tuple[str, str]:
@@ -153,17 +153,12 @@ def _of_archive(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
     check_inputs(f"{path}: {names[0]}", x, ids=like.ids)
     x = x if like.ids else with_channel(x)
     if like.classes and are_names(targets):
-        return x, torch.from_numpy(number_names(where, targets, _names(like)))
+        return x, _labels(where, [(name,) * 2 for name in targets.astype(str).tolist()], like)
     y = as_tensor(where, targets)
-    if like.classes is None:
-        return x, _targets(where, y, like)
-    known = _names(like)
-    if all(name.lstrip("-").isdecimal() for name in known):
-        if y.is_floating_point():
-            y = check_labels(where, y)
-        if y.ndim == 1:
-            return x, _labels_of_names(where, [(str(int(v)),) * 2 for v in y.tolist()], like)
-    return x, check_labels(where, y, like.classes)
+    if like.classes and y.ndim == 1 and all(n.lstrip("-").isdecimal() for n in _names(like)):
+        y = check_labels(where, y) if y.is_floating_point() else y
+        return x, _labels(where, [(str(int(v)),) * 2 for v in y.tolist()], like)
+    return x, _targets(where, y, like)
 
 
 def _of_files(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
@@ -177,11 +172,9 @@ def _of_files(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
             check_inputs(str(path), x, ids=like.ids)
             parts.append((x if like.ids else with_channel(x), y))
     x, y = (torch.cat(part) for part in zip(*parts, strict=True))
-    if like.classes is None:
-        return x, _targets(str(path), y, like)
-    if names and like.class_names:
-        return x, _labels_of_names(str(path), [(names[k],) * 2 for k in y.tolist()], like)
-    return x, check_labels(str(path), y, like.classes)
+    if like.classes and names and like.class_names:
+        return x, _labels(str(path), [(names[k],) * 2 for k in y.tolist()], like)
+    return x, _targets(str(path), y, like)
 
 
 def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor, Tensor, str]:
@@ -193,12 +186,10 @@ def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor,
     x, y = _unscaled(other, kept)
     if other.task != like.task:
         other.refuse_another_kind(like)
-    if like.classes is None:
-        return x, _targets(key, y, like), other.name
-    if not other.class_names or other.class_names == like.class_names:
-        return x, check_labels(key, y, like.classes), other.name
-    names = [(other.class_names[k],) * 2 for k in y.tolist()]
-    return x, _labels_of_names(key, names, like), other.name
+    if like.classes and other.class_names and other.class_names != like.class_names:
+        names = [(other.class_names[k],) * 2 for k in y.tolist()]
+        return x, _labels(key, names, like), other.name
+    return x, _targets(key, y, like), other.name
 
 
 def _unscaled(of: Dataset, kept: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -239,19 +230,17 @@ def _names(like: Dataset) -> tuple[str, ...]:
     return like.class_names or tuple(map(str, range(like.classes or 0)))
 
 
-def _labels_of_names(where: str, names: Sequence[tuple[str, str]], like: Dataset) -> Tensor:
+def _labels(where: str, names: Sequence[tuple[str, ...]], like: Dataset) -> Tensor:
     """The number in `like` of each class; of two ways to write it, the first one that is known."""
     known = _names(like)
-    found = number_names(where, [a if a in known else b for a, b in names], known)
-    return torch.from_numpy(found)
+    return torch.from_numpy(number_names(where, [a if a in known else b for a, b in names], known))
 
 
 def _targets(where: str, y: Tensor, like: Dataset) -> Tensor:
-    y = check_amounts(where, y, like.task)
-    if y.shape[1] != like.outputs:
-        raise DataError(
-            f"{where} has {y.shape[1]} target(s) a row", f"{like.outputs}, as in {like.name}"
-        )
+    y = check_targets(where, y, like.task, like.classes)
+    if like.classes is None and y.shape[1] != like.outputs:
+        expected = f"{like.outputs}, as in {like.name}"
+        raise DataError(f"{where} has {y.shape[1]} target(s) a row", expected)
     return y
 
 

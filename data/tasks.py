@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .checks import check_finite, refuse_rows
 from .errors import DataError
+from .labels import check_labels
 
 Task = Literal["classification", "regression", "counts", "multi-label"]
 """One of several classes; numbers, standardised; counts as they are; a 0 or 1 for each label."""
@@ -36,8 +37,17 @@ def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
     return y
 
 
-def decide_task(name: str, *parts: Tensor) -> Task:
-    """The task that targets speak of; nothing that can be read both ways is guessed.
+def check_targets(name: str, y: Tensor, task: Task, classes: int | None) -> Tensor:
+    """Targets of any task: see :func:`check_labels` and :func:`check_amounts`."""
+    labels = task == "classification"
+    return check_labels(name, y, classes) if labels else check_amounts(name, y, task)
+
+
+def decide_task(
+    name: str, *parts: Tensor, asked: Task | None = None, classes: object = None
+) -> Task:
+    """The task that is asked for; classification where there are classes, their number or their
+    names; or else that which targets speak of. Nothing that can be read both ways is guessed.
 
     * Text, truth values, and numbers of a whole-number type with at most 20 distinct values
       are class labels.
@@ -46,6 +56,8 @@ def decide_task(name: str, *parts: Tensor) -> Task:
       (labels that became floats: 0.0, 1.0, 2.0) or without a gap (labels of a hundred classes,
       or counts). There the task has to be said.
     """
+    if asked is not None or classes:
+        return asked or "classification"
     if len({part.is_floating_point() for part in parts}) > 1:
         types = ", ".join(str(part.dtype).removeprefix("torch.") for part in parts)
         raise DataError(f"{name} and other splits are of the types {types}", "one type, or task=")

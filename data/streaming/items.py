@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from .. import DataError, refuse_masked
-from .pairs import PAIRS, Columns, OfPairs, Pairs
+from .pairs import Columns, Pairs
 from .shuffle import Places, edges_of
 
 
-class Items(OfPairs):
+class Items(Pairs):
     """Rows of a data set that gives one by its place: a `torch.utils.data.Dataset`, or whatever
     else has a length and `[i]`.
 
@@ -24,10 +24,9 @@ class Items(OfPairs):
 
     by_piece = False
 
-    def __init__(self, dataset: Any, columns: Columns = PAIRS) -> None:
+    def __init__(self, dataset: Any, columns: Columns) -> None:
+        super().__init__(getattr(dataset, "name", type(dataset).__name__), columns)
         self.dataset = dataset
-        self.name = getattr(dataset, "name", type(dataset).__name__)
-        self.pairs = Pairs(self.name, columns)
         try:
             self.rows = len(dataset)
         except (TypeError, NotImplementedError) as error:
@@ -56,4 +55,4 @@ class Items(OfPairs):
             kind = type(found[0]).__name__
             found = f"the items of {self.name} ({kind}) make no batch: {said}"
             raise DataError(found, "pairs of tensors or numbers, of one shape") from error
-        return self.pairs.read(batch)
+        return self.paired(batch)

@@ -16,7 +16,6 @@ from .. import (
     Between,
     Count,
     DataError,
-    Dataset,
     Scaling,
     Seed,
     ShareOrZero,
@@ -26,26 +25,25 @@ from .. import (
     as_tensor,
     ask,
     check,
-    check_amounts,
-    check_inputs,
-    check_labels,
-    check_pair,
+    check_rows,
+    check_targets,
     check_weights,
     checked,
     decide_task,
     fingerprint,
     generator,
+    how_scaled,
     keep_raw,
     named,
     numbered,
-    standardise,
+    on_scale,
     with_channel,
 )
 from .arrays import Arrays, is_array_folder
 from .items import Items
 from .pairs import Columns, Form
-from .passing import Passing, is_passing
-from .placed import Placed, Reader, Source, read_apart, usual_workers
+from .passing import Passing, Reader, is_passing
+from .placed import Placed, Source, read_apart, usual_workers
 from .shuffle import Chunk, Places
 from .streamed import Streamed
 from .summary import Summary, summarise
@@ -147,7 +145,7 @@ def stream(
     asked = {"val": val, "test": test}
     aside: list[Places | None] = [None, None]
     if is_passing(source):
-        reader = Passing(source, rows, held or EXAMPLES, columns=columns, workers=workers or 0)
+        reader = Passing(source, rows, held or EXAMPLES, columns, workers)
         raw = _first(reader.in_order())
         given = [_given(what, wanted, opened) for what, wanted in asked.items()]
     else:
@@ -167,10 +165,8 @@ def stream(
             if pair is not None
         },
     }
-    if task is None and (called or classes is not None):
-        task = "classification"
-    elif task is None:
-        task = decide_task("y", *(part.y for part in rows_of.values()))
+    ys = [part.y for part in rows_of.values()]
+    task = decide_task("y", *ys, asked=task, classes=called or classes)
     first = _first_rows(rows_of["train"], columns, reader)
     if summary is None:
         known = len(called) if classes is None and called else classes
@@ -181,19 +177,16 @@ def stream(
         other = f"summary= of {summary.rows:,} other training rows"
         raise DataError(other, f"that of the {reader.rows:,} that are streamed here")
     scaling = _scaling(summary, standardise and not ids, task)
-    xs, ys = _held(rows_of, task, summary, scaling, ids)
     if (of_test := rows_of.get("test")) is not None:
         keep_raw(of_test.x if ids else with_channel(of_test.x), of_test.y)
-    x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
-    settings = {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
-    whole = Dataset(
+    whole = on_scale(
+        _checked(rows_of, task, summary, ids),
+        scaling,
         name=name or getattr(reader, "name", "stream"),
         task=task,
-        x_train=xs[0], y_train=ys[0], x_val=xs[1], y_val=ys[1], x_test=xs[2], y_test=ys[2],
         classes=summary.classes,
         class_names=tuple(called),
-        x_mean=x_mean, x_std=x_std, y_mean=y_mean, y_std=y_std,
-        source={"name": "stream", **settings},
+        source={"name": "stream", **how_scaled(seed, standardise, ids)},
         columns=getattr(getattr(reader, "source", None), "inputs", ()),
         target=target,
         digest=fingerprint(
@@ -201,10 +194,9 @@ def stream(
             **{f"{part}_{what}": values for what, rows in rows_of.items() if what != "train"
                for part, values in rows.tensors.items()},
         ),
-        scaling=scaling,
         fields=reader.fields,
         weights=_weights(rows_of["train"], summary),
-        val_weights=_weights(rows_of.get("val"), summary, xs[1]),
+        val_weights=_weights(rows_of.get("val"), summary),
     )  # fmt: skip
     made = Streamed(whole, reader, summary, batch_transform=batch_transform)
     if batch_transform is not None:  # that it gives what it should is seen before the training
@@ -228,7 +220,7 @@ def reader_of(
     """All rows of a source, none of which are set aside; see :func:`stream`."""
     columns = Columns.of(inputs, target)
     if is_passing(source):
-        return Passing(source, rows, EXAMPLES, columns=columns, workers=workers or 0)
+        return Passing(source, rows, EXAMPLES, columns, workers)
 
     def opened(one: Any) -> Source:
         return _source(one, columns, named(class_names))
@@ -437,12 +429,12 @@ def _first_rows(rows: _Rows, columns: Columns, reader: Reader) -> str:
     return fingerprint(**few, names="\n".join(names), fields=str(reader.fields))
 
 
-def _weights(rows: _Rows | None, summary: Summary, like: Tensor | None = None) -> Tensor | None:
-    """Weights of rows by a mean of one in training; of no rows, none for the rows of `like`."""
+def _weights(rows: _Rows | None, summary: Summary) -> Tensor | None:
+    """Weights of rows by a mean of one in training; of no rows, none."""
     if summary.weight is None:
         return None
     if rows is None or rows.weights is None:
-        return torch.ones(0 if like is None else len(like))
+        return torch.ones(0 if rows is None else len(rows.x))
     return (rows.weights * (summary.rows / summary.weight)).float()
 
 
@@ -458,29 +450,11 @@ def _refuse_another_scale(plain: Tensor, tried: Tensor, dtype: torch.dtype) -> N
         raise DataError(f"batch_transform gives {found}", f"the units of the source ({dtype})")
 
 
-def _held(
-    parts: dict[str, _Rows], task: Task, summary: Summary, scaling: Scaling, ids: bool
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Rows in memory, checked and scaled: none of a split that was not given."""
-    xs: list[Tensor] = []
-    ys: list[Tensor] = []
-    for split in ("train", "val", "test"):
-        if (rows := parts.get(split)) is None:
-            xs.append(xs[0][:0])
-            ys.append(ys[0][:0])
-            continue
-        x, y = rows.x, rows.y
-        check_pair(f"x of {split}", x, f"y of {split}", y)
+def _checked(parts: dict[str, _Rows], task: Task, summary: Summary, ids: bool) -> dict[str, Pair]:
+    """Inputs and targets of rows in memory."""
+    found: dict[str, Pair] = {}
+    for split, rows in parts.items():
         with numbered(rows.places):
-            check_inputs(f"x of {split}", x, ids=ids)
-            x = x.long() if ids else with_channel(x)
-            if xs and x.shape[1:] != xs[0].shape[1:]:
-                found = f"x of {split} has inputs of shape {tuple(x.shape[1:])}"
-                raise DataError(found, f"{tuple(xs[0].shape[1:])}, as the training rows")
-            xs.append(x if ids else standardise(x, *scaling[:2]))
-            if task == "classification":
-                ys.append(check_labels(f"y of {split}", y, summary.classes))
-            else:
-                y = check_amounts(f"y of {split}", y, task)
-                ys.append(standardise(y, *scaling[2:]))
-    return xs, ys
+            x = check_rows(split, rows.x, rows.y, ids=ids, like=parts["train"].x)
+            found[split] = x, check_targets(f"y_{split}", rows.y, task, summary.classes)
+    return found

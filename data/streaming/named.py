@@ -24,7 +24,7 @@ from .. import (
 from ..formats import MOST, Images, is_image_folder
 from .arrays import is_array_folder
 from .making import reader_of, stream
-from .placed import Reader
+from .passing import Reader
 from .streamed import Streamed
 from .summary import Summary
 from .tables import is_table

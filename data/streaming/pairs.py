@@ -42,10 +42,6 @@ class Columns(NamedTuple):
         return names
 
 
-PAIRS = Columns()
-"""No names, where nothing has one."""
-
-
 class Form(NamedTuple):
     """What targets are before the weights of their rows stand behind them, as a last column
     (B, T + 1) in float64, in which labels are exact.
@@ -81,7 +77,7 @@ class Form(NamedTuple):
 
 
 class Pairs:
-    """Reads inputs and targets out of batches.
+    """What gives batches of pairs, or of dicts.
 
     Several inputs of a row, a dict or a tuple in a pair, become columns of one table.
 
@@ -95,7 +91,7 @@ class Pairs:
         self.fields: Fields | None = None
         self.form: Form | None = None
 
-    def read(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def paired(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Inputs (B, ...) and targets in a batch, a pair of tensors or a dict of them."""
         if isinstance(batch, Mapping):
             return self._of_dict(batch)
@@ -136,19 +132,3 @@ class Pairs:
             raise DataError(found, "a tensor, or a dict or a tuple of them")
         self.fields = self.fields or Fields.of(where, x)
         return self.fields.pack(where, x)
-
-
-class OfPairs:
-    """What gives rows that :class:`Pairs` have read."""
-
-    pairs: Pairs
-
-    @property
-    def fields(self) -> Fields | None:
-        """What stands where, of several inputs."""
-        return self.pairs.fields
-
-    @property
-    def form(self) -> Form | None:
-        """Of targets that have weights behind them."""
-        return self.pairs.form

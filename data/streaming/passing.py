@@ -11,14 +11,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from .. import DataError, generator
-from .pairs import PAIRS, Columns, OfPairs, Pairs
+from .pairs import Columns, Pairs
+from .placed import Placed
 from .shuffle import Chunk, Places, cut, edges_of
 
 CHUNK = 256
 """Rows that an iterable without batches is asked for at a time."""
 
 
-class Passing(OfPairs):
+class Passing(Pairs):
     """A stream of rows, with N given.
 
     Each epoch is one pass through the stream, which has to give N rows. Where it has the method
@@ -29,16 +30,14 @@ class Passing(OfPairs):
     """
 
     def __init__(
-        self, source: Any, rows: int | None, held: int = 1, *,
-        columns: Columns = PAIRS, workers: int = 0,
-    ) -> None:  # fmt: skip
+        self, source: Any, rows: int | None, held: int, columns: Columns, workers: int | None
+    ) -> None:
+        super().__init__(type(getattr(source, "dataset", source)).__name__, columns)
         self.source, self.held = source, held
-        self.name = type(getattr(source, "dataset", source)).__name__
-        self.pairs = Pairs(self.name, columns)
         self.loader = source
         if not isinstance(source, DataLoader):
             own = source if isinstance(source, IterableDataset) else _Iterable(source)
-            self.loader = DataLoader(own, CHUNK, num_workers=workers)
+            self.loader = DataLoader(own, CHUNK, num_workers=workers or 0)
         elif rows is None:
             rows = _rows_of(source)
         if not isinstance(source, DataLoader) and iter(source) is source:
@@ -108,7 +107,7 @@ class Passing(OfPairs):
             own.manual_seed(noise.initial_seed())
         count = 0
         for batch in _seeded_apart(lambda: iter(self.loader), seed, turn):
-            x, y = self.pairs.read(batch)
+            x, y = self.paired(batch)
             if count + len(x) > self.rows:
                 raise DataError(f"{self.name} gives more rows in a pass", f"rows={self.rows}")
             yield torch.arange(count, count + len(x)), x, y
@@ -165,3 +164,6 @@ def _seeded_apart(begin: Callable[[], Iterator[Any]], seed: int, turn: int) -> I
 
 
 _END = object()
+
+Reader = Placed | Passing
+"""Training rows, as they are in their source."""

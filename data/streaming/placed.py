@@ -43,46 +43,6 @@ class Source(Protocol):
         ...
 
 
-class Reader(Protocol):
-    """Training rows, as they are in their source.
-
-    Attributes:
-        name: What to call them.
-        rows: N.
-        edges: Rows at which blocks begin that come together in an epoch, and N.
-        fields: What stands where, of several inputs; None of one.
-        form: Of targets that have weights behind them; None of others.
-    """
-
-    name: str
-    rows: int
-
-    @property
-    def edges(self) -> Places: ...
-
-    @property
-    def fields(self) -> Fields | None: ...
-
-    @property
-    def form(self) -> Form | None: ...
-
-    def places(self, rows: Places) -> Places:
-        """Where rows are in their source, for a message."""
-        ...
-
-    def in_order(self) -> Iterator[Chunk]:
-        """All rows once, in pieces that fit into memory."""
-        ...
-
-    def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
-        """Batches of an epoch: see :meth:`~pyroccam.data.Dataset.batches`."""
-        ...
-
-    def take(self, rows: Places) -> tuple[Tensor, Tensor]:
-        """Rows by their numbers."""
-        ...
-
-
 class _Unit(NamedTuple):
     """What is read at once.
 
@@ -143,7 +103,14 @@ class _Plan:
 
 
 class Placed:
-    """Training rows of a source that has places.
+    """Training rows of a source that has places, as they are there.
+
+    Attributes:
+        name: What to call them.
+        rows: N.
+        edges: Rows at which blocks begin that come together in an epoch, and N.
+        fields: What stands where, of several inputs; None of one.
+        form: Of targets that have weights behind them; None of others.
 
     Arguments:
         source: Of all rows.
@@ -167,27 +134,28 @@ class Placed:
 
     @property
     def fields(self) -> Fields | None:
-        """What stands where, of several inputs."""
         return getattr(self.source, "fields", None)
 
     @property
     def form(self) -> Form | None:
-        """Of targets that have weights behind them."""
         return getattr(self.source, "form", None)
 
     def places(self, rows: Places) -> Places:
-        """Places in the source of training rows."""
+        """Where rows are in their source, for a message."""
         found: Places = rows + np.searchsorted(self._before, rows, side="right")
         return found
 
     def in_order(self) -> Iterator[Chunk]:
+        """All rows once, in pieces that fit into memory."""
         units = (_Unit(rows, self.places(rows), None, 0) for rows in self.shuffle.in_order())
         return self._read("in order", units)
 
     def take(self, rows: Places) -> tuple[Tensor, Tensor]:
+        """Rows by their numbers."""
         return read_apart(self.source, self.places(rows))
 
     def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
+        """Batches of an epoch: see :meth:`~pyroccam.data.Dataset.batches`."""
         place = bounds[0][0]
         left = self.shuffle.pieces(seed, epoch, place)
         first = next(left)

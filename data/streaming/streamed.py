@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from .. import (
     scaled,
     with_channel,
 )
-from .placed import Reader
+from .passing import Reader
 from .shuffle import Chunk
 from .summary import Summary
 
@@ -84,7 +85,6 @@ class Streamed(Dataset):
         *,
         batch_transform: Callable[[Any], Any] | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
-        flat: bool = False,
         class_weights: Tensor | None = None,
     ) -> None:
         values = {one.name: getattr(held, one.name) for one in fields(held)}
@@ -96,9 +96,7 @@ class Streamed(Dataset):
             "summary": summary,
             "batch_transform": batch_transform,
             "memory_format": memory_format,
-            "flat": flat,
             "class_weights": class_weights,
-            "_scales": {},
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -108,7 +106,6 @@ class Streamed(Dataset):
     summary: Summary
     batch_transform: Callable[[Any], Any] | None
     memory_format: torch.memory_format
-    flat: bool
     class_weights: Tensor | None
 
     x_train: Any = _not_held("x_train")
@@ -242,22 +239,30 @@ class Streamed(Dataset):
                 gives = f"{len(x)} rows" if isinstance(x, Tensor) and x.ndim else type(x).__name__
                 raise DataError(f"batch_transform gives {gives}", f"a tensor of the {rows} rows")
         x = with_channel(x if x.dtype != torch.bool else x.float())
-        x = x.flatten(1) if self.flat else x
+        x = x.flatten(1) if len(self.input_shape) == 1 else x
         if x.shape[1:] != self.input_shape:
             found = f"batch_transform gives inputs of shape {tuple(x.shape[1:])}"
             raise DataError(found, f"{self.input_shape}, as those of {self.name}")
         if self.ids:
             return x.long()
-        mean, std = self._scale("x", x)
-        if mean is not None:  # in float64, as the rows in memory were scaled
-            x = (x - mean).div_(std)
+        if (scale := self._scales["x"]) is not None:  # in float64, as rows in memory were scaled
+            x = (x - scale[0]).div_(scale[1])
         x = x.float().to(self.held.x_train.dtype)
         return x.to(memory_format=self.memory_format) if x.ndim == 4 else x
 
     def _targets(self, y: Tensor, weighted: bool = True) -> Tensor:
         """Targets as a fit takes them, with weights behind them if rows have some, or without."""
         weights = self._weights(y) if weighted else None
-        own = self._targets_alone(y if self.reader.form is None else self.reader.form.parted(y)[0])
+        own = y if self.reader.form is None else self.reader.form.parted(y)[0]
+        own = own.to(self.device, non_blocking=True)
+        if self.classes is not None:
+            own = own.long()
+        else:
+            own = own.float() if own.dtype == torch.bool else own
+            own = own[:, None] if own.ndim == 1 else own
+            if (scale := self._scales["y"]) is not None:
+                own = (own - scale[0]) / scale[1]
+            own = own.float().to(self.held.y_train.dtype)
         if weights is None:
             return own
         return torch.cat([own.to(weights).reshape(len(own), -1), weights[:, None]], 1)
@@ -274,51 +279,25 @@ class Streamed(Dataset):
             found = each if found is None else found * each
         return None if found is None else found.to(self.device, self.held.x_train.dtype)
 
-    def _targets_alone(self, y: Tensor) -> Tensor:
-        y = y.to(self.device, non_blocking=True)
-        if self.classes is not None:
-            return y.long()
-        y = y.float() if y.dtype == torch.bool else y
-        y = y[:, None] if y.ndim == 1 else y
-        mean, std = self._scale("y", y)
-        return (y if mean is None else (y - mean) / std).float().to(self.held.y_train.dtype)
-
-    def _scale(self, part: str, like: Tensor) -> tuple[Any, Any]:
-        """Mean and standard deviation in float64 that act on values, or none if they do nothing."""
-        if part not in self._scales:
+    @cached_property
+    def _scales(self) -> dict[str, tuple[Tensor, Tensor] | None]:
+        """Means and standard deviations in float64 that act on values; none if they do nothing."""
+        found: dict[str, tuple[Tensor, Tensor] | None] = {}
+        for part, like in (("x", self.held.x_train), ("y", self.held.y_train)):
             mean, std = self.scaling[:2] if part == "x" else self.scaling[2:]
-            if not bool(mean.any()) and bool((std == 1).all()):
-                self._scales[part] = None, None
-            else:
-                self._scales[part] = along(mean, like), along(std, like)
-        found: tuple[Any, Any] = self._scales[part]
+            idle = not bool(mean.any()) and bool((std == 1).all())
+            found[part] = None if idle else (along(mean, like), along(std, like))
         return found
-
-    _scales: dict[str, tuple[Any, Any]]
 
     # -- the same data, otherwise -----------------------------------------------------------------
 
     def _with(self, held: Dataset, **options: Any) -> Streamed:
-        names = ("batch_transform", "memory_format", "flat", "class_weights")
+        names = ("batch_transform", "memory_format", "class_weights")
         kept = {name: getattr(self, name) for name in names}
         return Streamed(held, self.reader, self.summary, **{**kept, **options})
 
     def but(self, **changes: Any) -> Streamed:
         return self._with(self.held.but(**changes))
 
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Streamed:
-        return self._with(self.held.to(device, dtype))
-
     def laid_out(self, memory_format: torch.memory_format) -> Streamed:
         return self._with(self.held.laid_out(memory_format), memory_format=memory_format)
-
-    def with_val(self, rows: slice) -> Streamed:
-        return self._with(self.held.with_val(rows))
-
-    def flattened(self) -> Streamed:
-        return self._with(self.held.flattened(), flat=True)
-
-    def standardised_as(self, other: Dataset) -> Streamed:
-        return self._with(self.held.standardised_as(other))

@@ -18,17 +18,17 @@ from .. import (
     Task,
     add_rows,
     check_amounts,
-    check_inputs,
     check_labels,
-    check_pair,
+    check_rows,
     check_weights,
     constant_as_one,
     count_classes,
     fingerprint,
     numbered,
+    refuse_classes,
     with_channel,
 )
-from .placed import Reader
+from .passing import Reader
 
 NUMBERS = 2**20
 """Numbers of which there are copies in float64 at a time."""
@@ -131,7 +131,6 @@ def summarise(
     shape, rows, form = None, 0, reader.form
     for numbers, x, y in reader.in_order():
         places = reader.places(numbers.numpy())
-        check_pair("x", x, "y", y)
         add_rows(of_x, with_channel(x))
         add_rows(of_y, y)
         kinds.add(f"{tuple(with_channel(x).shape[1:])} {x.dtype} {tuple(y.shape[1:])} {y.dtype}")
@@ -140,8 +139,7 @@ def summarise(
             if form is not None:
                 y, of_rows = form.parted(y)
                 of_rows = check_weights("weights", of_rows, len(y)).double()
-            check_inputs("x", x, ids=ids)
-            x = with_channel(x)
+            x = check_rows("train", x, y, ids=ids)
             kind = (x.shape[1:], y.shape[1:])
             if shape is not None and kind != shape:
                 now, first = (f"{tuple(one[0])} and {tuple(one[1])}" for one in (kind, shape))
@@ -173,9 +171,7 @@ def summarise(
         if form is not None:
             class_weight = torch.tensor([float(weights_seen[c]) for c in range(classes)]).double()
     else:
-        if classes is not None or class_names:
-            found = f"classes={classes}, class_names={tuple(class_names)} for {task}"
-            raise DataError(found, "neither")
+        refuse_classes(task, classes, class_names)
         marginal = Marginal(rows, None, targets.mean, targets.squares / (rows - 1))
         if task == "regression":
             of_targets = targets.statistics()

@@ -11,7 +11,7 @@ from numpy.lib.format import open_memmap
 
 from .. import DataError
 from .making import reader_of
-from .placed import Reader
+from .passing import Reader
 from .shuffle import Chunk
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import pyro
 from torch import Tensor, nn
@@ -276,14 +276,11 @@ class NetworkGuide(Guide):
     def factor_of(self, site: str) -> Factor:
         """The module of a site, an :class:`EdgeFactor` for one of structure."""
         factors: Any = self._modules["factors"]
-        found: Factor = factors[key(site)]
-        return found
+        return cast(Factor, factors[key(site)])
 
     def edge(self, site: str) -> EdgeFactor:
         """The posterior of an edge of random structure."""
-        factors: Any = self._modules["factors"]
-        found: EdgeFactor = factors[key(site)]
-        return found
+        return cast(EdgeFactor, self.factor_of(site))
 
     def structure_parameters(self) -> list[nn.Parameter]:
         each = [p for site in self.edges for p in self.edge(site).parameters()]

@@ -109,9 +109,6 @@ class BlockPosterior(nn.Module):
         share: Tensor = self.share
         return share.masked_fill(self.empty, -math.inf).log_softmax(-1)
 
-    def _kl(self) -> Tensor:
-        return self.nats * self._log_share().exp()
-
     def in_blocks(self) -> tuple[Tensor, Tensor]:
         """Means and deviations as they lie in blocks, each of the shape of ``share``; what is empty
         has those of the prior."""

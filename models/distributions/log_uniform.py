@@ -14,7 +14,7 @@ from torch.distributions import constraints, register_kl
 from ...data import checked
 from .wrapped import Improper
 
-KL = Literal["exact", "molchanov", "refit"]
+KL = Literal["exact", "molchanov"]
 
 # E log|m + ε| - E log|ε| = ½ log(1 + v) + r P(s), v = m² / 18, r = v / (1 + v), s = 2 r - 1. Fitted
 # for the least greatest error over all m, with the right limit at infinity; lowest power first.
@@ -104,42 +104,29 @@ def log_uniform_kl_once(loc: Tensor, scale: Tensor) -> Tensor:
     return p.mul_(r).add_(v.log1p_(), alpha=0.5) + slope * (ratio - m)
 
 
-def molchanov_kl(
-    loc: Tensor, scale: Tensor, k: Sequence[float] = (0.63576, 1.87320, 1.48695)
-) -> Tensor:
+def molchanov_kl(loc: Tensor, scale: Tensor) -> Tensor:
     r"""The published approximation of :func:`log_uniform_kl`, elementwise, in nats.
 
-    .. math:: k_1 - k_1 σ(k_2 + k_3 \log α) + ½ \log(1 + 1 / α), \qquad α = scale² / loc²
+    .. math:: k_1 - k_1 σ(k_2 + k_3 \log α) + ½ \log(1 + 1 / α), \qquad α = scale² / loc²,
+              \quad k = (0.63576, 1.87320, 1.48695)
 
     It is off by up to 0.0094 nats (at log α = -3.5), and its constant for α → 0 by 0.0006.
 
     Arguments:
         loc, scale: ``(*batch)``, broadcast.
-        k: the three constants.
 
     References:
         Molchanov, Ashukha, Vetrov 2017, arXiv:1701.05369, equation 14.
     """
-    k1, k2, k3 = k
+    k1, k2, k3 = 0.63576, 1.87320, 1.48695
     m2 = (loc / scale).square()
     # Published code adds 1e-8 to loc², which depends on units; this keeps log α below 18.4.
     return k1 * torch.sigmoid(k3 * torch.log(m2 + 1e-8) - k2) + 0.5 * torch.log1p(m2)
 
 
-def refit_kl(loc: Tensor, scale: Tensor) -> Tensor:
-    """:func:`molchanov_kl` with the constants of the authors' notebook, fitted on log α in
-    [-10, 10].
-
-    References:
-        ars-ashuha/variational-dropout-sparsifies-dnn, the notebook of the KL fit.
-    """
-    return molchanov_kl(loc, scale, (0.636189, 1.874751, 1.488407))
-
-
 KLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "exact": log_uniform_kl_once,
     "molchanov": molchanov_kl,
-    "refit": refit_kl,
 }
 
 
@@ -152,7 +139,7 @@ class ImproperLogUniform(Improper):
     Arguments:
         batch_shape: of the distribution; event shape ``()``.
         kl: which ``KL(Normal || self)`` is registered: ``"exact"`` (with first derivatives, see
-            :func:`log_uniform_kl_once`), ``"molchanov"`` or ``"refit"``.
+            :func:`log_uniform_kl_once`) or ``"molchanov"``.
     """
 
     support = constraints.real

@@ -19,14 +19,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from ...data import PyroccamError
 from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix
 from .feature_choice import is_select, select, selected_dim
-from .tracing import (
-    drop_defaults,
-    drop_unread,
-    made_by_tracer,
-    plain_default,
-    recorded_length,
-    traced,
-)
+from .tracing import plain_default, traced
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -123,16 +116,13 @@ def trace(net: nn.Module, inputs: int | tuple[str, ...] = 1) -> fx.GraphModule:
     own = [*takes][:inputs] if isinstance(inputs, int) else inputs
     defaults = {n: one.default for n, one in takes.items() if n not in own and plain_default(one)}
     try:
-        with recorded_length(net), made_by_tracer(net) as constants:
-            graph = traced(_Tracer(), net, defaults)
-            graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
+        graph, constants = traced(_Tracer(), net, defaults)
+        graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
     except Exception as error:  # whatever the person's forward raises on a symbolic input
         raise PyroccamError(
             f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error})",
             "a forward without `if`, `for`, int(x) or x.item() over tensors",
         ) from error
-    drop_defaults(graph, set(defaults))
-    drop_unread(graph, net)
     try:
         vars(net).update(constants)
         return fx.GraphModule(net, graph, type(net).__name__)

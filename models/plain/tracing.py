@@ -76,8 +76,7 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
             tracer = _Tracer()
             try:
                 _no_hooks(net)
-                with recorded_length(net), made_by_tracer(net) as hung:
-                    graph = traced(tracer, net, defaults)
+                graph, hung = traced(tracer, net, defaults)
                 _lengths_as_sizes(graph)
             except Exception as error:
                 where = tracer.failed or type(net).__name__
@@ -89,26 +88,31 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
     first, second = ([*one.values()] for one in made)
     if len(first) != len(second) or not all(map(torch.equal, first, second)):
         raise DescriptionError(f"{type(net).__name__}.forward draws random numbers. {WAY_OUT}")
-    drop_defaults(graph, set(defaults))
-    drop_unread(graph, net)
     return graph, made[-1]
 
 
-def traced(tracer: fx.Tracer, net: nn.Module, defaults: dict[str, Any]) -> fx.Graph:
-    """The graph of a network, with buffers as numbers; or, where that fails, as symbols: a slice of
-    one may be as long as the inputs are, and a path may depend on one, but not both."""
-    try:
-        return tracer.trace(net, defaults or None)
-    except Exception as error:
-        tracer.proxy_buffer_attributes = True
+def traced(
+    tracer: fx.Tracer, net: nn.Module, defaults: dict[str, Any]
+) -> tuple[fx.Graph, dict[str, Any]]:
+    """The graph of a network, and what ``forward`` makes; buffers are numbers, or, where that
+    fails, symbols: a slice of one may be as long as the inputs are, and a path may depend on one,
+    but not both."""
+    with _recorded_length(net), _made_by_tracer(net) as made:
         try:
-            return tracer.trace(net, defaults or None)
-        except Exception:
-            raise error from None
+            graph = tracer.trace(net, defaults or None)
+        except Exception as error:
+            tracer.proxy_buffer_attributes = True
+            try:
+                graph = tracer.trace(net, defaults or None)
+            except Exception:
+                raise error from None
+    _drop_defaults(graph, set(defaults))
+    _drop_unread(graph, net)
+    return graph, made
 
 
 @contextmanager
-def made_by_tracer(net: nn.Module) -> Iterator[dict[str, Any]]:
+def _made_by_tracer(net: nn.Module) -> Iterator[dict[str, Any]]:
     """A tracer hangs the constants that ``forward`` makes on the network, which is not ours to
     change: they are taken off in the end, into the dictionary."""
     before = set(vars(net))
@@ -126,7 +130,7 @@ def plain_default(parameter: inspect.Parameter) -> bool:
 
 
 @contextmanager
-def recorded_length(net: nn.Module) -> Iterator[None]:
+def _recorded_length(net: nn.Module) -> Iterator[None]:
     """While a network is traced, ``len(x)`` in its forward is a step of the graph.
 
     Python demands a number of ``len``, so the name is put in front of the built-in one, for the
@@ -167,7 +171,7 @@ def _lengths_as_sizes(graph: fx.Graph) -> None:
 _NO_TENSOR = {"chunk", "split", "size", "getattr", "max", "min", "unbind"}
 
 
-def drop_defaults(graph: fx.Graph, names: set[str]) -> None:
+def _drop_defaults(graph: fx.Graph, names: set[str]) -> None:
     """Take out the inputs that keep their default, with the tracer's assertions that they do."""
     dropped: list[fx.Node] = []
     for node in graph.nodes:
@@ -178,7 +182,7 @@ def drop_defaults(graph: fx.Graph, names: set[str]) -> None:
         graph.erase_node(node)
 
 
-def drop_unread(graph: fx.Graph, net: nn.Module) -> None:
+def _drop_unread(graph: fx.Graph, net: nn.Module) -> None:
     """Take out what unpacked modules give and nobody reads: weights of attention, last states of
     recurrent layers; and what a forward makes sure of. Of stacked states that are picked one by one
     only those remain."""

@@ -20,7 +20,7 @@ class GroupNormalJeffreys(WeightPrior):
     begins at z of mean 1, all its standard deviations at e^-4.5, as in the authors' example.
 
     Arguments:
-        kl: of the scales: ``"exact"``; ``"molchanov"``, which the authors use; ``"refit"``.
+        kl: of the scales: ``"exact"``, or ``"molchanov"``, which the authors use.
 
     References:
         Louizos, Ullrich, Welling 2017, Bayesian compression for deep learning, arXiv:1705.08665.

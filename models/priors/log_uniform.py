@@ -18,7 +18,7 @@ class LogUniform(WeightPrior):
     The guide begins at a standard deviation of e^-5, as in the authors' code.
 
     Arguments:
-        kl: ``"exact"``; ``"molchanov"``, as published; ``"refit"``, the same form refitted.
+        kl: ``"exact"``, or ``"molchanov"``, as published.
 
     References:
         Molchanov, Ashukha, Vetrov 2017, arXiv:1701.05369.

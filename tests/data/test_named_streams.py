@@ -332,18 +332,6 @@ def test_pictures_beside_rows_are_no_rows_and_one_in_many_folders_makes_no_set(t
     assert data.new_rows(folder, like=data.load(folder, target="label")).x_test.shape == (N, 3)
 
 
-def test_a_missing_target_is_named_by_its_row_and_file(tmp_path):
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    path = tmp_path / "t.parquet"
-    y = [1.5] * 100
-    y[73] = y[90] = None
-    parquet.write_table(pa.table({"a": np.arange(100.0), "y": y}), path, row_group_size=50)
-    with pytest.raises(PyroccamError, match="row 73"):
-        data.load(path, target="y")
-
-
 @pytest.mark.parametrize("kind", ["npy", "png", "parquet"])
 def test_a_pipe_among_the_files_of_a_stream_is_refused(kind, tmp_path):
     if kind == "parquet":

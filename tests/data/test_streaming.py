@@ -88,7 +88,7 @@ def sources(tmp_path, kind, x, y):
     return data.stream(DataLoader(dataset, 33, shuffle=kind == "shuffled"), **given)
 
 
-KINDS = ["npy", "shards", "parquet", "items", "workers", "iterable", "loader", "shuffled"]
+KINDS = ["workers", "npy", "shards", "parquet", "items", "iterable", "loader", "shuffled"]
 
 
 def bounds(size=64):
@@ -604,28 +604,6 @@ def image_folder(tmp_path):
         (tmp_path / f"class{k % 2}").mkdir(exist_ok=True)
         Image.fromarray(image).save(tmp_path / f"class{k % 2}" / f"{k:02}.png")
     return tmp_path
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_folders_of_images(image_folder, workers):
-    transform = v2.Compose([v2.ToImage(), v2.Grayscale()])
-    folder = ImageFolder(image_folder, transform)
-    streamed = data.stream(
-        folder, val=4, test=4, class_names=folder.classes, workers=workers,
-        batch_transform=v2.RandomHorizontalFlip(1.0),
-    )  # fmt: skip
-    assert streamed.input_shape == (1, 6, 5)
-    assert streamed.class_names == ("class0", "class1")
-    ((x, y),) = streamed.parts("train")
-    # shades of grey come out a little darker than they went in
-    shade = ((x[:, 0, 0, 0] * streamed.x_std + streamed.x_mean) / 10).round().long()
-    assert torch.equal(shade % 2, y)
-    rows, batch, labels = next(streamed.batches(0, 0, [(0, 16)]))
-    assert torch.equal(batch, x[rows])  # one shade, whichever way it is turned
-    assert torch.equal(labels, y[rows])
-    for wrong in (ImageFolder(image_folder), image_folder):  # without a transform
-        with pytest.raises(PyroccamError):
-            data.stream(wrong, workers=0)
 
 
 def test_random_transforms_of_items_do_not_depend_on_who_reads_them(image_folder):

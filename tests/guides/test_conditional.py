@@ -488,7 +488,7 @@ def test_a_stack_has_a_depth_for_each_weight():
     assert guide.edge("depth").within.logits.detach().equal(torch.zeros(3, 3))
     guide = guides.Conditional(guides.MeanField(model), low=0.01, high=10.0, pivots=3)
     assert (guide.schedule.held, guide.schedule.settled, guide.traits.moves) == (0.5, 0.75, None)
-    fit = inference.fit(model, guide, rows, epochs=40, lr=0.1, progress=False, device="cpu")
+    fit = inference.fit(model, guide, rows, epochs=60, lr=0.05, progress=False, device="cpu")
     assert not guide.edge("depth").within.logits.detach().equal(torch.zeros(3, 3))
     for weight in (0.01, 10.0):
         one = fit.at(weight)

@@ -68,8 +68,8 @@ def bounds(pair, rows):
 
 DRAWN = (priors.GroupNormalJeffreys(), priors.GaussianMixture(), priors.Integers())
 MATRIX = [
-    *((prior, kind) for prior in PRIORS for kind in GUIDES if kind != "mean-field-drawn"),
-    *((prior, "mean-field-drawn") for prior in DRAWN),
+    *((prior, kind) for prior in PRIORS for kind in ("mean-field", "dropout-weight", "delta")),
+    *((prior, kind) for prior in (*DRAWN, priors.Normal()) for kind in GUIDES),
     *((prior, kind) for prior in OPTIONS for kind in ("mean-field", "delta")),
 ]
 

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Positive, PyroccamError
-from ..models import BayesianNetwork, LocalReparameterization, Scales
+from ..models import BayesianNetwork, LocalReparameterization
 from ..models.distributions import base
 from ..models.layers import BayesianLayer
 from ..models.priors import Latent
 from .base import NetworkGuide, Words, key
-from .edges import StructureFamily
 from .factors import Factor, GaussianFactor, Lent
 
 # Below, the share of a weight is not told from none; 1 - v would lose its digits.
@@ -184,7 +183,7 @@ class MeanKL(NetworkGuide):
         begin: a guide of the same model with normal posteriors, with which it begins as far as the
             budget allows. By default it begins with the weights of the network, and deviations of
             half those of the prior.
-        local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
+        local: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
         PyroccamError: for a prior that is not normal.
@@ -205,8 +204,6 @@ class MeanKL(NetworkGuide):
         blocks: Tensor | None = None,
         begin: NetworkGuide | None = None,
         local: bool | LocalReparameterization = True,
-        scales: Scales = "example",
-        structure: StructureFamily | None = None,
     ) -> None:
         if model.counting is not None:
             raise PyroccamError(
@@ -214,7 +211,7 @@ class MeanKL(NetworkGuide):
                 "inference.shrinking.settled(fit).model",
                 "guides.MeanField(model) for the fit",
             )
-        super().__init__(model, local=local, scales=scales, structure=structure)
+        super().__init__(model, local=local, scales="example")
         locs, scales_of = [], []
         for site, (layer, name) in model.sites.items():
             prior = base(layer.latents()[name].prior)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,12 +136,22 @@ def _logits(asked: Weights, edge: str, primitives: Sequence[str], what: str, cub
     return logits.to(torch.get_default_dtype())
 
 
+@dataclass(frozen=True)
+class _Weighted(StructurePrior):
+    probs: Weights = None
+    learn: bool = False
+
+
+@dataclass(frozen=True)
+class _Relaxed(StructurePrior):
+    temperature: Positive | Annealed = 1.0
+    probs: Weights = None
+    learn: bool = False
+
+
 class _GumbelSoftmaxEdge(EdgePrior):
     restriction, family = "simplex interior", "gumbel-softmax"
-
-    def __init__(self, *args: Any, straight: bool) -> None:
-        super().__init__(*args)
-        self.straight = straight
+    straight = False
 
     def forward(self) -> Any:
         return ExpRelaxedCategorical(self.temperature(), logits=self.logits, validate_args=False)
@@ -150,7 +161,7 @@ class _GumbelSoftmaxEdge(EdgePrior):
 
 
 @dataclass(frozen=True)
-class GumbelSoftmax(StructurePrior):
+class GumbelSoftmax(_Relaxed):
     """One primitive of each edge, relaxed: :math:`GS(s, T)` in the interior of the simplex.
 
     The site is log γ (:class:`~pyroccam.models.distributions.relaxed.ExpRelaxedCategorical`); the
@@ -169,9 +180,6 @@ class GumbelSoftmax(StructurePrior):
         Maddison, Mnih, Teh 2017, arXiv:1611.00712; Jang, Gu, Poole 2017, arXiv:1611.01144.
     """
 
-    temperature: Positive | Annealed = 1.0
-    probs: Weights = None
-    learn: bool = False
     straight_through: bool = False
 
     word = "gumbel-softmax"
@@ -180,9 +188,9 @@ class GumbelSoftmax(StructurePrior):
     def of_edge(
         self, edge: str, names: Sequence[str], logits: Tensor, shared: Temperature | None
     ) -> EdgePrior:
-        return _GumbelSoftmaxEdge(
-            edge, names, logits, self.learn, shared, straight=self.straight_through
-        )
+        made: Any = super().of_edge(edge, names, logits, shared)
+        made.straight = self.straight_through
+        return made
 
 
 class _DirichletEdge(EdgePrior):
@@ -196,8 +204,7 @@ class _DirichletEdge(EdgePrior):
         return value.exp()
 
 
-@dataclass(frozen=True)
-class Dirichlet(StructurePrior):
+class Dirichlet(_Relaxed):
     """A mixture of the primitives of each edge: a Dirichlet with concentration T s.
 
     Towards T = 0 it becomes the vertices of the simplex, with probabilities s / Σs; with growing T
@@ -209,10 +216,6 @@ class Dirichlet(StructurePrior):
         probs: the weights s, as for :class:`GumbelSoftmax`; as given, not normalised.
         learn: s is learnt.
     """
-
-    temperature: Positive | Annealed = 1.0
-    probs: Weights = None
-    learn: bool = False
 
     word = "dirichlet"
     kind = _DirichletEdge
@@ -248,17 +251,13 @@ class DepthEdge(_CategoricalEdge):
         return (power * logits).log_softmax(-1)  # log p(d) is read off them
 
 
-@dataclass(frozen=True)
-class Categorical(StructurePrior):
+class Categorical(_Weighted):
     """Exactly one primitive of each edge. A guide enumerates them, so that the expectation over
     all structures is exact: at the cost of as many networks as there are structures.
 
     Arguments:
         probs, learn: as for :class:`GumbelSoftmax`.
     """
-
-    probs: Weights = None
-    learn: bool = False
 
     word = "categorical"
     kind = _CategoricalEdge
@@ -278,8 +277,7 @@ class _RelaxedBernoulliEdge(EdgePrior):
         return self.logits.sigmoid()
 
 
-@dataclass(frozen=True)
-class RelaxedBernoulli(StructurePrior):
+class RelaxedBernoulli(_Relaxed):
     """Every primitive in or out, relaxed: the interior of the cube. The site is the logit of γ.
 
     Arguments:
@@ -287,10 +285,6 @@ class RelaxedBernoulli(StructurePrior):
         probs: of each primitive that it is in, in (0, 1), by edge or for all; one half if left out.
         learn: they are learnt.
     """
-
-    temperature: Positive | Annealed = 1.0
-    probs: Weights = None
-    learn: bool = False
 
     word = "relaxed-bernoulli"
     kind = _RelaxedBernoulliEdge
@@ -311,8 +305,7 @@ class _BernoulliEdge(_CategoricalEdge):
         return self.logits.sigmoid()
 
 
-@dataclass(frozen=True)
-class Bernoulli(StructurePrior):
+class Bernoulli(_Weighted):
     """Every primitive in or out: the vertices of the cube, enumerated as those of
     :class:`Categorical`. A guide has a probability for each subset of the primitives of an edge.
 
@@ -322,9 +315,6 @@ class Bernoulli(StructurePrior):
     Raises:
         PyroccamError: for an edge with more than 12 primitives, which has too many subsets.
     """
-
-    probs: Weights = None
-    learn: bool = False
 
     word = "bernoulli"
     kind = _BernoulliEdge
@@ -359,16 +349,10 @@ def parse_structure(text: str) -> StructurePrior:
         raise PyroccamError(unknown_name("structure prior", name, known))
     kind: Callable[..., StructurePrior] = known[name]
     hard = not hasattr(kind, "temperature")
-    values: list[Any]
-    try:
+    values: list[Any] = []
+    with contextlib.suppress(ValueError):
         values = [float(number) for number in numbers]
-    except ValueError:
-        values = [math.nan] * 3
-    if len(values) > (0 if hard else 2):
-        raise PyroccamError(
-            f"Cannot read the structure prior {text!r}: write {name}"
-            + ("." if hard else f", {name}:TEMPERATURE or {name}:FIRST:LAST.")
-        )
-    if len(values) == 2:
-        values = [Annealed(values[0], values[1])]
-    return kind(*values)
+    if len(values) < len(numbers) or len(values) > (0 if hard else 2):
+        expected = name if hard else f"{name}, {name}:TEMPERATURE or {name}:FIRST:LAST"
+        raise PyroccamError(f"the structure prior {text!r}", expected)
+    return kind(Annealed(*values)) if len(values) == 2 else kind(*values)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         rows_without,
         with_channel,
     )
-    from .dataset import Dataset, check_rows, how_scaled, on_scale
+    from .dataset import Dataset, check_rows, on_scale
     from .errors import (
         DataError,
         DataWarning,

@@ -532,8 +532,13 @@ class Dataset:
             task=task,
             classes=classes,
             class_names=tuple(called),
-            source={"name": "tensors", "val_fraction": val_fraction,
-                    **how_scaled(seed, standardise, ids)},
+            source={
+                "name": "tensors",
+                "seed": int(seed),
+                "val_fraction": val_fraction,
+                "standardise": standardise,
+                **({"ids": True} if ids else {}),
+            },
             columns=tuple(columns),
             target=target,
             digest=digest,
@@ -561,11 +566,6 @@ def check_rows(
         found = f"x_{split} has inputs of shape {tuple(x.shape[1:])}"
         raise DataError(found, f"{tuple(first.shape[1:])} as in x_train")
     return x
-
-
-def how_scaled(seed: int, standardise: bool, ids: bool) -> dict[str, Any]:
-    """Options that a source tells, of whatever rows."""
-    return {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
 
 
 def on_scale(

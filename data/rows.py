@@ -165,7 +165,7 @@ def _of_files(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
     """Inputs and targets of all rows of files that are streamed elsewhere."""
     reader, names = reader_of_path(path, like)
     parts: list[tuple[Tensor, Tensor]] = []
-    for places, x, y in reader.in_order():
+    for places, x, y, *_ in reader.in_order():
         if not parts:  # and a copy on the scale of the training
             ask(12.0 * reader.rows * x[0].numel(), f"{path}: {reader.rows:,} rows")
         with numbered(places):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
 from torch.utils.data import default_collate
 
 from .. import DataError, refuse_masked
 from .pairs import Columns, Pairs
-from .shuffle import Places, edges_of
+from .shuffle import Parts, Places, edges_of
 
 
 class Items(Pairs):
@@ -39,8 +38,8 @@ class Items(Pairs):
         """Rows at which blocks begin: each is one, but in a set of millions."""
         return edges_of(self.rows, 1)
 
-    def read(self, places: Places) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of rows (B,), as the data set gives them."""
+    def read(self, places: Places) -> Parts:
+        """Parts of rows (B,), as the data set gives them."""
         wanted = places.tolist()
         if hasattr(self.dataset, "__getitems__"):
             found = self.dataset.__getitems__(wanted)

@@ -32,7 +32,6 @@ from .. import (
     decide_task,
     fingerprint,
     generator,
-    how_scaled,
     keep_raw,
     named,
     numbered,
@@ -41,10 +40,10 @@ from .. import (
 )
 from .arrays import Arrays, is_array_folder
 from .items import Items
-from .pairs import Columns, Form
+from .pairs import Columns
 from .passing import Passing, Reader, is_passing
 from .placed import Placed, Source, read_apart, usual_workers
-from .shuffle import Chunk, Places
+from .shuffle import Chunk, Parts, Places
 from .streamed import Streamed
 from .summary import Summary, summarise
 from .tables import Tables, is_table
@@ -153,14 +152,13 @@ def stream(
         if rows not in (None, found.rows):
             raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
         reader, given, aside = _placed(found, asked, seed, workers, held, opened)
-        (one,), _ = reader.take(np.arange(1))
-        few = _few(one)
+        few = _few(reader.take(np.arange(1))[0][0])
         raw = reader.take(np.arange(min(reader.rows, max(few, min(EXAMPLES, reader.shuffle.held)))))
     examples = reader.places(np.arange(len(raw[0])))
     rows_of = {
-        "train": _Rows.of("train", raw, reader.form, examples),
+        "train": _Rows.of("train", raw, examples),
         **{
-            what: _Rows.of(what, _packed(what, pair, reader), reader.form, places)
+            what: _Rows.of(what, _packed(what, pair, reader, len(raw) > 2), places)
             for what, pair, places in zip(asked, given, aside, strict=True)
             if pair is not None
         },
@@ -179,6 +177,7 @@ def stream(
     scaling = _scaling(summary, standardise and not ids, task)
     if (of_test := rows_of.get("test")) is not None:
         keep_raw(of_test.x if ids else with_channel(of_test.x), of_test.y)
+    settings = {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
     whole = on_scale(
         _checked(rows_of, task, summary, ids),
         scaling,
@@ -186,7 +185,7 @@ def stream(
         task=task,
         classes=summary.classes,
         class_names=tuple(called),
-        source={"name": "stream", **how_scaled(seed, standardise, ids)},
+        source={"name": "stream", **settings},
         columns=getattr(getattr(reader, "source", None), "inputs", ()),
         target=target,
         digest=fingerprint(
@@ -236,10 +235,10 @@ def _placed(
     held: int | None,
     opened: Callable[[Any], Source],
     least: int = 2,
-) -> tuple[Placed, list[Pair | None], list[Places | None]]:
+) -> tuple[Placed, list[Parts | None], list[Places | None]]:
     """Training rows of a source with places, `least` at least; the rows that were taken out of
     them, or given; and the places of those that were taken."""
-    (one,), _ = read_apart(source, np.arange(1))
+    one = read_apart(source, np.arange(1))[0][0]
     aside, given = _aside(source, asked, seed, one.numel(), opened)
     without = np.sort(np.concatenate(aside))
     if source.rows - len(without) < least:
@@ -284,7 +283,7 @@ def _is_rows(given: Any) -> bool:
     return not isinstance(given, int | float | np.number) or isinstance(given, bool)
 
 
-def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair | None:
+def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Parts | None:
     """Rows for validation or tests of a stream that is iterated; None for none."""
     if _is_rows(given):
         return _all_of(what, given, opened)
@@ -293,7 +292,7 @@ def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair | Non
     raise DataError(f"{what}={given} of a stream", f"{what}=0, or the rows themselves")
 
 
-def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
+def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Parts:
     """Rows that are held in memory, all of them; of several inputs as they were given."""
     if isinstance(given, tuple | list) and len(given) == 2:
         x, y = given[0], as_tensor(f"y of {what}", given[1])
@@ -302,7 +301,7 @@ def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
         expected = "a share, a number, rows (x, y) or a map-style data set, and 0 for none"
         raise DataError(f"{what}={type(given).__name__}", expected)
     source = opened(given)
-    x, _ = read_apart(source, np.arange(1))
+    x = read_apart(source, np.arange(1))[0]
     ask(4.0 * x.numel() * source.rows, f"{what}={source.name}")
     return read_apart(source, np.arange(source.rows))
 
@@ -313,10 +312,10 @@ def _aside(
     seed: int,
     numbers: int,
     opened: Callable[[Any], Source],
-) -> tuple[list[Places], list[Pair | None]]:
+) -> tuple[list[Places], list[Parts | None]]:
     """Places of rows that are taken out for validation and tests, and rows that were given;
     `numbers` are those in the inputs of a row."""
-    given: list[Pair | None] = []
+    given: list[Parts | None] = []
     counts = []
     for what, wanted in asked.items():
         given.append(_all_of(what, wanted, opened) if _is_rows(wanted) else None)
@@ -354,16 +353,15 @@ def _few(row: Tensor) -> int:
     return min(TRIED, max(BLOCKS, HELD // max(1, row.numel() * row.element_size())))
 
 
-def _first(chunks: Iterable[Chunk]) -> Pair:
+def _first(chunks: Iterable[Chunk]) -> Parts:
     """The first rows of a stream, as many as are kept as examples."""
-    xs, ys, count = [], [], 0
-    for numbers, x, y in chunks:
-        xs.append(x)
-        ys.append(y)
-        count += len(numbers)
-        if count >= EXAMPLES or sum(x.numel() for x in xs) >= HELD:
+    found: list[Parts] = []
+    for _, *parts in chunks:
+        found.append(tuple(parts))
+        xs = [x for x, *_ in found]
+        if sum(map(len, xs)) >= EXAMPLES or sum(x.numel() for x in xs) >= HELD:
             break
-    return torch.cat(xs)[:EXAMPLES], torch.cat(ys)[:EXAMPLES]
+    return tuple(torch.cat(part)[:EXAMPLES] for part in zip(*found, strict=True))
 
 
 def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:
@@ -394,13 +392,12 @@ class _Rows(NamedTuple):
     places: Places | None
 
     @classmethod
-    def of(cls, what: str, pair: Pair, form: Form | None, places: Places | None) -> _Rows:
-        x, y = pair
-        if form is None:
+    def of(cls, what: str, parts: Parts, places: Places | None) -> _Rows:
+        x, y, *weights = parts
+        if not weights:
             return cls(x, y, None, places)
-        y, weights = form.parted(y)
         with numbered(places):
-            return cls(x, y, check_weights(f"weights of {what}", weights, len(y)), places)
+            return cls(x, y, check_weights(f"weights of {what}", weights[0], len(y)), places)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -409,17 +406,17 @@ class _Rows(NamedTuple):
         return found if self.weights is None else {**found, "weights": self.weights}
 
 
-def _packed(what: str, pair: Pair, reader: Reader) -> Pair:
+def _packed(what: str, parts: Parts, reader: Reader, weighted: bool) -> Parts:
     """Rows that were given, as those of training: with the columns of several inputs, and where
     those have weights with weights, of one."""
-    x, y = pair
+    x, *others = parts
     if not isinstance(x, Tensor):
         if reader.fields is None:
             raise DataError(f"x of {what} is a {type(x).__name__}", "a tensor, as in training")
         x = reader.fields.pack(f"x of {what}", x)
-    if reader.form is not None and (y.ndim == 1 or y.shape[1] < reader.form.columns):
-        y = Form.joined(y, torch.ones(len(y)))
-    return x, y
+    if weighted and len(others) == 1:
+        others.append(torch.ones(len(others[0])))
+    return x, *others
 
 
 def _first_rows(rows: _Rows, columns: Columns, reader: Reader) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import DataError, Fields, are_several, as_tensor, listed, named
+from .shuffle import Parts
 
 
 class Columns(NamedTuple):
@@ -42,40 +43,6 @@ class Columns(NamedTuple):
         return names
 
 
-class Form(NamedTuple):
-    """What targets are before the weights of their rows stand behind them, as a last column
-    (B, T + 1) in float64, in which labels are exact.
-
-    Arguments:
-        dtype: Their type.
-        single: They are (B,).
-        columns: T + 1.
-    """
-
-    dtype: torch.dtype
-    single: bool
-    columns: int
-
-    @classmethod
-    def of(cls, y: Tensor) -> Form:
-        """That of targets (B,) or (B, T)."""
-        return cls(y.dtype, y.ndim == 1, 1 + y[0].numel())
-
-    @staticmethod
-    def joined(y: Tensor, weights: Tensor) -> Tensor:
-        """Targets with the weights of their rows (B,)."""
-        if weights.shape != y.shape[:1]:
-            raise DataError(
-                f"weights of shape {tuple(weights.shape)}", f"one a row, {tuple(y.shape[:1])}"
-            )
-        return torch.cat([y.double().reshape(len(y), -1), weights.double()[:, None]], 1)
-
-    def parted(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets as they were, and weights (B,)."""
-        own = y[:, :-1].to(self.dtype)
-        return own[:, 0] if self.single else own, y[:, -1]
-
-
 class Pairs:
     """What gives batches of pairs, or of dicts.
 
@@ -83,16 +50,14 @@ class Pairs:
 
     Attributes:
         fields: What stands where, of several inputs; None of one, or before the first batch.
-        form: Of targets that have weights behind them; None of others.
     """
 
     def __init__(self, name: str, columns: Columns) -> None:
         self.name, self.columns = name, columns
         self.fields: Fields | None = None
-        self.form: Form | None = None
 
-    def paired(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Inputs (B, ...) and targets in a batch, a pair of tensors or a dict of them."""
+    def paired(self, batch: Any) -> Parts:
+        """Inputs (B, ...), targets and weights in a batch, a pair of tensors or a dict of them."""
         if isinstance(batch, Mapping):
             return self._of_dict(batch)
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -105,7 +70,7 @@ class Pairs:
             raise DataError(found, "dicts, in which weights have a name")
         return self.packed("x", batch[0]), as_tensor("y", batch[1])
 
-    def _of_dict(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def _of_dict(self, batch: Mapping[str, Any]) -> Parts:
         _, target, weights = self.columns
         names = self.columns.among(self.name, batch)
         parts = [as_tensor(one, batch[one]) for one in names]
@@ -113,11 +78,8 @@ class Pairs:
             found = f"{self.name} gives several inputs, {listed(names)}, beside the target"
             raise DataError(found, "columns of a table, or pairs ({...}, y) of a dict and a target")
         x = parts[0] if len(parts) == 1 else torch.cat([p.reshape(len(p), -1) for p in parts], 1)
-        y = as_tensor(target, batch[target])
-        if weights:
-            self.form = Form.of(y)
-            y = Form.joined(y, as_tensor(weights, batch[weights]))
-        return (x[:, None] if x.ndim == 1 else x), y
+        of_rows = [as_tensor(weights, batch[weights]).double()] if weights else []
+        return (x[:, None] if x.ndim == 1 else x), as_tensor(target, batch[target]), *of_rows
 
     def packed(self, where: str, x: Any) -> Tensor:
         """Inputs as one tensor."""

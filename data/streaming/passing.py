@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from .. import DataError, generator
 from .pairs import Columns, Pairs
 from .placed import Placed
-from .shuffle import Chunk, Places, cut, edges_of
+from .shuffle import Chunk, Parts, Places, cut, edges_of
 
 CHUNK = 256
 """Rows that an iterable without batches is asked for at a time."""
@@ -65,18 +64,17 @@ class Passing(Pairs):
         :meth:`~pyroccam.data.Dataset.batches`."""
         yield from cut(self._shuffled(seed, epoch), 0, bounds)
 
-    def take(self, rows: Places) -> tuple[Tensor, Tensor]:
+    def take(self, rows: Places) -> Parts:
         """Rows by their numbers in the pass of :meth:`in_order`, which is gone through for them."""
         order = np.argsort(rows, kind="stable")
         wanted, place = rows[order], np.argsort(order)
-        xs, ys = [], []
-        for numbers, x, y in self.in_order():
-            first = int(numbers[0])
-            own = torch.from_numpy(wanted[(wanted >= first) & (wanted < first + len(x))] - first)
-            xs.append(x[own])
-            ys.append(y[own])
+        found: list[Parts] = []
+        for numbers, *parts in self.in_order():
+            first, last = int(numbers[0]), int(numbers[-1])
+            own = torch.from_numpy(wanted[(wanted >= first) & (wanted <= last)] - first)
+            found.append(tuple(part[own] for part in parts))
         back = torch.from_numpy(place)
-        return torch.cat(xs)[back], torch.cat(ys)[back]
+        return tuple(torch.cat(part)[back] for part in zip(*found, strict=True))
 
     def _shuffled(self, seed: int, epoch: int) -> Iterator[Chunk]:
         held: list[Chunk] = []
@@ -91,10 +89,10 @@ class Passing(Pairs):
             yield self._mixed(held, seed, epoch, number)
 
     def _mixed(self, held: list[Chunk], seed: int, epoch: int, number: int) -> Chunk:
-        rows, x, y = (torch.cat(parts) for parts in zip(*held, strict=True))
+        whole = [torch.cat(parts) for parts in zip(*held, strict=True)]
         noise = generator(seed, f"rows of piece {number} of epoch {epoch}")
-        order = torch.randperm(len(rows), generator=noise)
-        return rows[order], x[order], y[order]
+        order = torch.randperm(len(whole[0]), generator=noise)
+        return tuple(part[order] for part in whole)
 
     def _counted(self, seed: int, turn: int) -> Iterator[Chunk]:
         """Chunks of a pass; refuses one that is not of N rows."""
@@ -107,11 +105,11 @@ class Passing(Pairs):
             own.manual_seed(noise.initial_seed())
         count = 0
         for batch in _seeded_apart(lambda: iter(self.loader), seed, turn):
-            x, y = self.paired(batch)
-            if count + len(x) > self.rows:
+            parts = self.paired(batch)
+            if count + len(parts[0]) > self.rows:
                 raise DataError(f"{self.name} gives more rows in a pass", f"rows={self.rows}")
-            yield torch.arange(count, count + len(x)), x, y
-            count += len(x)
+            yield torch.arange(count, count + len(parts[0])), *parts
+            count += len(parts[0])
         if count < self.rows:
             raise DataError(f"{self.name} gave {count} rows in a pass", f"rows={self.rows}")
 

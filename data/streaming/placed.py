@@ -9,13 +9,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from .. import DataError, Fields, OwnFiles, generator
-from .pairs import Form
-from .shuffle import Chunk, Places, Shuffle, cut
+from .shuffle import Chunk, Parts, Places, Shuffle, cut
 
 MOST_WORKERS = 4
 """Processes that read items, at most, where nobody says how many."""
@@ -38,8 +36,8 @@ class Source(Protocol):
     @property
     def edges(self) -> Places: ...
 
-    def read(self, places: Places) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of rows, as they are there."""
+    def read(self, places: Places) -> Parts:
+        """Inputs and targets of rows, as they are there, and their weights if they have some."""
         ...
 
 
@@ -59,8 +57,8 @@ class _Unit(NamedTuple):
     seed: int
 
 
-def read_apart(source: Source, places: Places, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of rows, where what a source draws with torch meanwhile is a function of a
+def read_apart(source: Source, places: Places, seed: int = 0) -> Parts:
+    """Parts of rows, where what a source draws with torch meanwhile is a function of a
     seed alone: it does not matter who reads them, and what was read before."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # only what is put back afterwards
@@ -78,15 +76,15 @@ class _Reading(TorchDataset):
 
     def __getitem__(self, unit: _Unit) -> Chunk | DataError:
         try:
-            x, y = read_apart(self.source, unit.places, unit.seed)
+            parts = read_apart(self.source, unit.places, unit.seed)
         except DataError as error:  # raised there, a loader would put a stack into its words
             return error
         rows = torch.from_numpy(unit.rows)
         if unit.order is None:
-            return rows, x, y
+            return rows, *parts
         order = torch.from_numpy(unit.order)
         # Whole rows are copied, where x[order] takes number by number.
-        return rows[order], x.index_select(0, order), y.index_select(0, order)
+        return rows[order], *(part.index_select(0, order) for part in parts)
 
 
 def _reading(files: OwnFiles, source: Source) -> _Reading:
@@ -110,7 +108,6 @@ class Placed:
         rows: N.
         edges: Rows at which blocks begin that come together in an epoch, and N.
         fields: What stands where, of several inputs; None of one.
-        form: Of targets that have weights behind them; None of others.
 
     Arguments:
         source: Of all rows.
@@ -136,10 +133,6 @@ class Placed:
     def fields(self) -> Fields | None:
         return getattr(self.source, "fields", None)
 
-    @property
-    def form(self) -> Form | None:
-        return getattr(self.source, "form", None)
-
     def places(self, rows: Places) -> Places:
         """Where rows are in their source, for a message."""
         found: Places = rows + np.searchsorted(self._before, rows, side="right")
@@ -150,7 +143,7 @@ class Placed:
         units = (_Unit(rows, self.places(rows), None, 0) for rows in self.shuffle.in_order())
         return self._read("in order", units)
 
-    def take(self, rows: Places) -> tuple[Tensor, Tensor]:
+    def take(self, rows: Places) -> Parts:
         """Rows by their numbers."""
         return read_apart(self.source, self.places(rows))
 

@@ -14,8 +14,11 @@ from torch import Tensor
 from .. import generator
 
 Places = NDArray[np.int64]
-Chunk = tuple[Tensor, Tensor, Tensor]
-"""Numbers of rows (B,), their inputs (B, ...) and targets (B, ...)."""
+Parts = tuple[Tensor, ...]
+"""Inputs (B, ...) and targets (B, ...) of rows, and, if they have some, their weights (B,), in
+float64."""
+Chunk = tuple[Tensor, ...]
+"""Numbers of rows (B,), and their parts."""
 
 MOST_BLOCKS = 2**18
 """Blocks of a data set, at most: whatever is kept for each of them does not grow with N."""

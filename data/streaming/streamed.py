@@ -24,7 +24,6 @@ from .. import (
     with_channel,
 )
 from .passing import Reader
-from .shuffle import Chunk
 from .summary import Summary
 
 PART = 2**13
@@ -184,9 +183,11 @@ class Streamed(Dataset):
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
-        for rows, x, y in self.reader.batches(seed, epoch, bounds):
-            batch = rows.to(self.device), self._inputs(x, training=True), self._targets(y)
+    def batches(
+        self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for rows, x, *y in self.reader.batches(seed, epoch, bounds):
+            batch = rows.to(self.device), self._inputs(x, training=True), self._targets(*y)
             del rows, x, y  # parts of what is held, which goes before the next is read
             yield batch
 
@@ -195,14 +196,14 @@ class Streamed(Dataset):
             yield self.split(split)
             return
         for _, *chunk in self.reader.in_order():
-            for x, y in zip(*(part.split(PART) for part in chunk), strict=True):
-                yield self._inputs(x), self._targets(y, weighted)
+            for x, *y in zip(*(part.split(PART) for part in chunk), strict=True):
+                yield self._inputs(x), self._targets(*y, weighted=weighted)
 
     def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
         if split != "train":
             return super().take(split, places)
-        x, y = self.reader.take(places.cpu().numpy())
-        return self._inputs(x), self._targets(y, False)
+        x, *y = self.reader.take(places.cpu().numpy())
+        return self._inputs(x), self._targets(*y, weighted=False)
 
     @checked
     def sample(self, rows: AtLeastTwo) -> Dataset:
@@ -212,8 +213,8 @@ class Streamed(Dataset):
         """
         count = min(rows, self.N)
         places = np.linspace(0, self.N - 1, count).round().astype(np.int64)
-        x, y = self.reader.take(places)
-        targets, weights = self._targets(y, False), self._weights(y)
+        x, *y = self.reader.take(places)
+        targets, weights = self._targets(*y, weighted=False), self._weights(*y)
         own, val_weights = {}, self.held.val_weights
         if weights is not None and val_weights is not None:
             own = scaled(weights, val_weights)
@@ -250,11 +251,10 @@ class Streamed(Dataset):
         x = x.float().to(self.held.x_train.dtype)
         return x.to(memory_format=self.memory_format) if x.ndim == 4 else x
 
-    def _targets(self, y: Tensor, weighted: bool = True) -> Tensor:
+    def _targets(self, y: Tensor, *of_rows: Tensor, weighted: bool = True) -> Tensor:
         """Targets as a fit takes them, with weights behind them if rows have some, or without."""
-        weights = self._weights(y) if weighted else None
-        own = y if self.reader.form is None else self.reader.form.parted(y)[0]
-        own = own.to(self.device, non_blocking=True)
+        weights = self._weights(y, *of_rows) if weighted else None
+        own = y.to(self.device, non_blocking=True)
         if self.classes is not None:
             own = own.long()
         else:
@@ -267,13 +267,11 @@ class Streamed(Dataset):
             return own
         return torch.cat([own.to(weights).reshape(len(own), -1), weights[:, None]], 1)
 
-    def _weights(self, y: Tensor) -> Tensor | None:
-        """Weights of rows by a mean of one, of targets as they are in the source."""
-        form, found = self.reader.form, None
-        if form is not None:
-            assert self.summary.weight is not None
-            y, found = form.parted(y)
-            found = found * (self.N / self.summary.weight)
+    def _weights(self, y: Tensor, *of_rows: Tensor) -> Tensor | None:
+        """Weights of rows by a mean of one, of targets and weights as they are in the source."""
+        found = None
+        if of_rows and self.summary.weight is not None:
+            found = of_rows[0] * (self.N / self.summary.weight)
         if self.class_weights is not None:
             each = self.class_weights[y.long()].double()
             found = each if found is None else found * each

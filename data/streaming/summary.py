@@ -128,17 +128,18 @@ def summarise(
     # of each apart, and of bytes alone: how many rows are read at a time is no part of them
     of_x, of_y = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
     kinds: set[str] = set()
-    shape, rows, form = None, 0, reader.form
-    for numbers, x, y in reader.in_order():
+    shape, rows, weighted = None, 0, False
+    for numbers, x, y, *more in reader.in_order():
         places = reader.places(numbers.numpy())
-        add_rows(of_x, with_channel(x))
-        add_rows(of_y, y)
-        kinds.add(f"{tuple(with_channel(x).shape[1:])} {x.dtype} {tuple(y.shape[1:])} {y.dtype}")
-        of_rows = None
+        of_rows, known = None, y
         with numbered(places):
-            if form is not None:
-                y, of_rows = form.parted(y)
-                of_rows = check_weights("weights", of_rows, len(y)).double()
+            if more:  # they stand behind the targets in the digest
+                of_rows, weighted = check_weights("weights", more[0], len(y)).double(), True
+                known = torch.cat([y.double().reshape(len(y), -1), more[0][:, None]], 1)
+            add_rows(of_x, with_channel(x))
+            add_rows(of_y, known)
+            of_row = [f"{tuple(part.shape[1:])} {part.dtype}" for part in (with_channel(x), known)]
+            kinds.add(" ".join(of_row))
             x = check_rows("train", x, y, ids=ids)
             kind = (x.shape[1:], y.shape[1:])
             if shape is not None and kind != shape:
@@ -160,7 +161,7 @@ def summarise(
         rows += len(numbers)
     if rows < 2:
         raise DataError(f"{rows} training row(s)", "at least 2")
-    if form is not None and not weight > 0:
+    if weighted and not weight > 0:
         raise DataError("weights are zero in all training rows", "some above zero")
     class_weight: Tensor | None = None
     of_targets: Any = torch.zeros(1).double(), torch.ones(1).double()
@@ -168,7 +169,7 @@ def summarise(
         classes = count_classes(torch.tensor(sorted(seen)), classes, class_names)
         each = torch.tensor([seen[label] for label in range(classes)])
         marginal = Marginal(rows, each, None, None)
-        if form is not None:
+        if weighted:
             class_weight = torch.tensor([float(weights_seen[c]) for c in range(classes)]).double()
     else:
         refuse_classes(task, classes, class_names)
@@ -180,5 +181,5 @@ def summarise(
     )
     return Summary(
         rows, classes, inputs.statistics(reader.fields), of_targets, marginal, digest,
-        weight=None if form is None else weight, class_weight=class_weight,
+        weight=weight if weighted else None, class_weight=class_weight,
     )  # fmt: skip

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from .. import DataError, ask, number_names, numbered, reading
-from .pairs import Columns, Form
-from .shuffle import Places
+from .pairs import Columns
+from .shuffle import Parts, Places
 
 MOST_GROUP = 2**23
 """Bytes of a row group, at most: several have to be in memory to be shuffled."""
@@ -50,7 +49,6 @@ class Tables:
         self.rows = edges[-1]
         self.inputs = tuple(columns.among(self.name, schema.names))
         _refuse_other_types(schema, [*self.inputs, *filter(None, [self.weights])])
-        self.form: Form | None = None
         narrow = {str(schema.field(name).type) for name in self.inputs} <= _NARROW
         self.dtype = np.dtype(np.float32 if narrow else np.float64)
         self.row_bytes = self.dtype.itemsize * len(self.inputs)
@@ -59,13 +57,13 @@ class Tables:
             found = f"{path} has row groups of {largest:,} rows, {largest * self.row_bytes:,} bytes"
             raise DataError(found, f"at most {MOST_GROUP:,}, as several are in memory together")
 
-    def read(self, places: Places) -> tuple[Tensor, Tensor]:
-        """Inputs (B, columns), float32 or, where a column is, float64, and targets of rows (B,);
-        each row group of theirs is read once."""
+    def read(self, places: Places) -> Parts:
+        """Inputs (B, columns), float32 or, where a column is, float64, targets and weights of rows
+        (B,); each row group of theirs is read once."""
         parquet = _pyarrow()
         groups = np.searchsorted(self.edges, places, side="right") - 1
-        xs: np.ndarray | None = None
-        ys: np.ndarray | None = None
+        xs = np.empty((len(places), len(self.inputs)), self.dtype)
+        others: list[np.ndarray] = []
         for group in np.unique(groups):
             number, own = self.groups[group]
             path = self.paths[number]
@@ -86,20 +84,13 @@ class Tables:
             elif y.dtype.kind not in "biuf":
                 found = f"the target {self.target!r} holds {table[self.target].type}"
                 raise DataError(found, "numbers")
-            if self.weights:
-                of_target = torch.from_numpy(y.astype(_plain(y.dtype)))
-                self.form = Form.of(of_target)
-                of_rows = torch.from_numpy(_numbers(table[self.weights]).astype(np.float64))
-                y = Form.joined(of_target, of_rows).numpy()
-            if xs is None or ys is None:
-                xs = np.empty((len(places), len(columns)), self.dtype)
-                ys = np.empty((len(places), *y.shape[1:]), _plain(y.dtype))
+            given = [y, *([_numbers(table[self.weights]).astype(float)] if self.weights else [])]
+            others = others or [np.empty(len(places), _plain(one.dtype)) for one in given]
             for k, column in enumerate(columns):
                 xs[here, k] = column[rows]
-            ys[here] = y[rows]
-        assert xs is not None
-        assert ys is not None
-        return torch.from_numpy(xs), torch.from_numpy(ys)
+            for part, one in zip(others, given, strict=True):
+                part[here] = one[rows]
+        return torch.from_numpy(xs), *map(torch.from_numpy, others)
 
 
 def _refuse_other_types(schema: Any, names: Sequence[str]) -> None:

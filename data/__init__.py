@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from .checks import (
         as_tensor,
         check_finite,
-        check_inputs,
         check_numeric,
         check_pair,
         named,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from .roots import read_bytes, reading, resolve_root
     from .rows import far_off, new_rows
     from .sets import spirals
-    from .splits import Scaling, along, carve, constant_as_one, generator, pick, standardise
+    from .splits import Scaling, along, carve, constant_as_one, generator, pick
     from .streaming import stream, write_rows
     from .tasks import Task, check_amounts, check_targets, decide_task
     from .weighting import check_weights, of_classes, scaled

@@ -137,31 +137,29 @@ def stream(
     called = named(class_names)
     columns = Columns.of(inputs, target, weights)
 
-    def opened(one: Any) -> Source:
-        return _source(one, columns, called)
-
     reader: Reader
     asked = {"val": val, "test": test}
-    aside: list[Places | None] = [None, None]
+    given = {w: _all_of(w, o, columns, called) for w, o in asked.items() if _is_rows(o)}
+    counts = {what: one for what, one in asked.items() if what not in given}
+    aside: dict[str, Places] = {}
     if is_passing(source):
+        if any(counts.values()):
+            raise DataError(f"{counts} of a stream", "0, or the rows themselves")
         reader = Passing(source, rows, held or EXAMPLES, columns, workers)
         raw = _first(reader.in_order())
-        given = [_given(what, wanted, opened) for what, wanted in asked.items()]
     else:
-        found = opened(source)
+        found = _source(source, columns, called)
         if rows not in (None, found.rows):
             raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
-        reader, given, aside = _placed(found, asked, seed, workers, held, opened)
+        reader, aside = _placed(found, counts, seed, workers, held)
+        given |= {what: read_apart(found, places) for what, places in aside.items()}
         few = _few(reader.take(np.arange(1))[0][0])
         raw = reader.take(np.arange(min(reader.rows, max(few, min(EXAMPLES, reader.shuffle.held)))))
     examples = reader.places(np.arange(len(raw[0])))
-    rows_of = {
-        "train": _Rows.of("train", raw, examples),
-        **{
-            what: _Rows.of(what, _packed(what, pair, reader, len(raw) > 2), places)
-            for what, pair, places in zip(asked, given, aside, strict=True)
-            if pair is not None
-        },
+    rows_of = {"train": _Rows.of("train", raw, examples)} | {
+        what: _Rows.of(what, _packed(what, given[what], reader, len(raw) > 2), aside.get(what))
+        for what in asked
+        if what in given
     }
     ys = [part.y for part in rows_of.values()]
     task = decide_task("y", *ys, asked=task, classes=called or classes)
@@ -221,30 +219,26 @@ def reader_of(
     if is_passing(source):
         return Passing(source, rows, EXAMPLES, columns, workers)
 
-    def opened(one: Any) -> Source:
-        return _source(one, columns, named(class_names))
-
-    return _placed(opened(source), {"val": 0, "test": 0}, 0, workers, None, opened, least=1)[0]
+    found = _source(source, columns, named(class_names))
+    return _placed(found, {}, 0, workers, None, least=1)[0]
 
 
 def _placed(
     source: Source,
-    asked: dict[str, Any],
+    counts: dict[str, Any],
     seed: int,
     workers: int | None,
     held: int | None,
-    opened: Callable[[Any], Source],
     least: int = 2,
-) -> tuple[Placed, list[Parts | None], list[Places | None]]:
-    """Training rows of a source with places, `least` at least; the rows that were taken out of
-    them, or given; and the places of those that were taken."""
+) -> tuple[Placed, dict[str, Places]]:
+    """Training rows of a source with places, `least` at least; and the places of those that were
+    taken out of them, shares or numbers."""
     one = read_apart(source, np.arange(1))[0][0]
-    aside, given = _aside(source, asked, seed, one.numel(), opened)
-    without = np.sort(np.concatenate(aside))
+    aside = _aside(source.rows, counts, seed, one.numel())
+    without = np.sort(np.concatenate([np.zeros(0, np.int64), *aside.values()]))
     if source.rows - len(without) < least:
         left = f"{source.rows - len(without)} of {source.rows} rows"
-        found = f"val={asked['val']}, test={asked['test']} leave {left}"
-        raise DataError(found, "at least 2 training rows")
+        raise DataError(f"{counts} leave {left}", "at least 2 training rows")
     row_bytes = max(1, one.numel() * one.element_size())
     if held is None:
         largest = int(np.diff(source.edges).max())
@@ -252,11 +246,7 @@ def _placed(
     else:
         ask(2.0 * min(held, source.rows) * row_bytes, f"held={held}")
     workers = usual_workers(source) if workers is None else workers
-    reader = Placed(source, without, held, workers, pinned=torch.cuda.is_available())
-    for k, places in enumerate(aside):
-        if len(places):
-            given[k] = read_apart(source, places)
-    return reader, given, [places if len(places) else None for places in aside]
+    return Placed(source, without, held, workers, pinned=torch.cuda.is_available()), aside
 
 
 def _source(given: Any, columns: Columns, class_names: Sequence[str]) -> Source:
@@ -283,16 +273,7 @@ def _is_rows(given: Any) -> bool:
     return not isinstance(given, int | float | np.number) or isinstance(given, bool)
 
 
-def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Parts | None:
-    """Rows for validation or tests of a stream that is iterated; None for none."""
-    if _is_rows(given):
-        return _all_of(what, given, opened)
-    if given == 0:
-        return None
-    raise DataError(f"{what}={given} of a stream", f"{what}=0, or the rows themselves")
-
-
-def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Parts:
+def _all_of(what: str, given: Any, columns: Columns, class_names: Sequence[str]) -> Parts:
     """Rows that are held in memory, all of them; of several inputs as they were given."""
     if isinstance(given, tuple | list) and len(given) == 2:
         x, y = given[0], as_tensor(f"y of {what}", given[1])
@@ -300,39 +281,30 @@ def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Parts:
     if given is None or isinstance(given, bool) or is_passing(given):
         expected = "a share, a number, rows (x, y) or a map-style data set, and 0 for none"
         raise DataError(f"{what}={type(given).__name__}", expected)
-    source = opened(given)
+    source = _source(given, columns, class_names)
     x = read_apart(source, np.arange(1))[0]
     ask(4.0 * x.numel() * source.rows, f"{what}={source.name}")
     return read_apart(source, np.arange(source.rows))
 
 
-def _aside(
-    source: Source,
-    asked: dict[str, Any],
-    seed: int,
-    numbers: int,
-    opened: Callable[[Any], Source],
-) -> tuple[list[Places], list[Parts | None]]:
-    """Places of rows that are taken out for validation and tests, and rows that were given;
-    `numbers` are those in the inputs of a row."""
-    given: list[Parts | None] = []
-    counts = []
-    for what, wanted in asked.items():
-        given.append(_all_of(what, wanted, opened) if _is_rows(wanted) else None)
-        count = 0
-        if given[-1] is None and isinstance(wanted, int | np.integer):
-            check(what, wanted, Annotated[int, Between(0, source.rows)])
-            count = int(wanted)
-            ask(4.0 * count * numbers, f"{what}={count}")
-        elif given[-1] is None:
+def _aside(rows: int, counts: dict[str, Any], seed: int, numbers: int) -> dict[str, Places]:
+    """Places of rows that are taken out for validation and tests, if they are some; `numbers` are
+    those in the inputs of a row."""
+    sizes: list[int] = []
+    for what, wanted in counts.items():
+        if isinstance(wanted, int | np.integer):
+            check(what, wanted, Annotated[int, Between(0, rows)])
+            sizes.append(int(wanted))
+            ask(4.0 * sizes[-1] * numbers, f"{what}={wanted}")
+        else:
             check(what, wanted, ShareOrZero)
             most = min(MOST_ASIDE, 2**26 // max(1, numbers))
-            count = min(most, max(1, round(wanted * source.rows))) if wanted else 0
-        counts.append(count)
-    if (taken := sum(counts)) > source.rows:
-        raise DataError(f"val and test take {taken} of {source.rows} rows", "fewer")
-    drawn = _draw(source.rows, taken, seed)
-    return [np.sort(part) for part in np.split(drawn, np.cumsum(counts)[:-1])], given
+            sizes.append(min(most, max(1, round(wanted * rows))) if wanted else 0)
+    if (taken := sum(sizes)) > rows:
+        raise DataError(f"val and test take {taken} of {rows} rows", "fewer")
+    parts = np.split(_draw(rows, taken, seed), np.cumsum(sizes, dtype=int)[:-1])
+    found = zip(counts, map(np.sort, parts), strict=False)
+    return {what: places for what, places in found if len(places)}
 
 
 def _draw(rows: int, count: int, seed: int) -> Places:

@@ -99,9 +99,7 @@ def test_numbers_of_many_digits_are_numbers(tmp_path):
     "content",
     [
         b"a,b,y\n1,red,2\n2,red,3\n",
-        b"a,b,y\n1,2,2\n2,?,3\n",
         b"a,b,y\n1,2,2\n2,,3\n3,,1\n",
-        b"a,b,y\n1,2,2\n2,3,\n",
         b"a,b,y\n1,2,2\n2,3\n",
         b"a,b,y\n1,2,2,9\n2,3,4,5\n",
         b"a,b,y\n1,2,2\n2,inf,3\n2,1,3\n1,1,3\n1,1,2\n",
@@ -109,18 +107,12 @@ def test_numbers_of_many_digits_are_numbers(tmp_path):
         b"",
         b"1,2,3\n4,5,6\n",
         b"y\n1\n2\n",
-        b"a,b,y\n1,2,x\n2,3,x\n",
         b"a,y , y\n1,2,2\n2,3,3\n",
-        b'a,"y",y\n1,2,2\n2,3,3\n',
         b"\xef\xbb\xbfa,b,a\n1,2,2\n2,3,3\n",
         b",a,y\n0,1,2\n1,2,3\n",
         b"a,y\n1,2\n\0,3\n",
-        "a,y\n1,2\n".encode("utf-16"),
-        b"a,y\n\xff\xfe,1\n2,2\n",
         b'a,y\n"1,2\n',
         b"a" * 200_000 + b",y\n1,2\n",
-        b"x,y\n" + b"9" * 400 + b",1\n2,2\n",
-        b"a\rb\r",
         b"a,y\n1j,2\n1,2\n",
         b"a,y\x1b[31m\n1,x\n2,x\n",
         b",".join(b"c%d" % k for k in range(100_001)) + b"\n1\n",
@@ -301,20 +293,12 @@ def save(array, **options):
     return file.getvalue()
 
 
-RECORDS = np.zeros(20, dtype=[("a", "f8"), ("b", "i4")])
-
-
 @pytest.mark.parametrize(
     "members",
     [
         {"y_train": save(np.array([b"a", b"b"] * 10))},
-        {"y_train": save(np.arange(20).astype("datetime64[D]"))},
-        {"x_train": save(RECORDS)},
-        {"x_train": save(np.array([["1", "2", "3"]] * 20))},
         {"x_train": save(np.array([None] * 20), allow_pickle=True)},
         {"x_train": pickle.dumps(print)},
-        {"x_train": b""},
-        {"x_train": b"\x93NUMPY\x09\x09" + bytes(300)},
         {"x_train": save(X)[:10] + b"(" * 117 + b"\n"},
         {"x_train": header((-1, 3))},
         {"x_train": header((2**70, 0))},

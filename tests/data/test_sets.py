@@ -71,8 +71,6 @@ def test_digits():
     ("name", "options"),
     [
         ("spiral", {}),
-        ("fashionmnist", {}),
-        ("energy", {}),
         ("table.parquet", {}),
         ("mien.csv", {}),
         ("spirals", {"size": 3}),
@@ -213,15 +211,12 @@ TRAIN = "MNIST/raw/train-images-idx3-ubyte.gz"
     [
         gzip.compress(idx(IMAGES["train"]))[:-300],
         b"<html>not found</html>",
-        gzip.compress(idx(IMAGES["train"]))[:20] + bytes(500),
         gzip.compress(idx(LABELS["train"])),
         gzip.compress(idx(IMAGES["train"])[:-7]),
-        gzip.compress(idx(IMAGES["train"]) + b"x"),
         gzip.compress(b"\0\0\x08"),
-        b"",
     ],
     # a gzip holds the second it was made in: as ids the contents differ between test workers
-    ids=["cut", "html", "garbled", "labels", "short", "long", "no header", "empty"],
+    ids=["cut", "html", "labels", "short", "no header"],
 )
 def test_broken_idx_files(root, content):
     (root / TRAIN).write_bytes(content)
@@ -326,10 +321,8 @@ def test_ways_to_name_the_folder(uci, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("index_train_0.txt", "0\n30\n"),
         ("index_train_0.txt", "3\n3\n"),
         ("index_test_0.txt", "\n".join(map(str, range(10)))),
-        ("index_target.txt", "2\n"),
         ("data.txt", "1 2 3 4\n1 2 3\n"),
         ("data.txt", ""),
         ("data.txt", "1 2 3 4\n1 2 nan 4\n"),

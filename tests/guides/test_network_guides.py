@@ -329,7 +329,6 @@ def test_what_is_refused():
         lambda: guides.parse("dropout-layer:much", model),
         lambda: guides.parse("delta", model, scales="batch"),
         lambda: guides.parse("delta", model, max_scale=0.3),
-        lambda: guides.parse("means", model),
     ):
         with pytest.raises(PyroccamError):
             ask()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from pyroccam import data
 from pyroccam.data.errors import PyroccamError, TooLarge
-from pyroccam.data.limits import VARIABLE, NoSize, allowing
+from pyroccam.data.limits import allowing
 from pyroccam.data.roots import read_bytes
 from strange_files import (
     ARRAYS,
@@ -392,10 +392,3 @@ def test_what_may_not_be_read_or_entered(tmp_path, monkeypatch):
     for name in ("mnist", "uci/energy", "cifar10"):
         with pytest.raises(PyroccamError):
             data.load(name, data_root=tmp_path, download=False)
-
-
-def test_a_limit_that_is_none_is_not_the_fault_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "a lot")
-    for path in (csv(tmp_path, b"a,y\n1,2\n"), npz(tmp_path / "a.npz")):
-        with pytest.raises(NoSize):
-            data.load(path)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +16,6 @@ from pyroccam.data.ranges import (
     Count,
     Finite,
     NotNegative,
-    Options,
     Positive,
     Share,
     Whole,
@@ -67,31 +65,6 @@ def test_a_type_takes_its_range_and_nothing_else(name, value):
         assert str(error.value).startswith("x=")
         assert "\n" not in str(error.value)
         assert len(str(error.value)) < 300
-
-
-@dataclass(frozen=True)
-class Search(Options):
-    epochs: Count = 40
-    rates: Mapping[str, Positive] | None = None
-    how: Literal["all", "some"] = "all"
-
-
-@dataclass(frozen=True)
-class Longer(Search):
-    share: Share = 0.5
-
-
-def test_options_cannot_be_made_otherwise():
-    assert Longer(epochs=np.int64(3), rates={"a": 0.1}).epochs == 3
-    for wrong in (
-        {"epochs": 0},
-        {"rates": {"a": -1.0}},
-        {"share": 1},
-        {"how": "al"},
-        {"epochs": True},
-    ):
-        with pytest.raises(PyroccamError):
-            Longer(**wrong)
 
 
 def test_arguments_are_looked_at_before_the_function_runs():

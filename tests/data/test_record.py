@@ -266,21 +266,6 @@ def test_columns_go_by_name_and_others_are_left_out(own, tmp_path):
     assert torch.equal(data.new_rows(path, own, target="species").x_test, new.x_test)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"b": None},
-        {"kind": ["cat"] * 9 + ["zebra"] * 71},
-        {"a": ["1", "", *["2"] * 78]},
-        {"c": ["1", "red", *["2"] * 78]},
-    ],
-)
-def test_rows_that_do_not_fit(own, tmp_path, change):
-    columns = {k: v for k, v in {**animals(), **change}.items() if v is not None}
-    with pytest.raises(PyroccamError):
-        data.new_rows(write(tmp_path / "new.csv", columns), own)
-
-
 def test_numbers_as_classes_go_by_what_they_are_called(tmp_path):
     y = np.array([3, 5, 7])[np.arange(80) % 3]
     columns = {**animals(), "kind": y}

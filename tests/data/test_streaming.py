@@ -351,27 +351,6 @@ def test_tables_say_what_they_lack(tmp_path):
     )  # fmt: skip
 
 
-def test_batches_of_rows_in_memory_are_words_of_the_same_contract():
-    x, y = arrays()
-    memory = data.Dataset.from_tensors(x, y, x[:9], y[:9])
-    order = memory.order(4, 1)
-    assert torch.equal(order.sort().values, torch.arange(memory.N))
-    places = [(0, 50), (50, 120)]
-    for (rows, inputs, targets), (start, end) in zip(
-        memory.batches(4, 1, places), places, strict=True
-    ):
-        assert torch.equal(rows, order[start:end])
-        assert torch.equal(inputs, memory.x_train[rows])
-        assert torch.equal(targets, memory.y_train[rows])
-    weighted = memory.with_class_weights()
-    for got, expected in zip(weighted.head(7), (weighted.x_train, weighted.targets), strict=True):
-        assert torch.equal(got, expected[:7])
-    ((inputs, targets),) = weighted.parts("train")
-    assert targets.shape == (memory.N, 2)
-    assert memory.edges is None
-    assert not memory.streamed
-
-
 @pytest.mark.parametrize("kind", ["items", "iterable", "parquet"])
 def test_rows_are_written_to_files_once(tmp_path, kind):
     x, y = arrays()

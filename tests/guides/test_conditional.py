@@ -13,7 +13,6 @@ from conjugate import NOISE, model_of
 from conjugate import rows as ridge_rows
 from fitting import SHORT, assert_same, blobs, stopped
 from guide_case import CASES, network, structured
-from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.forms import place
@@ -367,31 +366,6 @@ def test_every_particle_and_every_replicate_has_a_weight_of_its_own():
         assert 1.8 < float(eager.var(0).sum() / mapped[:, k].var(0).sum()) < 9.0
     apart = torch.corrcoef(mapped[:, :, :6].reshape(100, -1).T)[:6, 6:]
     assert float(apart.abs().max()) < 0.6  # six standard errors of 100 draws
-
-
-@pytest.mark.parametrize("over", [None, "prior.scale"])
-def test_it_is_trained_by_pyro(over):
-    """Step by step as by us: the same weights and noise, and so the same parameters."""
-    batch = blobs().split("train")
-    model, guide = conditional(normal, over)
-    svi = SVI(model, guide, pyro.optim.SGD({"lr": 1e-4}), TraceMeanField_ELBO())
-    torch.manual_seed(3)
-    with guide.handler:
-        theirs = [svi.step(*batch) for _ in range(10)]
-    ours, other = conditional(normal, over)
-    loss = bound(ours, other)
-    optimizer = torch.optim.SGD(other.parameters(), lr=1e-4)
-    torch.manual_seed(3)
-    losses = []
-    for _ in range(10):
-        optimizer.zero_grad()
-        found = loss(*batch)
-        found.backward()
-        optimizer.step()
-        losses.append(float(found.detach()))
-    assert losses == pytest.approx(theirs, rel=1e-4)
-    for name, value in other.state_dict().items():
-        torch.testing.assert_close(value, guide.state_dict()[name], rtol=1e-4, atol=1e-5)
 
 
 def ridge_path(table, pivots=6, epochs=3000, **over):

@@ -2,13 +2,11 @@
 
 import copy
 
-import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from plain import network
 from pyro import poutine
-from pyroccam import guides
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
@@ -169,14 +167,3 @@ def test_the_original_is_left_as_it_was():
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
     for part in (net, model, plain):
         assert not any(m._forward_hooks for m in part.modules())
-
-
-def test_guides_begin_where_the_network_is():
-    net = small_net().double()  # which the prior follows
-    model = make(net)
-    with pyro.settings.context(module_local_params=True):
-        assert model(torch.randn(4, 3).double()).dtype == torch.float64
-    assert not any("start" in name for name in model.state_dict())
-    guide = guides.MeanField(model)
-    assert torch.equal(guide.posterior("2.weight").base_dist.loc, net[2].weight)
-    assert torch.equal(guide.posterior("0.bias").base_dist.loc, net[0].bias)

@@ -90,19 +90,3 @@ def test_vectorised_draws_pick_their_own_rows(particles):
         torch.testing.assert_close(trace.nodes["y"]["log_prob"], table[depths[:, 0]])
         seen.add(tuple(depths[:, 0].tolist()))
     assert any(list(s) != sorted(s) or len(set(s)) < particles for s in seen) or particles == 1
-
-
-# -- fixed depth ------------------------------------------------------------------------------
-
-
-def test_fixed_depth_has_no_latent_and_a_copy_of_the_weights():
-    model, x, y = smooth(task="regression", outputs=1)
-    with torch.no_grad():
-        model.likelihood.log_scale.fill_(-1.0)
-    fixed = model.at_depth(2)
-    trace = pyro.poutine.trace(fixed).get_trace(x, y)
-    assert trace.stochastic_nodes == ["data"]
-    mine, theirs = ({p.data_ptr() for p in one.parameters()} for one in (fixed, model))
-    assert not mine & theirs
-    torch.testing.assert_close(fixed.likelihood.scale, model.likelihood.scale)
-    torch.testing.assert_close(fixed.components(x)[0], model.components(x)[2])

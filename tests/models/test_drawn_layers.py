@@ -197,22 +197,3 @@ def test_recurrent_primitives_count_by_their_structure():
     y = torch.arange(len(x)) % 2
     with pytest.raises(PyroccamError):
         inference.EnumMeanFieldELBO().loss(model, guides.MeanField(model), x, y)
-
-
-def test_decoders_are_random_in_their_attention_too():
-    class Queries(nn.Module):
-        def __init__(self):
-            super().__init__()
-            layer = nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-            self.decoder, self.out = nn.TransformerDecoder(layer, 1), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.out(self.decoder(x[:, :2], x).mean(1))
-
-    model = models.BayesianNetwork(Queries(), Rows(5, 4), prior=priors.Normal())
-    own = {name.removeprefix("decoder.layers.0.") for name in model.layers}
-    projections = {"q_proj", "k_proj", "v_proj", "out_proj"}
-    attention = {f"{which}.{p}" for which in ("self_attn", "multihead_attn") for p in projections}
-    assert own == attention | {"linear1", "linear2", "out"}
-    guide = guides.MeanField(model)
-    assert draw_outputs(model, guide, torch.randn(3, 5, 4), 2).shape == (2, 3, 2)

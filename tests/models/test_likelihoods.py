@@ -180,12 +180,6 @@ def test_ordinal_keeps_small_probabilities_and_the_order_of_its_cuts():
         assert float(near) == pytest.approx(float(p.log()), abs=1e-3)
 
 
-def test_a_dispersed_count_has_its_variance():
-    likelihood = models.NegativeBinomial(1, rate=[7.0], dispersion=0.5)
-    variance = likelihood(torch.zeros(1, 1)).variance
-    torch.testing.assert_close(variance, torch.tensor([[7.0 + 0.5 * 49.0]]))
-
-
 def test_counts_begin_at_the_mean_of_the_training_targets():
     counts = made("poisson")
     likelihood = for_data(counts)

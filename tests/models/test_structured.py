@@ -24,7 +24,7 @@ from alternatives import (
     share,
 )
 from pyro import poutine
-from pyro.infer import SVI, TraceEnum_ELBO, TraceMeanField_ELBO, config_enumerate
+from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.models import Floored, NonCentred, StructureGraph, priors
@@ -206,23 +206,6 @@ def test_the_temperature_of_a_copy_is_one():
     with torch.no_grad():
         other.temperature.value.add_(1.0)
     assert model.temperature.value == 0.5
-
-
-@pytest.mark.parametrize(("prior", "scaling"), [(None, None), (priors.Normal(), Floored(0.1))])
-def test_enumerated_structure_is_ordinary_pyro(prior, scaling):
-    """All structures are summed over by Pyro's own bound."""
-    model, guide = pair(
-        STRUCTURES["categorical"],
-        lambda model: guides.MeanField(model, local=False),
-        prior=prior,
-        scaling=scaling,
-    )
-    elbo = TraceEnum_ELBO(max_plate_nesting=1)
-    if prior is None:
-        theirs = elbo.differentiable_loss(model, config_enumerate(guide), *batch())
-        ours = bound(model, guide)(*batch())
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
-    train(elbo, model, config_enumerate(guide))
 
 
 def train(elbo, model, guide, handler=None):

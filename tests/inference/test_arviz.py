@@ -12,7 +12,7 @@ from known_regression import regression
 from pyro import poutine
 from pyroccam import data, guides, inference, models
 from pyroccam.data import PyroccamError
-from pyroccam.inference.arviz import draw_posterior, draw_prior, even_rows, write
+from pyroccam.inference.arviz import draw_posterior, draw_prior, even_rows, to_arviz, write
 from pyroccam.models import priors
 from torch import nn
 
@@ -25,8 +25,8 @@ def spirals():
     return data.load("spirals", seed=0)
 
 
-def fitted(model, rows, guide=guides.MeanField):
-    return inference.fit(model, guide(model), rows, epochs=1, progress=False)
+def fitted(model, rows, guide=guides.MeanField, seed=0):
+    return inference.fit(model, guide(model), rows, epochs=1, progress=False, seed=seed)
 
 
 def groups(tree):
@@ -67,12 +67,15 @@ def test_groups_and_names(horseshoe):
     own = ("global.a", "global.b", "scale.a", "scale.b")
     assert {*posterior.data_vars} == {f"{layer}.{name}" for layer in "02" for name in own}
     assert posterior["2.scale.a"].dims == ("chain", "draw", "2.input")
-    assert posterior["2.scale.a"].shape == (1, DRAWS, 4)
     assert posterior["0.global.a"].shape == (1, DRAWS)
     assert tree["log_likelihood"]["y"].dims == ("chain", "draw", "row")
-    np.testing.assert_array_equal(tree["observed_data"]["y"], horseshoe.data.y_train.numpy())
     assert tree.attrs["data"] == "spirals"
     assert torch.__version__.startswith(tree.attrs["version_torch"])
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    again = horseshoe.to_arviz(DRAWS)["posterior"]
+    assert torch.equal(torch.get_rng_state(), before)
+    np.testing.assert_array_equal(again["2.scale.a"], posterior["2.scale.a"])
 
 
 def test_weights_on_request_the_dims_of_a_convolution_and_improper_priors():
@@ -83,20 +86,16 @@ def test_weights_on_request_the_dims_of_a_convolution_and_improper_priors():
     tree = fit.to_arviz(5, weights=True)
     posterior = tree["posterior"]
     assert posterior["0.weight"].dims[2:] == ("0.output", "0.input", "0.row", "0.column")
-    assert posterior["0.weight"].shape == (1, 5, 3, 1, 2, 3)
     assert posterior["0.scale"].dims[2:] == posterior["0.bias"].dims[2:] == ("0.output",)
-    assert posterior["2.weight"].dims[2:] == ("2.output", "2.input")
     assert posterior["2.scale"].dims[2:] == ("2.input",)
     assert tree.attrs["improper_priors"] == "0.scale, 2.scale"
-    short = fit.to_arviz(5)
-    assert "0.weight" not in short["posterior"]
-    assert groups(short).isdisjoint({"prior", "prior_predictive"})
+    assert groups(fit.to_arviz(5)).isdisjoint({"prior", "prior_predictive"})
 
 
-@pytest.mark.parametrize("kind", ["horseshoe", "floored", "non-centred", "table"])
+@pytest.mark.parametrize("kind", ["horseshoe", "floored", "table"])
 def test_densities_are_those_of_pyro(kind, horseshoe, spirals):
     """Site by site, at the very draws, by handlers of Pyro over the model."""
-    scaling = {"floored": models.Floored(), "non-centred": models.NonCentred()}.get(kind)
+    scaling = models.Floored() if kind == "floored" else None
     structure = priors.Categorical() if kind == "table" else None
     fit = horseshoe if kind == "horseshoe" else structured(spirals, scaling, structure)
     drawn = draw_posterior(fit, 3, weights=True)
@@ -115,8 +114,6 @@ def test_densities_are_those_of_pyro(kind, horseshoe, spirals):
             assert found == pytest.approx(known, rel=1e-4)
         each = drawn.log_likelihood[s].float()
         torch.testing.assert_close(each, trace.nodes["y"]["log_prob"], rtol=1e-3, atol=1e-4)
-    whole = sum(float(v[0]) for v in drawn.log_prior.values()) + drawn.log_likelihood[0].sum()
-    assert float(drawn.log_p[0]) == pytest.approx(float(whole))
 
 
 def test_the_ratio_is_the_evidence_of_an_exact_posterior():
@@ -137,7 +134,6 @@ def test_targets_are_in_original_units_and_keep_their_digits():
     d = data.Dataset.from_tensors(x, y, x[:5], y[:5], task="regression")
     fit = fitted(models.BayesianNetwork(nn.Linear(2, 1), d, prior=NORMAL), d)
     tree = fit.to_arviz(200)
-    assert abs(tree["observed_data"]["y"].values.mean() - 200.0) < 20.0
     predicted = tree["posterior_predictive"]["y"].values
     assert predicted.shape == (1, 200, d.N, 1)
     assert abs(predicted.mean() - 200.0) < 40.0
@@ -160,10 +156,12 @@ def test_exact_probabilities_stand_beside_the_draws(depth, spirals):
     np.testing.assert_allclose(q, depth.weights.double().numpy())
     exact = depth.structure.exact_depth_probs.double().numpy()
     np.testing.assert_allclose(tree["structure"]["depth_exact_probs"].values[0], exact)
-    drawn = tree["posterior"]["depth"].values[0]
-    share = np.bincount(drawn, minlength=4) / 4000
     # 4.5 standard errors of each of four shares: a false alarm in 3e-5
-    assert (np.abs(share - q) <= 4.5 * np.sqrt(q * (1 - q) / 4000) + 1e-12).all()
+    drawn = tree["posterior"]["depth"].values[0]
+    prior = tree["prior"]["depth"].values[0], depth.model.log_prior.exp().numpy()
+    for found, p in ((drawn, q), prior):
+        share = np.bincount(found, minlength=4) / 4000
+        assert (np.abs(share - p) <= 4.5 * np.sqrt(p * (1 - p) / 4000) + 1e-12).all()
     by_depth = depth.model.log_likelihood(depth.data.x_train, depth.data.y_train).detach()
     each = by_depth[drawn[:20]].numpy()
     np.testing.assert_allclose(tree["log_likelihood"]["y"].values[0, :20], each, atol=1e-5)
@@ -173,7 +171,6 @@ def test_exact_probabilities_stand_beside_the_draws(depth, spirals):
     gamma = tree["posterior"]["x-h.structure"]
     assert gamma.dims == ("chain", "draw", "x-h.primitive")
     assert list(gamma.coords["x-h.primitive"].values) == ["tanh", "skip"]
-    np.testing.assert_allclose(gamma.values.sum(-1), 1.0, atol=1e-5)
     probs = fit.guide.edge("x-h.structure").probs().detach().numpy()
     np.testing.assert_allclose(tree["structure"]["x-h.structure_probs"].values[0], probs)
 
@@ -185,7 +182,6 @@ def test_rows_are_evenly_spread_and_leave_no_joint_density(horseshoe):
     found = tree["log_likelihood"]["y"]
     assert found.shape == (1, 10, 7)
     assert "log_p" not in tree["sample_stats"]
-    assert "log_p" in whole["sample_stats"]
     rows = tree["log_likelihood"].coords["row"].values.copy()
     labels = horseshoe.data.y_train[rows].numpy()
     np.testing.assert_array_equal(tree["observed_data"]["y"].values, labels)
@@ -210,6 +206,8 @@ def test_weights_alone_are_summed_up_by_layer(spirals):
             drawn = whole[group][site].values.reshape(1, 6, -1)
             rms = np.sqrt((drawn**2).mean(-1))
             np.testing.assert_allclose(short[group][f"{site}_rms"].values, rms, rtol=1e-5)
+    values = fit.to_arviz(4000, weights=True)["prior"]["0.weight"].values[0]
+    assert np.abs(values.std(0) - 2.0).max() < 4.5 * 2.0 / math.sqrt(2 * 4000)
 
 
 def test_a_point_is_drawn_once_and_says_so(spirals):
@@ -223,68 +221,37 @@ def test_a_point_is_drawn_once_and_says_so(spirals):
     assert "log_likelihood" in names
 
 
-def test_prior_draws_have_the_moments_of_the_prior(spirals):
-    drawn = draw_prior(
-        network(spirals, priors.Normal(2.0)), spirals.x_train[:2], 4000, weights=True
-    )
-    sd = drawn.values["0.weight"].double().std(0)
-    assert float((sd - 2.0).abs().max()) < 4.5 * 2.0 / math.sqrt(2 * 4000)
-    depths = models.LearntDepth.mlp(spirals, width=4, max_depth=3)
-    share = draw_prior(depths, spirals.x_train[:2], 4000).values["depth"].bincount() / 4000
-    expected = depths.log_prior.exp()
-    assert bool(((share - expected).abs() < 4.5 * (expected * (1 - expected) / 4000).sqrt()).all())
-
-
 def test_repeats_are_chains(spirals, depth):
-    def build(seed):
-        model = network(spirals, priors.GroupHorseshoe(1e-2))
-        return model, guides.MeanField(model), spirals
-
-    repeats = inference.fit_repeats(build, [0, 1, 2], together=False, epochs=1, progress=False)
-    tree, alone = (one.to_arviz(20, prior=False) for one in (repeats, repeats.fits[1]))
+    fits = [fitted(network(spirals, priors.GroupHorseshoe(1e-2)), spirals, seed=k) for k in (0, 1)]
+    tree, alone = (to_arviz(one, 20, prior=False) for one in (fits, fits[1]))
     found = tree["posterior"]["0.scale.a"].values
-    assert found.shape == (3, 20, 2)
+    assert found.shape == (2, 20, 2)
     np.testing.assert_allclose(found[1], alone["posterior"]["0.scale.a"].values[0])
-    repeats.fits[1] = depth
-    for refused in (lambda: repeats.to_arviz(20), lambda: depth.to_arviz(10**9)):
+    for refused in (lambda: to_arviz([fits[0], depth]), lambda: depth.to_arviz(10**9)):
         with pytest.raises(PyroccamError):
             refused()
 
 
-def test_files(horseshoe, depth, tmp_path):
+def test_files(depth, tmp_path):
     import arviz
 
-    for k, fit in enumerate((horseshoe, depth)):
-        tree = fit.to_arviz(6)
-        path = write(tree, tmp_path / "sub" / f"{k}.nc")
-        again = arviz.from_netcdf(str(path), engine="h5netcdf")
-        assert groups(again) == groups(tree)
-        for group in groups(tree):
-            for name in tree[group].data_vars:
-                np.testing.assert_array_equal(tree[group][name], again[group][name])
-                assert tree[group][name].dims == again[group][name].dims
-        assert again.attrs["model"] == tree.attrs["model"]
-    assert {p.name for p in (tmp_path / "sub").iterdir()} == {"0.nc", "1.nc"}
-
-
-def test_generators_are_left_alone(horseshoe):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    a, b = (horseshoe.to_arviz(5)["posterior"]["0.scale.a"] for _ in range(2))
-    assert torch.equal(torch.get_rng_state(), before)
-    np.testing.assert_array_equal(a, b)
-    assert not horseshoe.model.training
+    tree = depth.to_arviz(6)
+    path = write(tree, tmp_path / "sub" / "0.nc")
+    again = arviz.from_netcdf(str(path), engine="h5netcdf")
+    assert groups(again) == groups(tree)
+    for group in groups(tree):
+        for name in tree[group].data_vars:
+            np.testing.assert_array_equal(tree[group][name], again[group][name])
+    assert again.attrs["model"] == tree.attrs["model"]
 
 
 @pytest.mark.filterwarnings("ignore")  # of ArviZ itself, and of matplotlib
-@pytest.mark.parametrize("kind", ["log-uniform", "depth", "structure"])
+@pytest.mark.parametrize("kind", ["log-uniform", "depth"])
 def test_what_a_person_asks_arviz_first(kind, depth, spirals):
     import arviz as az
 
-    if kind == "log-uniform":
-        fit = fitted(network(spirals, priors.LogUniform()), spirals)
-    else:
-        fit = depth if kind == "depth" else structured(spirals)
+    improper = network(spirals, priors.LogUniform())
+    fit = depth if kind == "depth" else fitted(improper, spirals)
     found = fit.to_arviz(100)
     assert len(az.summary(found)) >= 1
     each = draw_posterior(fit, 100).log_likelihood  # the density of rows that were not left out

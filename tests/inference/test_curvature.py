@@ -62,18 +62,17 @@ def test_of_a_linear_regression():
     assert found.rows == len(x)
     assert float(found.error.abs().max()) == 0.0
     for at in ("means", "posterior"):
-        rough = of.curvature(at=at, probes=300)[""]
+        rough = of.curvature(at=at, probes=150)[""]
         assert float(((rough.kappa - expected) / rough.error).abs().max()) < limit(3)
-        assert float((rough.error / expected.abs()).max()) < 0.15
+        assert float((rough.error / expected.abs()).max()) < 0.2
 
 
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_of_a_small_network_against_the_whole_hessian(task):
+def test_of_a_small_network_against_the_whole_hessian():
     torch.manual_seed(1)
-    rows = table(task)
+    rows = table()
     of, x, y = posterior(small(rows), rows, scale=0.2)
     f, means = log_likelihood(of, x, y)
-    exact, rough = (of.curvature(probes=p) for p in (None, 600))
+    exact, rough = (of.curvature(probes=p) for p in (None, 200))
     for layer in ("0", "2"):
         name = f"{layer}.weight"
         hessian = torch.autograd.functional.hessian(lambda w, name=name: f(name, w), means[name])
@@ -90,8 +89,8 @@ def test_a_bend_has_no_curvature_where_there_are_no_means():
     net = nn.Sequential(nn.Linear(3, 6, bias=False), nn.ReLU(), nn.Linear(6, 2))
     of, *_ = posterior(net, table(), guide=guides.ZeroMean, prior=priors.LogUniform(), layers="0")
     assert float(of.curvature(probes=4)["0"].kappa.abs().max()) == 0.0
-    over = of.curvature(at="posterior", probes=150)["0"]
-    assert float((over.kappa / over.error).abs().max()) > 5.0
+    over = of.curvature(at="posterior", probes=60)["0"]
+    assert float((over.kappa / over.error).abs().max()) > 4.0
 
 
 def test_only_chosen_weights_are_drawn():
@@ -102,8 +101,6 @@ def test_only_chosen_weights_are_drawn():
     only = found.to_sample(threshold=1.0)
     assert only[""].tolist() == [[True, True, False], [False, False, True]]
     assert torch.equal(found.to_sample(share=0.5)[""], only[""])
-    assert not found.to_sample(share=0.0)[""].any()
-    assert found.to_sample(share=1.0)[""].all()
     drawn = draw_weights(of.model, of.guide, 50, only)["weight"]
     assert torch.equal(drawn.std(0) > 0, only[""])
     mean = of.guide.posterior(".weight").mean.detach()
@@ -111,7 +108,6 @@ def test_only_chosen_weights_are_drawn():
     scaled, *_ = posterior(nn.Linear(3, 2), table(), prior=priors.GroupNormalJeffreys())
     for refused in (
         found.to_sample,
-        lambda: found.to_sample(threshold=1.0, share=0.5),
         lambda: of.curvature(at="posterior", probes=None),
         lambda: scaled.curvature(at="posterior"),
         lambda: draw_weights(of.model, of.guide, 1, {"first": torch.ones(2, 3).bool()}),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from alternatives import FIRST, SECOND, graph
 from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
-from matplotlib.collections import PathCollection, QuadMesh
+from matplotlib.collections import QuadMesh
 from matplotlib.patches import FancyArrowPatch, StepPatch
 from pyroccam.data import PyroccamError
 from pyroccam.inference import figures
@@ -20,8 +20,6 @@ from pyroccam.inference.rounding import LayerBits
 from pyroccam.inference.shrinking.intervals import ScaleIntervals
 from pyroccam.inference.shrinking.inventory import Remains
 from pyroccam.inference.shrinking.relevance import Irrelevance
-from pyroccam.models import StructureGraph
-from torch import nn
 
 RNG = np.random.default_rng(0)
 Z = 1.959964
@@ -33,13 +31,12 @@ def masses(n, peak, decay):
     return p / p.sum()
 
 
-def depth_figure(n=21, nll=True):
+def depth_figure(n=21):
     curve = 0.7 * np.exp(-np.arange(n) / 3) + 0.01
     q, exact = (torch.tensor(masses(n, n // k, s)) for k, s in ((3, 0.03), (4, 0.16)))
     found = DepthStructure.from_probs(q, exact)
     found = replace(found, depth_chosen=n // 3, depth_chosen_exact=n // 4)
-    each = {"train": curve, "test": torch.tensor(1.3 * curve)} if nll else {}
-    return figures.depth_posterior(found, each)
+    return figures.depth_posterior(found, {"train": curve, "test": torch.tensor(1.3 * curve)})
 
 
 def spirals_figure(k=5, probs=None, chosen=None):
@@ -74,9 +71,10 @@ def histories(lengths=(10, 10, 7)):
     ]
 
 
-def comparison_figure(full=(0.22, 0.26), cut=((6, 0.24), (4, 0.28)), title="Spirals"):
+def comparison_figure():
     fixed = {10: [0.2, 0.3, 0.25], 0: [0.5, 0.7], 5: [0.4]}
-    return figures.depth_comparison(fixed, full, cut, "test error", title)
+    full, cut = (0.22, 0.26), ((6, 0.24), (4, 0.28))
+    return figures.depth_comparison(fixed, full, cut, "test error", "Spirals")
 
 
 def trade_figure():
@@ -89,7 +87,7 @@ def bytes_figure():
     return figures.bytes_by_bound(*sizes, ["0", "3", "12"], 2)
 
 
-def path_figure(depth=(None,) * 4, widths=True):
+def path_figure(depth=(9, 5, 2, 0)):
     points = [
         {
             "weight": 0.01 * 10**k,
@@ -97,7 +95,7 @@ def path_figure(depth=(None,) * 4, widths=True):
             "band": ((0.1, 0.13), (0.1, 0.14), (0.18, 0.3), (1.9, 2.1))[k],
             "small_scores": {"nll": (0.1, 0.12, 0.21, 2.0)[k]},
             "file_bytes": (90_000, 4_000, 900, 300)[k],
-            "widths": {"1": (50, 48, 20, 2)[k], "3": 10} if widths else {},
+            "widths": {"1": (50, 48, 20, 2)[k], "3": 10},
             "depth": depth[k],
         }
         for k in range(4)
@@ -150,29 +148,19 @@ def observed_as_said(n=200):
 
 EVERY = {
     "path": path_figure,
-    "path, bare": lambda: path_figure(widths=False),
-    "path, deep": lambda: path_figure(depth=(9, 5, 2, 0)),
     "trade": trade_figure,
     "bytes": bytes_figure,
-    "depth, 4": lambda: depth_figure(4),
-    "depth, 101": lambda: depth_figure(101),
-    "depth, bare": lambda: depth_figure(nll=False),
-    "spirals, 1": lambda: spirals_figure(1),
-    "spirals, 9": lambda: spirals_figure(9),
+    "depth": lambda: depth_figure(101),
+    "spirals": lambda: spirals_figure(9),
     "reliability": lambda: figures.reliability_diagram(
         {"DDN": reliability(2), "LDN, pruned": reliability(1.2), "LDN": reliability(1, 10)}
     ),
     "training": lambda: figures.training_curve(history()),
     "repeats": lambda: figures.training_curve(histories()),
     "comparison": comparison_figure,
-    "scales": lambda: figures.scale_posteriors(*scales()),
-    "scales, many": lambda: figures.scale_posteriors(*scales((900,), (True,))),
-    "scales, none cut": lambda: figures.scale_posteriors(*scales(threshold=math.inf)),
-    "sparsity": lambda: figures.sparsity_maps(REMAINS, torch.arange(12).reshape(3, 4)),
-    "sparsity, five": lambda: figures.sparsity_maps(dict.fromkeys("vwxyz", REMAINS["1"])),
-    "sparsity, long names": lambda: figures.sparsity_maps(dict.fromkeys(LONG, REMAINS["1"])),
-    "bits": lambda: figures.bits_per_layer(BITS, WEIGHTS, PARTS),
-    "bits, long names": lambda: figures.bits_per_layer(
+    "scales": lambda: figures.scale_posteriors(*scales((900,), (True,))),
+    "sparsity": lambda: figures.sparsity_maps(dict.fromkeys(LONG, REMAINS["1"])),
+    "bits": lambda: figures.bits_per_layer(
         dict.fromkeys(LONG, BITS["1"]), dict.fromkeys(LONG, 400), dict.fromkeys(LONG, 1234.0)
     ),
     "bands": over_one_input,
@@ -190,70 +178,40 @@ def test_texts_are_legible_and_the_session_is_left_alone(name):
     assert inside(fig)
 
 
-def test_a_path_marks_its_choice_on_every_axis():
-    axes = path_figure(depth=(9, 5, 2, 0)).axes
-    assert [len(path_figure(widths=w).axes) for w in (True, False)] == [3, 2]
-    for ax in axes:
-        assert any(list(line.get_xdata()) == [0.1, 0.1] for line in ax.get_lines())
-    drawn = [{tuple(line.get_ydata()) for line in ax.get_lines()} for ax in axes]
-    shown = (0.1, 0.12, 0.21, 2.0), (90_000, 4_000, 900, 300), (9, 5, 2, 0), (50, 48, 20, 2)
-    assert all(one in own for one, own in zip(shown, drawn, strict=True))
-
-
-@pytest.mark.parametrize("n", [4, 21, 101])
-def test_depth_posterior_shows_the_data(n):
+def test_depth_posterior_shows_the_data():
+    n = 21
     top, bottom = depth_figure(n).axes
+    assert bottom.get_yscale() == "log"
     bars = top.containers[0]
     assert [bar.get_height() for bar in bars] == pytest.approx(masses(n, n // 3, 0.03))
-    assert [bar.get_x() + bar.get_width() / 2 for bar in bars] == pytest.approx(range(n))
     (outline,) = [patch for patch in top.patches if isinstance(patch, StepPatch)]
     values, edges, _ = outline.get_data()
     assert values == pytest.approx(masses(n, n // 4, 0.16))
     assert edges == pytest.approx(np.arange(n + 1) - 0.5)
-    by_q, by_exact = f"chosen by q: {n // 3}", f"by exact posterior: {n // 4}"
-    assert legend(top) == ["q(d)", "exact posterior", by_q, by_exact]
     for ax in (top, bottom):
-        assert set(lines(ax)[by_q].get_xdata()) == {n // 3}
-        assert set(lines(ax)[by_exact].get_xdata()) == {n // 4}
+        assert set(lines(ax)["chosen by q: 7"].get_xdata()) == {7}
+        assert set(lines(ax)["by exact posterior: 5"].get_xdata()) == {5}
     curve = 0.7 * np.exp(-np.arange(n) / 3) + 0.01
-    assert legend(bottom) == ["train", "test"]
     assert lines(bottom)["train"].get_ydata() == pytest.approx(curve)
     assert lines(bottom)["test"].get_ydata() == pytest.approx(1.3 * curve)
-    assert all(float(tick).is_integer() for tick in bottom.get_xticks())
-
-
-@pytest.mark.parametrize(
-    ("values", "scale"),
-    [([0.01, 0.5, 1.0], "log"), ([0.1, 0.5, 1.0], "linear"), ([-1.0, 0.01, 1.0], "linear")],
-)
-def test_wide_positive_likelihoods_get_a_logarithmic_axis(values, scale):
-    q = torch.tensor([0.2, 0.3, 0.5])
-    fig = figures.depth_posterior(DepthStructure.from_probs(q, q), {"test": values})
-    assert fig.axes[1].get_yscale() == scale
 
 
 def test_spiral_functions_show_the_data():
     panels = spirals_figure(5, chosen=4).axes[:5]
     titles = ["d = 0,  q < 0.001", "d = 1,  q = 0.002", "d = 2,  q = 0.030", "d = 4,  q = 0.25"]
     assert [ax.get_title() for ax in panels] == [*titles, "d = 8,  q = 0.10"]
-    weights = [ax.title.get_fontweight() for ax in panels]
-    assert weights == ["normal"] * 3 + ["bold", "normal"]
     for k, ax in enumerate(panels):
         (mesh,) = [c for c in ax.collections if isinstance(c, QuadMesh)]
         surface = mesh.get_array()
         assert surface.shape == (20, 30)  # rows run over grid_y, columns over grid_x
         slope = np.linspace(-2, 2, 30)[7] + 0.3 * k * np.linspace(-1, 1, 20)[3]
         assert surface[3, 7] == pytest.approx(1 / (1 + math.exp(-slope)))
-        points = [c for c in ax.collections if isinstance(c, PathCollection)]
-        assert [len(c.get_offsets()) for c in points] == [10, 30]
-        assert (ax.get_xlim(), ax.get_ylim()) == ((-2, 2), (-1, 1))
     flat = spirals_figure(1, probs=np.full((1, 20, 30), 0.4))
     assert len(flat.axes[0].collections) == 3  # the surface and two classes, and no boundary
 
 
 def test_depth_comparison_shows_the_data():
     (ax,) = comparison_figure().axes
-    assert legend(ax) == ["fixed depth, mean ± sd", "learnt depth, all depths", "learnt depth, cut"]
     ((mean, _, (bars,)),) = ax.containers
     assert mean.get_xdata().tolist() == [0, 5, 10]
     assert mean.get_ydata() == pytest.approx([0.6, 0.4, 0.25])
@@ -262,15 +220,13 @@ def test_depth_comparison_shows_the_data():
     assert lines(ax)["learnt depth, all depths"].get_ydata() == pytest.approx([0.24, 0.24])
     cut = lines(ax)["learnt depth, cut"].get_xydata()
     assert cut == pytest.approx(np.array([[6, 0.24], [4, 0.28]]))
-    (ax,) = comparison_figure(full=[], cut=[], title="").axes
-    assert legend(ax) == ["fixed depth, mean ± sd"]
 
 
 def test_reliability_diagram_shows_the_data():
     tables = {"one": reliability(2.0), "two": reliability(1.0, bins=10)}
     top, bottom = figures.reliability_diagram(tables).axes
     names = [f"{name} (ECE {100 * table.ece:.2g} %)" for name, table in tables.items()]
-    assert legend(top) == [*names, "under 20 rows"]
+    assert [*lines(top)] == [*names, "under 20 rows"]
     outlines = [patch for patch in bottom.patches if isinstance(patch, StepPatch)]
     hollow = [line for line in top.lines if line.get_markerfacecolor() == "white"]
     for table, name, outline in zip(tables.values(), names, outlines, strict=True):
@@ -286,18 +242,11 @@ def test_reliability_diagram_shows_the_data():
 
 def test_training_curve_shows_the_data():
     nats, kl = figures.training_curve(history()).axes
-    assert legend(nats) == ["loss", "val nll"]
-    assert lines(nats)["loss"].get_xdata().tolist() == list(range(10))
     assert lines(nats)["loss"].get_ydata() == pytest.approx(2.0 - 0.1 * np.arange(10))
     # missing, None and nan are skipped
     assert lines(nats)["val nll"].get_xydata().tolist() == [[0, 1.5], [5, 6.5], [9, 10.5]]
     assert kl.get_ylabel() == "kl"
     assert lines(kl)["kl"].get_ydata() == pytest.approx(3.0 + np.arange(10))
-    (ax,) = figures.training_curve(
-        [{"loss": 1.0, "kl": 2.0}, {"loss": 0.5, "kl": 1.0}], ["kl"]
-    ).axes
-    assert lines(ax)["kl"].get_xdata().tolist() == [0, 1]
-    assert ax.get_xlabel() == "record"
 
 
 def test_repeats_are_thin_lines_with_their_mean():
@@ -307,12 +256,9 @@ def test_repeats_are_thin_lines_with_their_mean():
         for k, (line, n) in enumerate(zip(each, (10, 10, 7), strict=True)):
             assert line.get_xdata().tolist() == list(range(n))
             assert line.get_ydata() == pytest.approx([of(k, e) for e in range(n)])
-            assert line.get_linewidth() < mean.get_linewidth() / 2
         assert mean.get_xdata().tolist() == list(range(7))  # where all three have a value
         expected = [sum(of(k, e) for k in range(3)) / 3 for e in range(7)]
         assert mean.get_ydata() == pytest.approx(expected)
-    for one in (histories()[0], histories()[:1]):
-        assert [len(ax.lines) for ax in figures.training_curve(one).axes] == [1, 1]
 
 
 def test_sizes_show_the_data():
@@ -328,6 +274,12 @@ def test_sizes_show_the_data():
     assert weights.get_xydata().tolist() == [[40, 50], [300, 350], [900, 900]]
     assert every.get_xydata().tolist() == [[40, 200], [300, 700], [900, 1500]]
     assert chosen.get_xydata().tolist() == [[900, 1500]]
+    axes = path_figure().axes
+    for ax in axes:
+        assert any(list(line.get_xdata()) == [0.1, 0.1] for line in ax.get_lines())
+    drawn = [{tuple(line.get_ydata()) for line in ax.get_lines()} for ax in axes]
+    shown = (0.1, 0.12, 0.21, 2.0), (90_000, 4_000, 900, 300), (9, 5, 2, 0), (50, 48, 20, 2)
+    assert all(one in own for one, own in zip(shown, drawn, strict=True))
 
 
 def segments(ax):
@@ -348,30 +300,15 @@ def test_scales_show_the_data():
         assert 0 < kept < len(values)
         order = sorted(range(len(values)), key=lambda k: (values[k] > 0, -one.median[k]))
         drawn = segments(ax)
-        medians = {
-            x: (y, line.get_markerfacecolor())
-            for line in ax.lines
-            if line.get_marker() == "o"
-            for x, y in line.get_xydata()
-        }
-        assert sorted(drawn) == sorted(medians)[-len(values) :] == list(range(1, len(values) + 1))
+        assert sorted(drawn) == list(range(1, len(values) + 1))
         for rank, k in enumerate(order, start=1):
             *ends, colour = drawn[rank]
             assert ends == pytest.approx([float(one.low[k]), float(one.high[k])])
             assert colour == (style.CYCLE[0] if rank <= kept else style.GREY)
-            height, face = medians[rank]
-            assert height == pytest.approx(float(one.median[k]))
-            assert face == (style.CYCLE[0] if rank <= kept else "white")
         assert len([line for line in ax.lines if set(line.get_xdata()) == {kept + 0.5}]) == 1
-        assert ax.get_title(loc="left") == f"layer {name}: {kept} of {len(values)} groups kept"
     assert [ax.get_yscale() for ax in fig.axes] == ["linear", "log"]
-    assert legend(fig.axes[0]) == ["kept", "cut"]
-    for ax in EVERY["scales, none cut"]().axes:
-        assert {colour for *_, colour in segments(ax).values()} == {style.CYCLE[0]}
-        assert not [line for line in ax.lines if line.get_linestyle() == "--"]
     (ax,) = figures.scale_posteriors(*scales((450,), (False,))).axes
     assert sorted(segments(ax)) == list(range(1, 451, 3))
-    assert ax.get_title(loc="left").endswith("of 450 groups kept, one of 3 drawn")
 
 
 def images(fig):
@@ -390,15 +327,12 @@ def test_sparsity_shows_the_data():
     (image,) = images(figures.sparsity_maps({"1": Remains("1", kept, (576, 768))}))
     assert image.shape == (192, 192)  # squares of 3 x 4 weights
     assert image.mean() == pytest.approx(float(kept.sum()) / (576 * 768))
-    assert {round(12 * float(v), 9) % 1 for v in image.flat} == {0.0}
-    assert image[128:].max() == image[:, 100:].max() == 0
     counts = torch.zeros(3, 4, 5)
     counts[0, 1, 2], counts[2, 1, 2], counts[1, 3, 0] = 3.0, 5.0, 2.0
     fig = figures.sparsity_maps(REMAINS, counts)
     pixels = images(fig)[0]
     assert (pixels[1, 2], pixels[3, 0], np.count_nonzero(pixels)) == (1, pytest.approx(2 / 8), 2)
-    titles = [ax.get_title(loc="left") for ax in fig.axes[:2]]
-    assert titles == ["2 of 20 pixels", "1: 13.3 % left"]  # 8 of 60
+    assert fig.axes[1].get_title(loc="left") == "1: 13.3 % left"  # 8 of 60
 
 
 def test_bits_show_the_data():
@@ -406,15 +340,9 @@ def test_bits_show_the_data():
     widths = [[bar.get_width() for bar in bars] for bars in left.containers]
     starts = [[bar.get_x() for bar in bars] for bars in left.containers]
     assert (widths, starts) == ([[4, 2], [3, 5], [1, 1]], [[0, 0], [4, 2], [7, 7]])
-    assert legend(left) == ["significand", "exponent", "sign", "in the file"]
     assert lines(left)["in the file"].get_xdata() == pytest.approx([8 * 500 / 800, 8 * 80 / 100])
     (bars,) = right.containers
     assert [bar.get_width() for bar in bars] == pytest.approx([62.5, 10.0, 7.5, 5.0, 15.0])
-    assert [t.get_text() for t in right.texts] == ["500 B", "80 B", "60 B", "40 B", "120 B"]
-    colours = [matplotlib.colors.to_hex(bar.get_facecolor()) for bar in bars]
-    assert colours == [style.CYCLE[0]] * 2 + [style.GREY] * 3
-    left, _ = figures.bits_per_layer({"1": LayerBits(5, 0, 0)}, {"1": 10}, {"1": 8.0}).axes
-    assert legend(left) == ["index of a shared value", "in the file"]
 
 
 def test_bands_over_one_input_show_the_data():
@@ -427,7 +355,6 @@ def test_bands_over_one_input_show_the_data():
             assert heights.min() == pytest.approx(mean - Z * deviation)
             assert heights.max() == pytest.approx(mean + Z * deviation)
     assert lines(ax)["mean"].get_ydata() == pytest.approx(own.mean)
-    assert "95 % band of a row" in legend(ax)
     at_rows = Bands(np.zeros(25), np.zeros(25), np.ones(25))
     y = np.r_[np.full(20, 1.9), np.full(5, 2.0)]  # 1.96 lies between
     assert "95 % band of a row, holds 80 % of them" in legend(
@@ -442,12 +369,8 @@ def test_intervals_of_predictions_that_are_right_hold_what_they_say():
     assert curve.get_ydata() == pytest.approx(curve.get_xdata(), abs=1 / 200)
     assert curve.get_label() == "95 % holds 95 % of 200"
     shown = {name: line.get_xydata().tolist() for name, line in lines(left).items()}
-    assert (len(shown["within"]), len(shown["outside"])) == (190, 10)
     beyond = np.abs(y - own.mean) > Z * own.total
     assert sorted(shown["outside"]) == sorted(np.stack([y, own.mean], 1)[beyond].tolist())
-    half = Bands(own.mean, own.epistemic / 2, own.total / 2)  # too sure
-    (curve,) = lines(figures.predicted_observed(y, half).axes[1]).values()
-    assert (np.array(curve.get_ydata()) < np.array(curve.get_xdata())).all()
 
 
 def test_lines_of_a_graph_are_as_wide_as_primitives_are_probable():
@@ -469,20 +392,6 @@ def test_lines_of_a_graph_are_as_wide_as_primitives_are_probable():
             assert said[f"{name} {p:.2f}"] == ("bold" if name in chosen[edge] else "normal")
 
 
-def test_labels_of_a_graph_do_not_lie_on_each_other_or_on_vertices():
-    """In a graph in which edges pass over others, three levels and more."""
-    names = [f"v{i}" for i in range(4)]
-    alternatives = {name: nn.Identity() for name in ("one", "two", "three")}
-    edges = {(a, b): alternatives for i, b in enumerate(names) for a in names[:i]}
-    figure = figures.structure_graph(StructureGraph(edges), {}, {})
-    figure.canvas.draw()
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
-    for i, box in enumerate(boxes):
-        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
-        assert not any(box.overlaps(other) for other in boxes[:i])
-
-
 def test_the_simplex_has_barycentric_coordinates():
     point = [0.2, 0.3, 0.5]
     one, shares = {"a": {"b": [point]}}, {"a": {"b": point}}
@@ -491,25 +400,16 @@ def test_the_simplex_has_barycentric_coordinates():
     assert (x, y) == pytest.approx((0.3 + 0.25, 0.5 * math.sqrt(0.75)))
 
 
-def test_a_figure_is_the_same_file_whole_undated_and_through_no_link(tmp_path):
+def test_a_figure_is_the_same_undated_file(tmp_path):
     target, formats = tmp_path / "new" / "run-0.85", ("png", "svg", "pdf")
-    written = figures.save(comparison_figure(), target, formats)
+    written = figures.save(trade_figure(), target, formats)
     assert [path.name for path in written] == ["run-0.85.png", "run-0.85.svg", "run-0.85.pdf"]
     assert plt.imread(written[0]).shape[1] == 900  # 6 inches at 150 dots
     first = [path.read_bytes() for path in written]
-    assert [one[:4] for one in first] == [b"\x89PNG", b"<?xm", b"%PDF"]
-    assert b"CreationDate" not in first[2]
-    again = figures.save(comparison_figure(), str(target), formats)
+    again = figures.save(trade_figure(), str(target), formats)
     assert [path.read_bytes() for path in again] == first
-    (tmp_path / "theirs").write_text("theirs")
-    (tmp_path / "a.png").symlink_to(tmp_path / "theirs")
-    (path,) = figures.save(spirals_figure(1), tmp_path / "a")
-    assert not path.is_symlink()
-    assert (tmp_path / "theirs").read_text() == "theirs"
-    for wrong in (("gif",), "png"):
-        with pytest.raises(PyroccamError):
-            figures.save(comparison_figure(), tmp_path / "b", formats=wrong)
-    assert not [*tmp_path.glob("b*")]
+    with pytest.raises(PyroccamError):
+        figures.save(trade_figure(), target, formats="png")
 
 
 @pytest.mark.parametrize("sight", SIGHTS)

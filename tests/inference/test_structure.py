@@ -9,7 +9,6 @@ from pyroccam import inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import total_variation
 from pyroccam.inference.posterior.depth import DepthStructure, choose_depth, rounded_mean
-from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from torch import nn
 
 
@@ -65,17 +64,6 @@ def test_exact_posterior_equals_brute_force(batch_size, training, split):
     assert all(m.training is training for m in model.modules())
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key]), key
-
-
-def test_the_mode_is_put_back_after_an_error():
-    model, data = normalised()
-    data.rows["train"] = (torch.zeros(3, 99, dtype=torch.float64), torch.zeros(3).long())
-    model.train()
-    with pytest.raises(RuntimeError):
-        inference.posterior.exact_depth_posterior(model, data)
-    assert model.training
-    with pytest.raises(PyroccamError):
-        log_likelihood_by_depth(model, torch.zeros(0, 2), torch.zeros(0).long())
 
 
 def test_exact_posterior_of_many_rows_does_not_underflow():

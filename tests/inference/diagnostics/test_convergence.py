@@ -47,9 +47,7 @@ def test_white_noise_gives_students_t():
     assert abs(np.mean([line.error**2 for line in lines]) - truth) < 5 * error
 
 
-@pytest.mark.parametrize(
-    ("phi", "size", "rate"), [(0.5, 25, 0.09), (0.5, 100, 0.09), (0.8, 50, 0.19)]
-)
+@pytest.mark.parametrize(("phi", "size", "rate"), [(0.5, 25, 0.09), (0.8, 50, 0.19)])
 def test_false_alarms_of_dependent_noise_stay_where_they_are_said_to_be(phi, size, rate):
     count, time = 1500, np.arange(size, dtype=np.float64)
     intervals = [trend(time, row).interval for row in autoregression(count, size, phi)]
@@ -73,20 +71,6 @@ def test_verdicts_of_a_decay_of_rest_and_of_noise():
     assert convergence(as_fit(1.0 + 0.01 * np.arange(50))).finding().verdict == "poor"  # it rises
 
 
-def test_the_numbers_of_a_straight_line():
-    rng = np.random.default_rng(0)
-    losses = 5.0 - 0.02 * np.arange(50) + 1e-6 * rng.normal(size=50)
-    found = convergence(as_fit(losses, every=4))
-    assert found.per_epoch == pytest.approx(0.005, rel=1e-4)
-    assert (found.first, found.last) == (104.0, 200.0)
-    assert found.gain == pytest.approx(0.005 * 96, rel=1e-4)
-    assert found.low < found.gain < found.high
-    finding = found.finding()
-    assert finding.verdict == "poor"
-    assert finding.numbers["gain"] == found.gain
-    assert len(finding.figure.axes[0].lines[1].get_xdata()) == 25
-
-
 def test_a_fit_knows_when_its_objective_was_another():
     losses = np.ones(100) + 1e-3 * np.random.default_rng(0).normal(size=100)
     for first, fit in (
@@ -104,25 +88,20 @@ def test_the_pace_of_a_bound_that_grew_as_the_learning_rate_fell_leads_nowhere()
     falling = 5.0 - 0.05 * np.arange(100.0)
     found, steady = (convergence(as_fit(falling, schedule=s)) for s in ("cosine", "constant"))
     assert (found.verdict, steady.verdict) == ("doubtful", "poor")
-    assert found.gain == steady.gain > 1.0
+    assert found.gain == pytest.approx(0.05 * 49)
+    assert found.low <= found.gain <= found.high
     figures = found.finding().figure, steady.finding().figure
     ends = [max(figure.axes[0].lines[2].get_xdata()) for figure in figures]
     assert ends[0] == found.last < ends[1]
-    for flat in (0.0 * falling, -falling):  # at rest, and rising
-        one, other = (convergence(as_fit(flat, schedule=s)) for s in ("cosine", "constant"))
-        assert one.verdict == other.verdict
-        assert one.finding().verdict == one.verdict
+    rising = convergence(as_fit(-falling, schedule="cosine"))
+    assert rising.finding().verdict == rising.verdict == "poor"
 
 
 def test_few_evaluations_are_refused():
-    least = LEAST_ROWS
     found = convergence(as_fit(np.arange(40.0), held=0.5))  # half of 20 would be too few
     assert (found.first, found.last) == (25.0, 40.0)
-    assert convergence(as_fit(np.ones(least) + 1e-3 * np.arange(least) % 2)).line is not None
-    finding = convergence(as_fit(np.ones(least - 1))).finding()
+    finding = convergence(as_fit(np.ones(LEAST_ROWS - 1))).finding()
     assert (finding.verdict, finding.figure) == ("refused", None)
-    assert finding.to_json()["numbers"] == {"evaluations": least - 1, "worth": 0.01}
-    assert convergence(as_fit(np.ones(100), held=0.9)).verdict == "refused"
     # a temperature that falls to the end leaves nothing
     assert convergence(as_fit(np.ones(100), annealed(1.0))).verdict == "refused"
     with pytest.raises(PyroccamError):

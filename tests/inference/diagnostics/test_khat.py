@@ -13,7 +13,7 @@ from pyroccam.inference import shrinking
 from pyroccam.inference.diagnostics import khat, khat_of, log_joint
 from pyroccam.inference.diagnostics.log_joint import LogJoint, centres
 from pyroccam.inference.diagnostics.pareto import share_of_draws
-from pyroccam.inference.diagnostics.pareto_result import Khat, KhatBlock
+from pyroccam.inference.diagnostics.pareto_result import KhatBlock
 from pyroccam.inference.posterior import draw_sites, exact_depth_posterior, total_variation
 from pyroccam.models import priors
 from random_weights import small_net, table
@@ -43,15 +43,12 @@ def test_the_known_tail_of_a_narrow_normal():
     assert found == pytest.approx(0.64, abs=0.1)
     assert error < 0.05
     assert khat_of(-narrow(0.6, draws=200_000))[0] < 0.0  # bounded: the sign matters
-    each = [khat_of(narrow(0.6, seed=seed)) for seed in range(200)]
+    each = [khat_of(narrow(0.6, seed=seed)) for seed in range(100)]
     spread = np.std([k for k, _, _ in each])
-    assert spread == pytest.approx(np.mean([error for _, error, _ in each]), rel=0.25)
-    for dimensions, published, off in ((100, 0.30, 0.15), (1000, 1.03, 0.35), (10_000, 2.45, 0.6)):
-        assert khat_of(narrow(0.95, dimensions))[0] == pytest.approx(published, abs=off)
-    assert khat_of(np.full(500, 3.0))[::2] == (0.0, 1.0)
-    for bad in (np.zeros(99), [math.inf, *[0.0] * 200]):
-        with pytest.raises(PyroccamError):
-            khat_of(bad)
+    assert spread == pytest.approx(np.mean([error for _, error, _ in each]), rel=0.3)
+    assert khat_of(narrow(0.95, 1000))[0] == pytest.approx(1.03, abs=0.35)
+    with pytest.raises(PyroccamError):
+        khat_of([math.inf, *[0.0] * 200])
 
 
 def test_the_share_of_draws_is_that_of_the_weights():
@@ -61,19 +58,17 @@ def test_the_share_of_draws_is_that_of_the_weights():
     assert khat_of(narrow(0.85, draws=200_000))[2] == pytest.approx(1 / second, rel=0.02)
     for p, q, expected in (
         ([0.5, 0.5], [0.9, 0.1], 1 / (0.25 / 0.9 + 0.25 / 0.1)),
-        ([1.0, 0.0], [1.0, 0.0], 1.0),
         ([0.5, 0.5], [1.0, 0.0], 0.0),
     ):
         assert share_of_draws(torch.tensor(p), torch.tensor(q)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("prior", [priors.Normal(), priors.GroupHorseshoe(1e-2)])
 @pytest.mark.parametrize("layer", ["0", "2"])
-def test_the_joint_density_is_pyros(prior, layer, monkeypatch):
+def test_the_joint_density_is_pyros(layer, monkeypatch):
     """By a trace of the model, one draw at a time; the other layer is held."""
     monkeypatch.setattr(log_joint, "BATCH", 20)
     data = table()
-    model, guide = random_pair(small_net(), data, prior)
+    model, guide = random_pair(small_net(), data, priors.GroupHorseshoe(1e-2))
     values = draw_sites(model, guide, 4)
     block = {site: values.pop(site) for site in [*values] if site.startswith(layer)}
     rest = {site: value[0] for site, value in values.items()}
@@ -101,7 +96,7 @@ def test_rows_scale_the_likelihood_and_tell_what_they_leave_open():
     at_centre, _ = LogJoint(model, data)(centre, {})
     prior = torch.distributions.Normal(0.0, 1.0).log_prob
     found, said = [], []
-    for seed in range(120):
+    for seed in range(60):
         chosen = torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:30]
         joint = LogJoint(model, data, chosen)
         reference = joint.log_likelihood(centre)
@@ -110,22 +105,9 @@ def test_rows_scale_the_likelihood_and_tell_what_they_leave_open():
         found.append(value - base)
         said.append(variance)
     found, said = torch.stack(found), torch.stack(said).mean(0)
-    error = found.std(0) / math.sqrt(120)
+    error = found.std(0) / math.sqrt(60)
     assert bool(((found.mean(0) - (whole - at_centre)).abs() < 4.5 * error).all())
     assert found.var(0).tolist() == pytest.approx(said.tolist(), rel=0.5)
-
-
-def test_an_exact_posterior_passes_and_a_narrow_one_does_not():
-    (block,) = khat(conjugate(rows())).blocks
-    assert (block.name, block.dimension, block.verdict) == ("0.weight", 1, "good")
-    assert block.khat < 0.1
-    assert block.share > 0.99
-    poor = khat(conjugate(rows(), factor=0.4), draws=20_000)
-    assert poor.blocks[0].khat == pytest.approx(1 - 0.4**2, abs=0.15)
-    assert poor.finding().verdict == "poor"
-    assert "too narrow" in poor.finding().text
-    # a wide proposal is one
-    assert khat(conjugate(rows(), factor=1.5)).finding().verdict == "good"
 
 
 def test_a_mean_field_fails_where_the_posterior_is_correlated():
@@ -135,9 +117,12 @@ def test_a_mean_field_fails_where_the_posterior_is_correlated():
     _, precision = posterior(data, bias=True)
     scaled = precision / precision.diagonal().sqrt().outer(precision.diagonal().sqrt())
     expected = 1 - float(torch.linalg.eigvalsh(scaled)[0])
-    (joint,) = khat(conjugate(data, bias=True), draws=20_000).blocks
-    assert (joint.name, joint.verdict) == ("everything", "poor")
+    found = khat(conjugate(data, bias=True), draws=20_000)
+    (joint,) = found.blocks
+    assert (joint.name, found.finding().verdict) == ("everything", "poor")
     assert joint.khat == pytest.approx(expected, abs=0.15)
+    (ax,) = found.finding().figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["everything"]
 
 
 @pytest.mark.parametrize(
@@ -147,10 +132,8 @@ def test_a_mean_field_fails_where_the_posterior_is_correlated():
         (priors.Normal(), guides.MeanField, {}, "2.weight", True),  # of 80
         (priors.GroupNormalJeffreys(), guides.MeanField, {}, "0.scale", False),
         (priors.GroupNormalJeffreys(), guides.MeanField, {}, "2.bias", True),  # improper are held
-        (priors.ARD(), guides.MeanField, {}, "2.weight", False),
         (priors.Normal(), guides.Delta, {}, "everything", False),
         (priors.Normal(), guides.ZeroMean, {"noise": "rademacher"}, "0.weight", False),
-        (priors.Normal(), guides.ZeroMean, {"noise": "uniform"}, "2.weight", False),
     ],
 )
 def test_high_dimensions_points_and_improper_priors_are_refused(prior, guide, options, site, known):
@@ -167,8 +150,8 @@ def test_the_threshold_follows_the_number_of_draws():
         limit = min(1 - 1 / math.log10(draws), 0.7)
         return KhatBlock("b", ("b",), dimension, khat=k, error=0.1, share=0.5, limit=limit).verdict
 
-    each = [verdict(k, 10_000) for k in (-0.2, 0.49, 0.51, 0.69, 0.71, math.inf, math.nan)]
-    assert each == ["good", "good", "doubtful", "doubtful", "poor", "poor", "poor"]
+    each = [verdict(k, 10_000) for k in (0.49, 0.51, 0.69, 0.71, math.inf, math.nan)]
+    assert each == ["good", "doubtful", "doubtful", "poor", "poor", "poor"]
     assert [verdict(k, 100) for k in (0.49, 0.51)] == ["good", "poor"]
     assert [verdict(2.0, 10_000, many) for many in (99, 100)] == ["poor", "doubtful"]
 
@@ -193,17 +176,12 @@ def test_learnt_depth_is_compared_by_probabilities():
     guide = guides.CategoricalDepth(model)
     exact = exact_depth_posterior(model, data)
     with torch.no_grad():
-        guide.logits.copy_(exact.log())
-    (block,) = khat(as_fit(model, guide, data)).blocks
-    assert block.verdict == "good"
-    assert block.share == pytest.approx(1.0, abs=1e-4)
-    with torch.no_grad():
         guide.logits.copy_(torch.tensor([8.0, 0.0, 0.0, 0.0]))
     found = khat(as_fit(model, guide, data))
     distance = total_variation(exact, guide.probs)
     assert distance > 0.3
     assert found.blocks[0].total_variation == pytest.approx(distance)
-    assert (found.finding().verdict, found.findings()[0].name) == ("poor", "q of depth")
+    assert found.finding().verdict == "poor"
     fixed = model.at_depth(1)
     for pair in ((model, guides.Marginal(model)), (fixed, guides.Deterministic(fixed))):
         assert khat(as_fit(*pair, data)).finding().verdict == "refused"
@@ -242,28 +220,3 @@ def test_relaxed_structure_has_a_density(structure, scaling):
     (whole,) = khat(fit, draws=300).blocks
     assert whole.name == "everything"
     assert math.isfinite(whole.khat)
-    gamma = model.structure["x-h.structure"].gamma(centres(model, fit.guide)["x-h.structure"])
-    assert bool(((gamma > 0.2) & (gamma < 0.8)).all())
-
-
-def test_the_figure_and_the_record():
-    blocks = (
-        KhatBlock("a", ("a",), 3, khat=0.2, error=0.1, share=0.9, limit=0.69),
-        KhatBlock("b", ("b",), 500, refused="too many"),
-        KhatBlock("c", ("c",), 2, share=0.4, total_variation=0.2),
-    )
-    finding = Khat(blocks, 2000).finding()
-    assert finding.verdict == "doubtful"
-    assert finding.text.startswith("Of 3 blocks, 1 doubtful, 1 good, 1 refused. Q of c:")
-    assert finding.numbers["blocks"]["a"]["khat"] == 0.2
-    (ax,) = finding.figure.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["c", "a"]
-
-
-def test_seeds_and_what_cannot_be_asked_for():
-    fit = conjugate(rows())
-    with pytest.raises(PyroccamError):
-        khat(fit, draws=50)
-    state = torch.get_rng_state()
-    assert khat(fit, seed=4) == khat(fit, seed=4)
-    assert torch.equal(state, torch.get_rng_state())

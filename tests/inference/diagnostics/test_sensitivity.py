@@ -62,10 +62,7 @@ def test_a_strong_prior_is_told_and_a_weak_one_is_not():
     found = prior_sensitivity(strong, DRAWS, weights=True)
     assert found.moved() == {"0.weight": 2}
     assert float(found.likelihood["0.weight"].min()) > 0.05
-    finding = found.finding()
-    assert finding.verdict == "doubtful"
-    assert "do not feel" not in finding.text
-    assert finding.figure is not None
+    assert found.finding().verdict == "doubtful"
 
 
 def test_a_latent_that_the_data_do_not_touch():
@@ -77,7 +74,7 @@ def test_a_latent_that_the_data_do_not_touch():
     d = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
     prior = models.priors.GroupHalfCauchy(1.0)
     model = models.BayesianNetwork(nn.Linear(2, 2), d, prior=prior)
-    settings = {"steps": 300, "lr": 0.05, "batch_size": 50, "progress": False}
+    settings = {"steps": 100, "lr": 0.05, "batch_size": 50, "progress": False}
     found = prior_sensitivity(inference.fit(model, guides.MeanField(model), d, **settings), DRAWS)
     (name,) = [k for k, v in found.prior.items() if v.shape == (2,)]
     assert found.likelihood[name][1] < 0.05 < found.prior[name][1]

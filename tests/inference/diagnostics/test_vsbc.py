@@ -8,7 +8,7 @@ from conjugate import NOISE, model_of, posterior, rows
 from pyroccam import data, guides, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference.diagnostics import outputs_at, vsbc
-from pyroccam.inference.diagnostics.simulation import _fitted, _rank
+from pyroccam.inference.diagnostics.simulation import _fitted
 from pyroccam.inference.posterior import exact_depth_posterior, total_variation
 from pyroccam.models import priors
 from scipy import stats
@@ -88,15 +88,12 @@ def test_the_probabilities_of_a_conjugate_model_are_those_of_its_posterior():
         assert float(one.model.likelihood.scale) == pytest.approx(NOISE)
     errors = torch.cat(residuals).numpy()[:, 0] / NOISE
     assert stats.kstest(errors, "norm").pvalue > 1e-4
-    theta = torch.cat([one.truth["0.weight"].ravel() for one in found]).numpy()
-    assert stats.kstest(theta, "norm").pvalue > 1e-4
 
 
 def test_an_exact_family_is_calibrated():
     x = torch.tensor([[1.0, -1.0]])
     found = vsbc(regression(), 50, quantities={"f": outputs_at(x)}, **QUICK)
     assert found.names == ("0.weight[0,0]", "0.weight[0,1]", "f[0,0]")
-    assert found.p.shape == (50, 3)
     assert found.verdict == "good"
     # the output is the difference of the weights: a check of the ranks against the closed forms
     z = stats.norm.ppf(np.clip(found.p, 1e-3, 1 - 1e-3))
@@ -120,29 +117,19 @@ def test_a_wrong_guide_is_seen(build, biased, misjudged):
     assert misjudged is None or found.misjudged == misjudged
 
 
-@pytest.mark.parametrize("uniform", [0.0, 0.25, 1.0])
-def test_a_rank_by_hand(uniform):
-    """One draw of four is below the truth and two are equal: places 1, 2 and 3 of five."""
-
-    class Fixed:
-        def uniform(self, size):
-            return np.full(size, uniform)
-
-    found = _rank(torch.tensor([[2.0], [5.0], [1.0], [2.0]]), torch.tensor([2.0]), Fixed())
-    assert found[0] == pytest.approx((1 + 3 * uniform) / 5)
-
-
 def test_a_depth_in_closed_form_is_calibrated_and_a_sharper_one_is_not():
-    exact = vsbc(depths(), 100, device="cpu")
+    state = torch.get_rng_state()
+    exact = vsbc(depths(), 60, device="cpu")
     assert (exact.names, exact.verdict) == (("depth",), "good")
     f = {"f": outputs_at(torch.tensor([[0.5, -0.5]]))}
     sharp = vsbc(depths(Sharpened), 60, quantities=f, device="cpu")
     assert (sharp.names, sharp.verdict) == (("depth", "f[0,0]", "f[0,1]"), "poor")
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_a_depth_that_is_learnt_is_that_of_the_exact_posterior():
     build = depths(update="gradient", hold=0.1)
-    for one in _fitted(build, range(6), "cpu", {**SETTINGS, "guide_lr": 0.3}):
+    for one in _fitted(build, range(2), "cpu", {**SETTINGS, "guide_lr": 0.3}):
         exact = exact_depth_posterior(one.model, one.data)
         assert total_variation(exact, one.guide.probs) < 0.02
         rng, depth, q = np.random.default_rng(0), int(one.truth["depth"]), one.guide.probs
@@ -157,19 +144,9 @@ def test_a_depth_that_is_learnt_is_that_of_the_exact_posterior():
         (regression(prior=priors.GroupNormalJeffreys()), QUICK),
         (regression(net=nn.Sequential(nn.Linear(2, 4), nn.Dropout(), nn.Linear(4, 1))), QUICK),
         (depths(norm=lambda: nn.BatchNorm1d(4), update="gradient"), QUICK),
-        (depths(guides.Marginal), QUICK),
-        (regression(), {"sites": []}),
         (depths(), {"sites": ["0.weight"]}),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(build, options):
     with pytest.raises(PyroccamError):
         vsbc(build, 20, **options)
-
-
-def test_simulations_follow_the_seed_and_leave_the_generator_alone():
-    state = torch.get_rng_state()
-    one, two, other = (vsbc(depths(), 20, seed=seed) for seed in (0, 0, 1))
-    assert np.array_equal(one.p, two.p)
-    assert not np.array_equal(one.p[1:], other.p[1:])
-    assert torch.equal(state, torch.get_rng_state())

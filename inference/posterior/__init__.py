@@ -6,7 +6,6 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from . import metrics
-    from .bands import Bands, mixture_bands
     from .depth import (
         EQUAL,
         DepthStructure,
@@ -29,7 +28,15 @@ if TYPE_CHECKING:
     from .ensemble import EnsembleNetwork
     from .fitted import Fit, Fits, members
     from .layers import Layer, layer_moments, mean_network
-    from .metrics import Reliability, mean_spread, poster_ece, reliability
+    from .metrics import (
+        Reliability,
+        by_parts,
+        mean_spread,
+        poster_ece,
+        reliability,
+        score_classes,
+        score_targets,
+    )
     from .posteriors import (
         Posterior,
         named,
@@ -56,9 +63,8 @@ if TYPE_CHECKING:
         validated,
     )
     from .same_rows import in_original_units, original_targets, same_inputs, same_targets
-    from .scores import by_parts, score_classes, score_targets
     from .structures import Choice, EdgeStructure, Structure, edge_structure
-    from .uncertainties import out_of_domain, uncertainty
+    from .uncertainties import Bands, mixture_bands, out_of_domain, uncertainty
 
 __all__ = [
     "EnsembleNetwork",

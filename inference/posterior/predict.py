@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...models import Model, evaluating, give
 from ...models.likelihoods import (
     LEAST_ROWS,
+    Classification,
     Likelihood,
     Regression,
     learns_noise,
@@ -20,8 +21,7 @@ from ...models.likelihoods import (
 )
 from ...models.plain import PrunedNetwork
 from .draws import rows_in_a_pass
-from .metrics import classification_metrics, regression_metrics
-from .scores import by_parts, score_classes, score_targets
+from .metrics import by_parts, score_classes, score_targets
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -68,14 +68,14 @@ def evaluate_outputs(
         y: targets ``(N, ...)``.
         y_std: ``(T,)``, by which targets were divided.
     """
-    if type(likelihood) is Regression:  # a kind of it may be no Normal
-        return regression_metrics(outputs, likelihood.scale.detach(), weights, y, y_std)
+    w, scale = weights.detach().double(), y_std.double()
+    if type(likelihood) is Regression:  # its numbers follow the precision of what it is given
+        outputs, y = outputs.double(), y.double()
     with torch.no_grad():
         predicted = likelihood.predicted(outputs)
         if likelihood.task == "classification":
             return score_classes(likelihood, mixture_log_probs(predicted, weights), y)
-        w, scale = weights.double(), y_std.double()
-        log_p = likelihood.log_predictive(outputs, weights.log().clamp_min(-1e4), y).double()
+        log_p = likelihood.log_predictive(outputs, w.log().clamp_min(-1e4), y).double()
         mean = torch.einsum("s,snt->nt", w, predicted.double())
         return score_targets(
             likelihood, mean * scale, log_p - scale.log().sum(), y.double() * scale,
@@ -105,13 +105,11 @@ def evaluate_single(
 
 def evaluate_pruned(net: PrunedNetwork, x: Tensor, y: Tensor, y_std: Tensor) -> dict[str, float]:
     """Metrics of a pruned network on ``x`` and ``y``."""
-    outputs = outputs_by_depth(net, x)
-    weights = net.log_weights.exp()
-    if net.likelihood is not None:
-        return evaluate_outputs(outputs, weights, net.likelihood, y, y_std)
-    if net.task == "regression":
-        return regression_metrics(outputs, cast(Tensor, net.scale), weights, y, y_std)
-    return classification_metrics(mixture_log_probs(outputs, weights), y)
+    likelihood = net.likelihood or Classification(net.outputs)
+    if net.scale is not None:
+        likelihood = Regression(net.outputs, floor=0.0)
+        set_noise(likelihood.to(x.device), {"log_scale": net.scale.log()})
+    return evaluate_outputs(outputs_by_depth(net, x), net.log_weights.exp(), likelihood, y, y_std)
 
 
 def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor) -> list[float]:

@@ -8,7 +8,7 @@ import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.base import key
-from pyroccam.inference.posterior.bands import mixture_bands
+from pyroccam.inference.posterior.uncertainties import mixture_bands
 from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.rates import Rates
 from pyroccam.inference.shrinking.compression import Report

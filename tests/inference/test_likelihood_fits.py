@@ -10,8 +10,7 @@ from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics
 from pyroccam.inference.posterior.depth import exact_depth_posterior
-from pyroccam.inference.posterior.metrics import label_metrics
-from pyroccam.inference.posterior.scores import score_classes, score_targets
+from pyroccam.inference.posterior.metrics import label_metrics, score_classes, score_targets
 from pyroccam.inference.training.settings import Settings
 from scipy import optimize, stats
 from sklearn import metrics

@@ -115,47 +115,6 @@ def test_what_the_two_rules_say_of_an_honest_classifier(n, confidence, wrong, po
     assert metrics.classification_metrics(log_probs, y)["ece"] == pytest.approx(0, abs=1e-8)
 
 
-def mixture(s, n, t):
-    g = torch.Generator().manual_seed(0)
-    means = torch.randn(s, n, t, generator=g, dtype=torch.float64)
-    stds = 0.3 + torch.rand(s, 1, t, generator=g, dtype=torch.float64)
-    weights = torch.softmax(torch.randn(s, generator=g, dtype=torch.float64), 0)
-    y = torch.randn(n, t, generator=g, dtype=torch.float64)
-    y_std = 0.5 + 3 * torch.rand(t, generator=g, dtype=torch.float64)
-    return means, stds, weights, y, y_std
-
-
-@pytest.mark.parametrize(("s", "n", "t"), [(4, 6, 1), (3, 7, 2)])
-def test_regression_metrics_are_those_of_torch_in_original_units(s, n, t):
-    """A component is joint over the targets."""
-    means, stds, weights, y, y_std = mixture(s, n, t)
-    scores = metrics.regression_metrics(means, stds, weights, y, y_std)
-    normals = torch.distributions.Normal(means * y_std, stds * y_std)
-    each = torch.distributions.Independent(normals, 1).log_prob(y * y_std)
-    nll = -(weights @ each.exp()).log().mean()
-    assert scores["nll"] == pytest.approx(float(nll), rel=1e-10)
-    wrong = (torch.einsum("s,snt->nt", weights, means) - y) * y_std
-    assert scores["rmse"] == pytest.approx(float(wrong.square().mean().sqrt()), rel=1e-10)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"means": torch.zeros(5, 2)},
-        {"weights": torch.ones(2) / 2},
-        {"y": torch.zeros(5)},
-        {"stds": torch.ones(3)},
-        {"stds": torch.zeros(2)},
-        {"y": torch.full((5, 2), torch.nan)},
-        {"weights": torch.tensor([1.5, -0.5, 0.0])},
-    ],
-)
-def test_regression_metrics_refuse(change):
-    given = dict(zip(("means", "stds", "weights", "y", "y_std"), mixture(3, 5, 2), strict=True))
-    with pytest.raises(PyroccamError):
-        metrics.regression_metrics(**given | change)
-
-
 def test_mean_spread():
     spread = metrics.mean_spread([{"nll": 1.0, "error": 0.1}, {"nll": 2.0}, {"nll": 6.0}])
     assert spread["nll"] == {"mean": 3.0, "sd": pytest.approx(np.std([1, 2, 6], ddof=1)), "n": 3}

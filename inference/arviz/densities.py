@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,12 +17,12 @@ from ..posterior import (
     Fit,
     at_once,
     chunks,
-    draw_sites,
     in_original_units,
+    log_prob_of,
     outputs_by_depth,
     outputs_of,
     random_network,
-    require,
+    refuse_undecided,
     weights_of,
 )
 
@@ -60,20 +61,20 @@ class PosteriorDraws:
     @property
     def log_p(self) -> Tensor | None:
         """``log p(θ, y)``, ``(S,)``, up to a constant if a prior is improper."""
-        if not self.complete:
+        return sum(self.log_prior.values(), self.log_likelihood.sum(1)) if self.complete else None
+
+    @property
+    def total_log_q(self) -> Tensor | None:
+        """``log q(θ)``, ``(S,)``: ``None`` where a site is a point."""
+        if {*self.log_q} != {*self.log_prior} or not self.log_q:
             return None
-        total = self.log_likelihood.sum(1)
-        for term in self.log_prior.values():
-            total = total + term
-        return total
+        return torch.stack([*self.log_q.values()]).sum(0)
 
     @property
     def log_ratio(self) -> Tensor | None:
         """``log p(θ, y) - log q(θ)``, ``(S,)``: ``None`` without log p, or of a point."""
-        log_p = self.log_p
-        if log_p is None or {*self.log_q} != {*self.log_prior} or not self.log_q:
-            return None
-        return log_p - torch.stack([*self.log_q.values()]).sum(0)
+        log_p, log_q = self.log_p, self.total_log_q
+        return None if log_p is None or log_q is None else log_p - log_q
 
 
 @dataclass
@@ -122,6 +123,7 @@ def draw_posterior(
     Raises:
         PyroccamError: for more numbers than fit into 2 GiB.
     """
+    refuse_undecided(fit)
     chosen = even_rows(fit.data.counts.get(split) or len(fit.data.split(split)[0]), rows)
     if draws * len(chosen) > MOST:
         raise PyroccamError(
@@ -133,59 +135,58 @@ def draw_posterior(
     complete = split == "train" and len(chosen) == fit.data.N and not fit.data.weighted
     with evaluating(fit.model), seeded(fit.settings.seed, x.device):
         if fit.model.random_weights:
-            parts = _network_parts(fit, 1 if fit.posterior.is_point else draws, x, y, weights)
+            parts = _of_networks(fit, 1 if fit.posterior.is_point else draws, x, y, weights)
         else:
-            parts = _depth_parts(fit, draws, x, y)
+            parts = _of_depths(fit, draws, x, y)
     return PosteriorDraws(*parts, chosen, complete)
 
 
-Parts = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], Tensor, Tensor]
+Values = dict[str, Tensor]
+Parts = tuple[Values, Values, Values, Tensor, Tensor]
 
 
-class _Outputs:
-    """Outputs ``(S, N, outputs)`` of networks for inputs, a few of them at a time."""
+def _networks(
+    model: BayesianNetwork, x: Tensor, draws: int, draw: Callable[[int], Values]
+) -> Iterator[tuple[Values, Tensor | None]]:
+    """Draws of all sites, a few networks at a time, with their outputs ``(S, N, outputs)``; none
+    where a site has no draws."""
+    net = model.start_network()
+    count = sum(p.numel() for p in net.parameters())
+    for size in chunks(draws, at_once(count, min(len(x), BATCH))):
+        drawn = draw(size)
+        if len(drawn) < len(model.latents()):
+            yield drawn, None
+            continue
+        networks = weights_of(model, drawn)
+        with dropping(net):
+            yield drawn, torch.cat([outputs_of(net, networks, part) for part in x.split(BATCH)], 1)
 
-    def __init__(self, model: BayesianNetwork, x: Tensor) -> None:
-        self.model, self.x, self.net = model, x, model.start_network()
 
-    def sizes(self, draws: int) -> list[int]:
-        count = sum(p.numel() for p in self.net.parameters())
-        return chunks(draws, at_once(count, min(len(self.x), BATCH)))
-
-    def __call__(self, drawn: Mapping[str, Tensor]) -> Tensor:
-        networks = weights_of(self.model, drawn)
-        with dropping(self.net):
-            each = [outputs_of(self.net, networks, part) for part in self.x.split(BATCH)]
-        return torch.cat(each, 1)
-
-
-def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) -> Parts:
-    model, guide = require(fit, BayesianNetwork, "to_arviz")
-    outputs = _Outputs(model, x)
+def _of_networks(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) -> Parts:
+    model, posterior = fit.model, fit.posterior
     found: list[Parts] = []
-    for size in outputs.sizes(draws):
-        drawn = draw_sites(model, guide, size)
-        known, reached = fit.posterior.log_prob(drawn), dict(drawn)
+    for drawn, outputs in _networks(model, x, draws, posterior.draw):
+        assert outputs is not None
+        known, reached = posterior.log_prob(drawn), dict(drawn)
         log_prior, log_q = {}, {}
         for site, fn in model.priors_given(drawn).items():
             used = torch.as_tensor(model.counts(site, drawn)).cpu()
-            log_prior[site] = used * _log_prob(fn, drawn[site])
+            log_prior[site] = used * log_prob_of(fn, drawn[site])
             if site in known:
                 log_q[site] = used * known[site]
             if used.dim():
                 reached[site] = _where(used > 0, drawn[site])
-        said = _said(fit, outputs(drawn), y)
-        found.append((_shown(reached, weights), log_prior, log_q, *said))
+        found.append((_shown(reached, weights), log_prior, log_q, *_said(fit, outputs, y)))
     values, log_priors, log_qs, likelihoods, predictions = zip(*found, strict=True)
     each = _joined(values), _joined(log_priors), _joined(log_qs)
     return *each, torch.cat(likelihoods), torch.cat(predictions)
 
 
-def _joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def _joined(parts: Sequence[Values]) -> Values:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _shown(drawn: Mapping[str, Tensor], weights: bool) -> dict[str, Tensor]:
+def _shown(drawn: Mapping[str, Tensor], weights: bool) -> Values:
     """What is kept of draws ``(S, *)``: all, or without weights and biases; where nothing else is
     random, their root mean squares ``(S,)``, which sum a layer up in one number."""
     large = {site for site in drawn if site.rpartition(".")[2] in ("weight", "bias")}
@@ -199,13 +200,7 @@ def _where(used: Tensor, value: Tensor) -> Tensor:
     return torch.where(used.to(value.device).view(-1, *[1] * (value.dim() - 1)), value, torch.nan)
 
 
-def _log_prob(fn: Any, value: Tensor) -> Tensor:
-    """``(S,)``, summed over whatever event and batch dims there are."""
-    found: Tensor = fn.log_prob(value).double()
-    return found.reshape(len(value), -1).sum(1).cpu()
-
-
-def _depth_parts(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
+def _of_depths(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
     model = fit.model
     by_depth = outputs_by_depth(model, x)
     found, _ = _said(fit, by_depth, y)
@@ -287,7 +282,7 @@ def draw_prior(
         if (network := random_network(model)) is not None:
             return _network_prior(network, x, draws, weights, data)
         by_depth = outputs_by_depth(model, x)
-        values: dict[str, Tensor] = {}
+        values: Values = {}
         depth = torch.zeros(draws, dtype=torch.long, device=x.device)
         if model.latents():
             depth = torch.multinomial(_log_prior(model).exp(), draws, replacement=True)
@@ -298,22 +293,21 @@ def draw_prior(
 def _network_prior(
     model: BayesianNetwork, x: Tensor, draws: int, weights: bool, data: Dataset | None
 ) -> PriorDraws:
-    outputs = _Outputs(model, x)
-    values: list[dict[str, Tensor]] = []
-    improper: list[str] = []
-    predictions = []
-    for size in outputs.sizes(draws):
+    def draw(size: int) -> Values:
         drawn = {site: prior().sample((size,)) for site, prior in model.structure.items()}
-        improper = []
         for site, fn in model.priors_given(drawn).items():
-            if site in drawn:
-                continue
-            try:
-                drawn[site] = fn.sample(() if fn.batch_shape else (size,))
-            except NotImplementedError:
-                improper.append(site)
-        shown = _shown(drawn, weights).items()  # biases alone are no summary of a layer
-        values.append({name: value for name, value in shown if name in drawn or not improper})
-        if not improper:
-            predictions.append(_predicted(model.likelihood, outputs(drawn), data))
+            if site not in drawn:
+                with suppress(NotImplementedError):  # of an improper prior
+                    drawn[site] = fn.sample(() if fn.batch_shape else (size,))
+        return drawn
+
+    values, predictions = [], []
+    for drawn, outputs in _networks(model, x, draws, draw):
+        shown = _shown(drawn, weights)
+        if outputs is not None:
+            predictions.append(_predicted(model.likelihood, outputs, data))
+        else:  # biases alone are no summary of a layer
+            shown = {name: value for name, value in shown.items() if name in drawn}
+        values.append(shown)
+    improper = [site for site in model.sites if site not in drawn]
     return PriorDraws(_joined(values), improper, torch.cat(predictions) if predictions else None)

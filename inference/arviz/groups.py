@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Dims = dict[str, tuple[str, ...]]
+Variables = dict[str, tuple[tuple[str, ...], NDArray[Any]]]
 _KERNEL = {0: (), 1: ("step",), 2: ("row", "column"), 3: ("slice", "row", "column")}
 
 
@@ -66,45 +67,39 @@ def to_arviz(
     found = [draw_posterior(one, draws, rows=rows, weights=weights) for one in chains]
     for one, drawn in zip(chains[1:], found[1:], strict=True):
         _refuse_unlike(first, found[0], one, drawn)
-    places = found[0].rows
-    own, coords = _dims(model)
-    coords = coords | {"row": places.numpy()}
-    target = ("row", "target") if data.task != "classification" else ("row",)
-    groups = {
-        "posterior": _draws(
-            [shown_values(f.model, d.values) for f, d in zip(chains, found, strict=True)], own
-        ),
-        "sample_stats": _draws([_densities(d) for d in found], {}),
-        "log_prior": _draws([d.log_prior for d in found], {}),
-        "log_likelihood": _draws([{"y": d.log_likelihood} for d in found], {"y": ("row",)}),
-        "posterior_predictive": _draws([{"y": d.predictions} for d in found], {"y": target}),
-        "structure": _exact(chains),
+    each = {
+        "posterior": [shown_values(f.model, d.values) for f, d in zip(chains, found, strict=True)],
+        "sample_stats": [_densities(d) for d in found],
+        "log_prior": [d.log_prior for d in found],
+        "log_likelihood": [{"y": d.log_likelihood} for d in found],
+        "posterior_predictive": [{"y": d.predictions} for d in found],
     }
-    x, y = data.take("train", places)
+    x, y = data.take("train", found[0].rows)
     if data.task != "classification":
         y = in_original_units(data, y)
-    groups["observed_data"] = _dataset({"y": (target, y.cpu().numpy())})
     attrs = _attributes(first, found[0])
     if prior:
         seed = first.settings.seed
         before = draw_prior(model, x, draws, data=data, weights=weights, seed=seed)
-        groups["prior"] = _draws([shown_values(model, before.values)], own)
+        each["prior"] = [shown_values(model, before.values)]
         if before.predictions is not None:
-            groups["prior_predictive"] = _draws([{"y": before.predictions}], {"y": target})
+            each["prior_predictive"] = [{"y": before.predictions}]
         if before.improper:
             attrs["improper_priors"] = ", ".join(before.improper)
-    named = {
-        name: one.assign_coords({d: v for d, v in coords.items() if d in one.dims})
-        for name, one in groups.items()
-        if one.data_vars
-    }
-    return container(named, attrs)
+    dims, coords = _dims(model)
+    coords["row"] = found[0].rows.numpy()
+    groups = {name: _draws(parts, dims, coords) for name, parts in each.items()}
+    groups["structure"] = _table(_exact(chains), coords)
+    groups["observed_data"] = _table({"y": (dims["y"][: y.dim()], y.cpu().numpy())}, coords)
+    return container({name: one for name, one in groups.items() if one.data_vars}, attrs)
 
 
-def _dataset(values: Mapping[str, Any], coords: Mapping[str, Any] | None = None) -> xr.Dataset:
+def _table(values: Variables, coords: Mapping[str, Any]) -> xr.Dataset:
+    """Variables, and the labels along their dimensions."""
     import xarray  # as slow as torch
 
-    return xarray.Dataset(values, coords)
+    used = {dim for dims, _ in values.values() for dim in dims}
+    return xarray.Dataset(values, {dim: v for dim, v in coords.items() if dim in used})
 
 
 def _refuse_unlike(first: Fit, expected: PosteriorDraws, other: Fit, drawn: PosteriorDraws) -> None:
@@ -128,28 +123,30 @@ def shown_values(model: Model, values: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _densities(drawn: PosteriorDraws) -> dict[str, Tensor]:
     """``log_p`` of latents and training targets, ``log_q`` of the latents, where they are known."""
-    found = {"log_p": drawn.log_p} if drawn.log_p is not None else {}
-    if drawn.log_q and {*drawn.log_q} == {*drawn.log_prior}:
-        found["log_q"] = torch.stack([*drawn.log_q.values()]).sum(0)
-    return found
+    both = {"log_p": drawn.log_p, "log_q": drawn.total_log_q}
+    return {name: value for name, value in both.items() if value is not None}
 
 
-def _draws(parts: Sequence[Mapping[str, Tensor]], dims: Dims) -> xr.Dataset:
+def _draws(
+    parts: Sequence[Mapping[str, Tensor]], dims: Dims, coords: Mapping[str, Any]
+) -> xr.Dataset:
     """Variables ``(chain, draw, *)``, a chain for each part."""
-    found = {}
+    found: Variables = {}
     for name in parts[0]:
-        values: NDArray[Any] = torch.stack([part[name] for part in parts]).numpy()
-        own = dims.get(name) or tuple(f"{name}.{k}" for k in range(values.ndim - 2))
-        found[name] = (("chain", "draw", *own), values)
-    sizes = next((values.shape[:2] for _, values in found.values()), (0, 0))
-    coords = {"chain": np.arange(sizes[0]), "draw": np.arange(sizes[1])} if found else {}
-    return _dataset(found, coords)
+        values = torch.stack([part[name] for part in parts]).numpy()
+        own = dims.get(name) or [f"{name}.{k}" for k in range(values.ndim - 2)]
+        found[name] = (("chain", "draw", *own[: values.ndim - 2]), values)
+        sizes = dict(zip(("chain", "draw"), map(np.arange, values.shape), strict=False))
+        coords = {**coords, **sizes}
+    return _table(found, coords)
 
 
 def _dims(model: Model) -> tuple[Dims, dict[str, Any]]:
-    """Dimensions of the latents, and labels along them."""
-    dims: Dims = {}
+    """Dimensions of the variables, and labels along them."""
+    dims: Dims = {"y": ("row", "target")}
     coords: dict[str, Any] = {}
+    if "depth" in model.latents():
+        coords["depth"] = np.arange(len(model.get_buffer("log_prior")))
     for site, prior in model.structure.items():
         dims[site] = (_primitive(prior.edge),)
         coords[_primitive(prior.edge)] = list(prior.primitives)
@@ -181,28 +178,27 @@ def _layer_dims(layer: BayesianLayer, latent: str, event: torch.Size) -> tuple[s
     return tuple(prefix + axis for axis in chosen)
 
 
-def _exact(fits: Sequence[Fit]) -> xr.Dataset:
+def _exact(fits: Sequence[Fit]) -> Variables:
     """Probabilities of what is discrete, in closed form, by chain.
 
     Of learnt depth ``depth_probs``, q(d), and ``depth_exact_probs``, the posterior given the
     weights; of an edge the probabilities of its primitives.
     """
     model = fits[0].model
-    found: dict[str, Any] = {}
+    found: dict[str, tuple[str, list[Tensor]]] = {}
     if "depth" in model.latents() and not model.random_weights:
-        q = [one.weights.double().cpu() for one in fits]
-        found["depth_probs"] = (("chain", "depth"), torch.stack(q).numpy())
-        exact = [one.structure.exact_depth_probs.double().cpu() for one in fits if one.structure]
+        found["depth_probs"] = ("depth", [one.weights.double() for one in fits])
+        exact = [one.structure.exact_depth_probs.double() for one in fits if one.structure]
         if len(exact) == len(fits):
-            found["depth_exact_probs"] = (("chain", "depth"), torch.stack(exact).numpy())
-        return _dataset(found, {"depth": np.arange(len(q[0]))})
-    coords = {}
-    for site, prior in model.structure.items():
-        dim = _primitive(prior.edge)
-        probs = torch.stack([one.guide.edge(site).probs().detach().cpu() for one in fits])
-        found[f"{site}_probs"] = (("chain", dim), probs.numpy())
-        coords[dim] = list(prior.primitives)
-    return _dataset(found, coords)
+            found["depth_exact_probs"] = ("depth", exact)
+    else:
+        for site, prior in model.structure.items():
+            probs = [one.guide.edge(site).probs().detach() for one in fits]
+            found[f"{site}_probs"] = (_primitive(prior.edge), probs)
+    return {
+        name: (("chain", dim), torch.stack(each).cpu().numpy())
+        for name, (dim, each) in found.items()
+    }
 
 
 def _attributes(fit: Fit, drawn: PosteriorDraws) -> dict[str, Any]:

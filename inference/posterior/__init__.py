@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         weights_of,
     )
     from .ensemble import EnsembleNetwork
-    from .fitted import Fit, Fits, members
     from .layers import Layer, layer_moments, mean_network
     from .metrics import (
         Reliability,
@@ -38,7 +37,11 @@ if TYPE_CHECKING:
         score_targets,
     )
     from .posteriors import (
+        Fit,
+        Fits,
         Posterior,
+        log_prob_of,
+        members,
         named,
         posterior_of,
         random_network,

@@ -17,8 +17,7 @@ from ...models import BayesianNetwork, seeded
 from ...models.layers import BayesianLayer
 from ...models.networks import StructureGraph
 from .draws import DrawnNetwork, Draws, Noise
-from .fitted import Fits, members
-from .posteriors import require
+from .posteriors import Fits, members, require
 from .same_rows import on_scale_of
 
 if TYPE_CHECKING:

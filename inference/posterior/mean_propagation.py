@@ -16,10 +16,9 @@ from ...guides import NetworkGuide
 from ...models import BayesianNetwork, evaluating, plain_kernels, seeded
 from ...models.distributions import base
 from .draws import draw_weights
-from .layers import mean_network
 
 if TYPE_CHECKING:
-    from .posteriors import WeightPosterior
+    from .posteriors import Posterior
 
 At = Literal["means", "posterior"]
 
@@ -73,7 +72,7 @@ class Curvatures(dict[str, Curvature]):
 
 @checked
 def curvature(
-    posterior: WeightPosterior,
+    posterior: Posterior,
     *,
     at: At = "means",
     probes: Annotated[int, Between(2)] | None = 64,
@@ -120,8 +119,7 @@ def curvature(
     model, guide, data = posterior.model, posterior.guide, posterior.data
     assert data is not None
     x, y = (part[:rows] for part in data.split("train"))
-    layers = posterior.layers
-    net = mean_network(model, guide, layers)
+    net, layers = posterior.mean_network(), posterior.layers
     names = {layer: f"{layer}.weight" if layer else "weight" for layer in model.layers}
     means = {name: p.detach() for name, p in net.named_parameters()}
 

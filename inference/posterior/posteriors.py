@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +16,57 @@ from ..distributed import ALONE, Ranks
 from .depth import OTHERS, DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
 from .draws import Noise, draw_outputs, draw_sites
 from .layers import Layer, layer_moments, mean_network
-from .mean_propagation import At, Curvatures, curvature
+from .mean_propagation import Curvatures, curvature
 from .predict import DRAWS, outputs_by_depth, streamed
 
 if TYPE_CHECKING:
     from ...data import Dataset
-    from .fitted import Fit
 
 VALIDATION_DRAWS = 5
 
 
-class Posterior(ABC):
+class Fit(Protocol):
+    """A trained pair, see :class:`pyroccam.inference.Fit`."""
+
+    model: Any
+    guide: Any
+    data: Dataset
+    settings: Any
+    structure: DepthStructure | None
+    weights: Tensor
+
+    @property
+    def posterior(self) -> Posterior: ...
+
+    @property
+    def outputs(self) -> Any: ...
+
+    @property
+    def components(self) -> Any: ...
+
+
+class Repeats(Protocol):
+    """Several fits, see :class:`pyroccam.inference.Repeats`."""
+
+    @property
+    def fits(self) -> Sequence[Any]: ...
+
+
+Fits = Fit | Repeats | Sequence[Any]
+
+
+def members(fits: Fits) -> list[Any]:
+    """The fits that a prediction averages, one at least."""
+    found = list(getattr(fits, "fits", cast(Any, fits)))
+    if not found:
+        raise PyroccamError("fits: got none, expected at least one fit.")
+    return found
+
+
+class Posterior:
     """What a trained pair knows of its latents: draws, densities, moments, predictions.
+
+    Where weights are numbers, a prediction mixes depths, of which there may be one.
 
     Attributes:
         model, guide: the pair.
@@ -48,31 +86,34 @@ class Posterior(ABC):
         return not drops and self.guide.traits.point
 
     @property
-    @abstractmethod
     def layers(self) -> dict[str, Layer]:
         """Means and variances of all random weights, by layer, for the present
         parameters."""
+        return {}
 
     @property
-    @abstractmethod
     def shares(self) -> Tensor:
         """Shares of what a prediction mixes, ``(S,)``: of depths, or of 20 draws of weights."""
+        if isinstance(self.model, PlainNetwork):
+            return next(self.model.parameters()).new_ones(1)
+        if isinstance(self.guide, DepthGuide):
+            return self.guide.probs
+        if self.data is None:
+            raise PyroccamError(
+                f"{type(self.guide).__name__} holds no q(d)", "data, of which it is found"
+            )
+        return exact_depth_posterior(self.model, self.data).to(self.model.log_prior)
 
-    @abstractmethod
     def draw(self, draws: int) -> dict[str, Tensor]:
         """Values of all latents, ``(S, *)`` by site, independent draws."""
+        return {site: self.guide.posterior(site).sample((draws,)) for site in self.guide.latents()}
 
     def log_prob(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Log densities of values ``(S, *)``, ``(S,)`` by site, float64, on the CPU; of points
         there are none."""
-        found = {}
-        for site, value in values.items():
-            if not self.guide.factor_of(site).is_point:
-                density = self.guide.posterior(site).log_prob(value).double()
-                found[site] = density.reshape(len(value), -1).sum(1).cpu()
-        return found
+        log_q = self.shares.double().log()
+        return {site: log_q[value].cpu() for site, value in values.items()}
 
-    @abstractmethod
     def outputs(
         self,
         x: Tensor,
@@ -86,6 +127,7 @@ class Posterior(ABC):
         """Outputs that a prediction mixes, ``(S, N, outputs)``, for inputs ``(N, *)``: at every
         depth, or of draws of random weights, see
         :func:`~pyroccam.inference.posterior.draws.draw_outputs`."""
+        return outputs_by_depth(self.model, x, batch_size=batch_size)
 
     def mean_network(self) -> nn.Module:
         """The plain network with the posterior means as weights, in evaluation mode; of random
@@ -102,24 +144,17 @@ class Posterior(ABC):
         with torch.no_grad():
             return streamed(lambda part: net(part)[None], x, batch_size)
 
-    def curvature(
-        self,
-        *,
-        at: At = "means",
-        probes: int | None = 64,
-        rows: int = 512,
-        seed: int = 0,
-    ) -> Curvatures:
+    def curvature(self, **options: Any) -> Curvatures:
         """Which weights may be replaced by their means, see
         :func:`~pyroccam.inference.posterior.mean_propagation.curvature`."""
-        raise PyroccamError(f"The weights of a {type(self.model).__name__}", "random weights")
+        return curvature(self, **options)
 
-    @abstractmethod
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         """Outputs for the validation rows, ``(S, N, outputs)``, and their shares: of the depths, or
         of the one network of the means; where there are none, of a few draws as in training."""
+        shares = self.shares
+        return streamed(self.model.components, data.x_val), shares
 
-    @abstractmethod
     def depth_posterior(
         self, data: Dataset, kl_weight: float = 1.0, ranks: Ranks = ALONE
     ) -> Tensor | None:
@@ -130,8 +165,10 @@ class Posterior(ABC):
             kl_weight: of the KL in the objective.
             ranks: processes that share the training rows.
         """
+        if isinstance(self.model, PlainNetwork):
+            return None
+        return exact_depth_posterior(self.model, data, ranks=ranks)
 
-    @abstractmethod
     def structure(
         self,
         data: Dataset,
@@ -146,6 +183,12 @@ class Posterior(ABC):
             running: q(d) that trained the weights, if it was another.
             kl_weight: of the KL in the objective.
         """
+        exact = self.depth_posterior(data)
+        if exact is None:
+            return None
+        own = isinstance(self.guide, DepthGuide)
+        q = self.guide.probs if own else exact.to(self.model.get_buffer("log_prior"))
+        return DepthStructure.from_probs(q, exact, threshold, running)
 
 
 class WeightPosterior(Posterior):
@@ -165,6 +208,13 @@ class WeightPosterior(Posterior):
     def draw(self, draws: int) -> dict[str, Tensor]:
         return draw_sites(self.model, self.guide, draws)
 
+    def log_prob(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            site: log_prob_of(self.guide.posterior(site), value)
+            for site, value in values.items()
+            if not self.guide.factor_of(site).is_point
+        }
+
     def outputs(
         self, x: Tensor, draws: int = DRAWS, *, seed: int | None = None, **options: Any
     ) -> Tensor:
@@ -173,9 +223,6 @@ class WeightPosterior(Posterior):
 
     def mean_network(self) -> nn.Module:
         return mean_network(self.model, self.guide)
-
-    def curvature(self, **options: Any) -> Curvatures:
-        return curvature(self, **options)
 
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         x = data.x_val
@@ -216,64 +263,11 @@ class WeightPosterior(Posterior):
         return DepthStructure.from_probs(q, torch.stack(each), threshold, running)
 
 
-class DepthPosterior(Posterior):
-    """Weights that are numbers: a prediction mixes depths, of which there may be one."""
-
-    model: LearntDepth | PlainNetwork
-    guide: Guide
-
-    @property
-    def layers(self) -> dict[str, Layer]:
-        return {}
-
-    @property
-    def shares(self) -> Tensor:
-        if isinstance(self.model, PlainNetwork):
-            return next(self.model.parameters()).new_ones(1)
-        if isinstance(self.guide, DepthGuide):
-            return self.guide.probs
-        if self.data is None:
-            raise PyroccamError(
-                f"{type(self.guide).__name__} holds no q(d)", "data, of which it is found"
-            )
-        return exact_depth_posterior(self.model, self.data).to(self.model.log_prior)
-
-    def draw(self, draws: int) -> dict[str, Tensor]:
-        return {site: self.guide.posterior(site).sample((draws,)) for site in self.guide.latents()}
-
-    def log_prob(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        log_q = self.shares.double().log()
-        return {site: log_q[value].cpu() for site, value in values.items()}
-
-    def outputs(
-        self, x: Tensor, draws: int = DRAWS, *, batch_size: int | None = None, **options: Any
-    ) -> Tensor:
-        return outputs_by_depth(self.model, x, batch_size=batch_size)
-
-    def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
-        shares = self.shares
-        return streamed(self.model.components, data.x_val), shares
-
-    def depth_posterior(
-        self, data: Dataset, kl_weight: float = 1.0, ranks: Ranks = ALONE
-    ) -> Tensor | None:
-        if isinstance(self.model, PlainNetwork):
-            return None
-        return exact_depth_posterior(self.model, data, ranks=ranks)
-
-    def structure(
-        self,
-        data: Dataset,
-        threshold: float,
-        running: Tensor | None = None,
-        kl_weight: float = 1.0,
-    ) -> DepthStructure | None:
-        exact = self.depth_posterior(data)
-        if exact is None:
-            return None
-        own = isinstance(self.guide, DepthGuide)
-        q = self.guide.probs if own else exact.to(self.model.get_buffer("log_prior"))
-        return DepthStructure.from_probs(q, exact, threshold, running)
+def log_prob_of(distribution: Any, values: Tensor) -> Tensor:
+    """Log densities of values ``(S, *)``, summed over all but the draws, ``(S,)``, float64, on the
+    CPU."""
+    found: Tensor = distribution.log_prob(values).double()
+    return found.reshape(len(values), -1).sum(1).cpu()
 
 
 def posterior_of(
@@ -293,7 +287,7 @@ def posterior_of(
         raise PyroccamError(f"The guide is {named(guide)}", f"guides.{model.usual_guide}(model)")
     guide.refuse(model)
     if not isinstance(model, BayesianNetwork):
-        return DepthPosterior(model, guide, data, seed)
+        return Posterior(model, guide, data, seed)
     if not isinstance(guide, NetworkGuide):
         raise PyroccamError(f"guides.{type(guide).__name__} covers weights", "a NetworkGuide")
     return WeightPosterior(model, guide, data, seed)

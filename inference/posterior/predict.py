@@ -69,6 +69,7 @@ def evaluate_outputs(
         y_std: ``(T,)``, by which targets were divided.
     """
     w, scale = weights.detach().double(), y_std.double()
+    w = w / w.sum()
     if type(likelihood) is Regression:  # its numbers follow the precision of what it is given
         outputs, y = outputs.double(), y.double()
     with torch.no_grad():

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...data import PyroccamError
 from .draws import Noise
 from .ensemble import components
-from .fitted import Fits
+from .posteriors import Fits
 
 
 class Uncertainty(NamedTuple):

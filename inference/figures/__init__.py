@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .bits import bits_per_layer
     from .canvas import legend_above, new_figure, save
-    from .cuts import irrelevance_histograms, scale_posteriors
+    from .cuts import bits_per_layer, irrelevance_histograms, scale_posteriors, sparsity_maps
     from .depth import depth_comparison, depth_posterior, spiral_functions
-    from .predictive import predicted_observed, predictive_bands
-    from .scores import reliability_diagram
+    from .predictive import predicted_observed, predictive_bands, reliability_diagram
     from .sizes import bytes_by_bound, trade_off, weight_path
-    from .sparsity import sparsity_maps
     from .structure import simplex_panels, structure_graph
     from .style import CYCLE, GREY, INK, MARKERS, styled
     from .training import training_curve

@@ -1,4 +1,4 @@
-"""Figures of a cut: what the posterior says of groups or weights, and where they are cut."""
+"""Figures of a cut: where groups or weights are cut, what is left, and what it takes in a file."""
 
 import math
 from collections.abc import Mapping
@@ -9,11 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ..rounding import LayerBits
 from .canvas import Array, Floats, floats, legend_above, log_axis, new_figure
-from .style import CYCLE, GREY, INK, styled
+from .style import AMOUNT, CYCLE, GREY, INK, styled
 
 BINS = 50
 MOST = 200  # intervals that can be told apart at 600 pixels
+FINEST = 192  # squares along a side: what a panel shows at 600 pixels
+COLUMNS = 3
 
 
 @styled
@@ -27,9 +30,6 @@ def irrelevance_histograms(
         found: what :func:`pyroccam.inference.shrinking.relevance.irrelevance` returns.
         thresholds: by layer; infinite where nothing is cut.
         left: which of these values are of the network that was cut.
-
-    Returns:
-        The figure, with an axis for each layer.
     """
     fig = new_figure(0.6 + 1.25 * len(found))
     axes = fig.subplots(len(found), 1, squeeze=False)[:, 0]
@@ -68,9 +68,6 @@ def scale_posteriors(
         found: what :func:`pyroccam.inference.shrinking.relevance.irrelevance` returns, by which
             is cut.
         thresholds: of those, by layer; infinite where nothing is cut.
-
-    Returns:
-        The figure, with an axis for each layer, logarithmic for scales that are positive.
     """
     fig = new_figure(0.75 + 1.5 * len(scales))
     axes = fig.subplots(len(scales), 1, squeeze=False)[:, 0]
@@ -120,3 +117,130 @@ def _intervals(
     ax.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
     ax.set_xlim(0.5 - 0.01 * len(values), len(values) + 0.5 + 0.01 * len(values))
     return number, step
+
+
+@styled
+def sparsity_maps(found: Mapping[str, Any], inputs: Array | None = None) -> Figure:
+    """A panel for each layer: the weights it had, those that are left dark.
+
+    Which unit of a hidden layer is which means nothing, so rows (outputs) and columns (inputs, each
+    with its kernel) are sorted by how many weights they have left: the network that is left stands
+    in the upper left corner of the one before. Large layers are drawn in squares of several
+    weights, as dark as the share of them that is left.
+
+    Arguments:
+        found: what :func:`pyroccam.inference.shrinking.remains` returns.
+        inputs: how many weights of the first layer each pixel of an image still goes into, ``(H,
+            W)`` or ``(C, H, W)``, of which the channels are added: what
+            :func:`pyroccam.inference.shrinking.input_use` returns. It is a map of its own.
+    """
+    pixels = None if inputs is None else floats(inputs)
+    if pixels is not None and pixels.ndim == 3:
+        pixels = pixels.sum(0)
+    count = len(found) + (pixels is not None)
+    # Names such as layer2.0.downsample.0 would run into the next panel.
+    longest = max(map(len, found))
+    columns = 2 if count == 4 or longest > 18 else min(COLUMNS, count)
+    rows = math.ceil(count / columns)
+    fig = new_figure(0.75 + 1.75 * rows)
+    axes = fig.subplots(rows, columns, squeeze=False)
+    panels = list(axes.flat)
+    look = {"cmap": AMOUNT, "vmin": 0.0, "vmax": 1.0, "interpolation": "nearest"}
+    if pixels is not None:
+        ax = panels.pop(0)
+        shown = ax.imshow(pixels / max(pixels.max(), 1.0), **look)
+        ax.set_title(f"{int((pixels > 0).sum()):,} of {pixels.size:,} pixels", loc="left")
+        ax.set_xlabel("darker: more weights")
+        ax.set(xticks=[], yticks=[])
+    for ax, (name, one) in zip(panels, found.items(), strict=False):
+        height, width = one.before
+        extent = (0.5, width + 0.5, height + 0.5, 0.5)
+        shown = ax.imshow(_shares(one), aspect="auto", extent=extent, **look)
+        split = "\n" if longest > 12 else " "
+        ax.set_title(f"{name}:{split}{100 * one.fraction:.3g} % left", loc="left")
+        ax.set(xlabel="inputs", ylabel="outputs")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
+    for ax in axes.flat:
+        ax.grid(False)
+        ax.spines[:].set_visible(True)
+    for ax in panels[len(found) :]:
+        ax.axis("off")
+    bar = fig.colorbar(shown, ax=axes, shrink=0.8, aspect=30, pad=0.02)
+    bar.set_label("share of weights left")
+    bar.outline.set_visible(False)
+    return fig
+
+
+def _shares(one: Any) -> Floats:
+    """The layer in at most FINEST squares along a side, each the share of its weights left."""
+    kept = floats(one.kept)
+    kept = kept[np.argsort(-kept.sum(1), kind="stable")]
+    kept = kept[:, np.argsort(-kept.sum(0), kind="stable")]
+    whole = np.zeros(one.before)
+    whole[: kept.shape[0], : kept.shape[1]] = kept
+    for axis in (0, 1):
+        size = whole.shape[axis]
+        edges = np.linspace(0, size, min(size, FINEST) + 1).round().astype(int)
+        sums = np.add.reduceat(whole, edges[:-1], axis)
+        whole = sums / np.expand_dims(np.diff(edges), 1 - axis)
+    return whole
+
+
+@styled
+def bits_per_layer(
+    bits: Mapping[str, LayerBits], weights: Mapping[str, int], parts: Mapping[str, float]
+) -> Figure:
+    """Left: bits of a weight of each layer as the posterior knows them, and as they are in the file
+    after entropy coding. Right: what each layer and the rest take of the file.
+
+    Arguments:
+        bits: by layer. Of weights that share values it is the index, without sign and exponent.
+        weights: that are left, by layer; those that are not zero.
+        parts: bytes in the file, of the layers first, then of whatever else is in it: what
+            :func:`pyroccam.inference.shrinking.bytes_by_part` returns.
+    """
+    total = sum(parts.values())
+    layers, names = list(bits), list(parts)
+    fig = new_figure(1.15 + 0.3 * len(names))
+    left, right = fig.subplots(1, 2, sharey=False)
+    place = np.arange(len(layers))
+    start = np.zeros(len(layers))
+    shared = all(b.sign == 0 and b.exponent == 0 for b in bits.values())
+    digits = "index of a shared value" if shared else "significand"
+    kinds = {
+        digits: [b.significand for b in bits.values()],
+        "exponent": [b.exponent for b in bits.values()],
+        "sign": [b.sign for b in bits.values()],
+    }
+    shades = (CYCLE[0], CYCLE[4], GREY)
+    for (label, values), colour in zip(kinds.items(), shades, strict=True):
+        if any(values):
+            left.barh(place, values, left=start, height=0.62, color=colour, label=label)
+        start = start + np.array(values)
+    coded = [8 * parts[name] / weights[name] if weights[name] else 0.0 for name in layers]
+    left.plot(
+        coded, place, "D", color=INK, markersize=5, markerfacecolor="white", label="in the file"
+    )
+    left.set_yticks(place, layers)
+    left.set(xlabel="bits of a weight that is left", ylabel="layer")
+    legend_above(left, [*kinds, "in the file"], columns=2)
+
+    share = [100 * parts[name] / total for name in names]
+    colours = [CYCLE[0] if name in bits else GREY for name in names]
+    right.barh(np.arange(len(names)), share, height=0.62, color=colours)
+    for row, (name, percent) in enumerate(zip(names, share, strict=True)):
+        right.annotate(
+            f"{parts[name]:,.0f} B", (percent, row), (3, 0), textcoords="offset points",
+            va="center", fontsize=7.5,
+        )  # fmt: skip
+    right.set_yticks(np.arange(len(names)), names)
+    # Room for the labels, which may be beyond 100 %: more where long names leave less of the panel.
+    right.set_xlim(0, (1.3 if max(map(len, names)) <= 15 else 1.6) * max(share))
+    right.set_xticks([t for t in MaxNLocator(4).tick_values(0, max(share)) if 0 <= t <= 100])
+    right.set_xlabel(f"percent of {total:,.0f} bytes", loc="right")
+    for ax in (left, right):
+        ax.invert_yaxis()
+        ax.grid(True, axis="x")
+        ax.grid(False, axis="y")
+    return fig

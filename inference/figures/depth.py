@@ -44,9 +44,6 @@ def depth_posterior(
         nll_by_depth: for each split, e.g. "train" and "test", D+1 values;
             nothing or an empty mapping leaves the lower panel out.
         unit: of these values.
-
-    Returns:
-        The figure, with one or two axes.
     """
     curves = {k: floats(v) for k, v in (nll_by_depth or {}).items()}
     heights, reference = floats(found.depth_probs), floats(found.exact_depth_probs)
@@ -110,9 +107,6 @@ def spiral_functions(
         depths: the K depths shown.
         q: probability of each shown depth, shape (K,); it need not sum to one.
         depth_chosen: a shown depth to frame, if any.
-
-    Returns:
-        The figure: K panels and a colour bar.
     """
     points, labels, first, second, surfaces, masses = map(
         floats, (x_train, y_train, grid_x, grid_y, probs, q)
@@ -186,9 +180,6 @@ def depth_comparison(
             as points.
         ylabel: name of the score, with its unit.
         title: title of the figure.
-
-    Returns:
-        The figure, with one axes.
     """
     fig = new_figure(3.3)
     ax = fig.subplots()

@@ -1,12 +1,17 @@
-"""Figures of a regression: the predictive distribution beside what was observed."""
+"""Figures of predictions beside what was observed."""
+
+from collections.abc import Mapping
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter
 from scipy.special import ndtri
 
-from ..posterior import Bands
-from .canvas import Array, Floats, floats, legend_above, new_figure
-from .style import CYCLE, GREY, INK, styled
+from ..posterior import Bands, Reliability
+from .canvas import FEW_ROWS, Array, Floats, floats, legend_above, new_figure
+from .style import CYCLE, GREY, INK, MARKERS, styled
 
 _LEVEL = 0.95
 _LEVELS = np.linspace(0.05, 0.95, 19)
@@ -32,9 +37,6 @@ def predictive_bands(
         x, y: observed rows, ``(N,)``.
         at_rows: predicted at ``x``, to say how many of the rows lie within the band of a row.
         ylabel: of the axis of targets.
-
-    Returns:
-        The figure, with one axis. Bands reach 1.96 standard deviations to both sides.
     """
     points, rows, observed = floats(grid), floats(x), floats(y)
     mean, epistemic, total = _parts(bands)
@@ -76,9 +78,6 @@ def predicted_observed(y: Array, bands: Bands, *, label: str = "target") -> Figu
         y: observed, ``(N,)``.
         bands: predicted, each ``(N,)`` or ``(N, 1)``.
         label: of the target.
-
-    Returns:
-        The figure, with two axes.
     """
     observed = floats(y)
     mean, _, total = _parts(bands)
@@ -120,3 +119,49 @@ def _parts(bands: Bands) -> list[Floats]:
 def _held(observed: Floats, mean: Floats, sd: Floats, z: float) -> float:
     """The share of rows within ``z`` deviations."""
     return float((np.abs(observed - mean) <= z * sd).mean())
+
+
+@styled
+def reliability_diagram(reliabilities: Mapping[str, Reliability]) -> Figure:
+    """Accuracy against confidence for several contenders, and how many rows stand behind it.
+
+    Upper panel: a point for each bin with rows, at its mean confidence and its accuracy;
+    hollow, and off the line, where fewer than 20 rows make the accuracy unsure. On the dashed
+    diagonal, confidence is earned; below it, the network is too sure. Lower panel: rows for
+    each bin, on a logarithmic axis.
+
+    Arguments:
+        reliabilities: for each contender, what
+            :func:`pyroccam.inference.posterior.metrics.reliability` returns. Their numbers of bins
+            may differ.
+    """
+    fig = new_figure(5.0)
+    top, bottom = fig.subplots(2, 1, sharex=True, height_ratios=[2.6, 1.0])
+    top.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
+    labels: list[str] = []
+    unsure: dict[str, Any] = {"linestyle": "", "markerfacecolor": "white"}
+    for (name, table), colour, marker in zip(
+        reliabilities.items(), cycle(CYCLE), cycle(MARKERS), strict=False
+    ):
+        counts = floats(table.counts)
+        held = counts > 0
+        rows = counts[held]
+        confidence, accuracy = floats(table.confidence)[held], floats(table.accuracy)[held]
+        few = rows < FEW_ROWS
+        labels.append(f"{name} (ECE {100 * table.ece:.2g} %)")
+        top.plot(confidence[~few], accuracy[~few], color=colour, marker=marker, label=labels[-1])
+        top.plot(confidence[few], accuracy[few], color=colour, marker=marker, **unsure)
+        edges = np.linspace(0, 1, len(counts) + 1)
+        bottom.stairs(counts, edges, color=colour, linewidth=1.4, label=name)
+    top.set(ylabel="accuracy", ylim=(-0.02, 1.02), xlim=(-0.01, 1.01))
+    if any(
+        ((table.counts > 0) & (table.counts < FEW_ROWS)).any() for table in reliabilities.values()
+    ):
+        labels.append(f"under {FEW_ROWS} rows")
+        top.plot([], [], color=GREY, marker="o", label=labels[-1], **unsure)
+    legend_above(top, labels, columns=2)
+    bottom.set(xlabel="confidence (probability of the predicted class)", ylabel="rows")
+    bottom.set_yscale("log")
+    bottom.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    bottom.set_ylim(bottom=0.7)
+    return fig

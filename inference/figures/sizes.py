@@ -30,9 +30,6 @@ def trade_off(
         chosen: position of the chosen one.
         ylabel: of the errors.
         others: what those are that were not chosen.
-
-    Returns:
-        The figure, with an axis for each cost.
     """
     error = floats(errors)
     fig = new_figure(3.0)
@@ -72,9 +69,6 @@ def bytes_by_bound(
         actual: of the files.
         weights: of them, coded, in bytes.
         labels, chosen: as for :func:`trade_off`.
-
-    Returns:
-        The figure, with one axis.
     """
     x, y, z = sizes = floats(predicted), floats(actual), floats(weights)
     fig = new_figure(3.6)
@@ -108,10 +102,6 @@ def weight_path(
         chosen: position of the point that is marked.
         split: the rows whose loss it is.
         over: the number that the path is over, where that is not the weight of the KL.
-
-    Returns:
-        The figure, with an axis each for losses and bytes, and for depths and widths where there
-        are some.
     """
     names = dict.fromkeys(name for point in points for name in point["widths"])
     widths = {name: floats([point["widths"].get(name, 0) for point in points]) for name in names}

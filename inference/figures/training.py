@@ -32,10 +32,6 @@ def training_curve(
             thin line, and their mean, at the positions where all have a value, a thick one.
         columns: which columns to draw, in that order; all numeric ones if None.
         unit: of losses and likelihoods.
-
-    Returns:
-        The figure: columns whose names end in "loss" or "nll" share the first panel (of one
-        unit), every other column has a panel of its own below.
     """
     single = isinstance(history[0], Mapping)
     histories = cast("list[History]", [history] if single else list(history))

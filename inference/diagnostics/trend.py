@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,29 +89,25 @@ class Convergence:
 
     Attributes:
         epochs, losses: all evaluations, the losses in nats for each training row.
-        line: the trend of the loss by epoch in the window; ``None`` where it was refused.
-        first, last: epochs between which the trend was looked at.
-        per_epoch: improvement of the bound, in nats for each row and epoch, positive if it grows.
-        error: its standard error.
-        gain: what as many epochs again as the window has would gain at this pace, in nats for
-            each row. Curves flatten: it is more than can be expected, but not by much.
-        low, high: 95 % interval of the gain.
         rows: training rows.
         annealed: the learning rate fell to zero meanwhile: a loss at rest may yet improve at
             another rate, and the pace of one that is not leads nowhere.
         refused: why there is no answer.
+        line: the trend of the loss by epoch in the window; ``None`` where it was refused.
+        first, last: epochs between which the trend was looked at.
+        gain: what as many epochs again as the window has would gain at this pace, in nats for
+            each row. Curves flatten: it is more than can be expected, but not by much.
+        low, high: 95 % interval of the gain.
     """
 
-    epochs: tuple[float, ...]
-    losses: tuple[float, ...]
+    epochs: Floats
+    losses: Floats
     rows: int
     annealed: bool
     refused: str | None = None
     line: Trend | None = None
     first: float = math.nan
     last: float = math.nan
-    per_epoch: float = math.nan
-    error: float = math.nan
     gain: float = math.nan
     low: float = math.nan
     high: float = math.nan
@@ -132,13 +128,12 @@ class Convergence:
     def finding(self) -> Finding:
         """The verdict with the numbers behind it and a figure."""
         numbers: dict[str, Any] = {"evaluations": len(self.losses), "worth": WORTH}
-        if self.refused is not None:
-            return Finding("ELBO", "refused", self.refused, numbers)
+        if self.refused is not None or self.line is None:
+            return Finding("ELBO", "refused", self.refused or "", numbers)
         numbers |= {"first_epoch": self.first, "last_epoch": self.last}
-        numbers |= {"per_epoch": self.per_epoch, "error": self.error}
-        numbers |= {"gain": self.gain, "low": self.low, "high": self.high}
+        numbers |= {"per_epoch": -self.line.slope, "error": self.line.error}
+        numbers |= {"gain": self.gain, "low": self.low, "high": self.high, "rows": self.rows}
         span = f"the last {self.last - self.first:.0f} epochs"
-        numbers["rows"] = self.rows
         how = (
             f"{self.gain:.2g} nats a row (95 %: {self.low:.2g} to {self.high:.2g}), "
             f"{self.gain * self.rows:.2g} over all rows"
@@ -180,13 +175,12 @@ class Convergence:
         assert self.line is not None
         fig = new_figure(2.9)
         ax = fig.subplots()
-        epochs, losses = np.array(self.epochs), np.array(self.losses)
+        epochs, losses, line = self.epochs, self.losses, self.line
         inside = epochs >= self.first
         ax.plot(epochs, losses, ".", color=GREY, label="loss")
         ax.plot(epochs[inside], losses[inside], ".", color=CYCLE[0], label="in the window")
         span = self.last - self.first
         ahead = np.linspace(self.first, self.last + (0 if self.annealed else span), 50)
-        line = self.line
         low, high = line.interval
         centre = line.level + line.slope * (ahead - line.middle)
         ends = [line.level + slope * (ahead - line.middle) for slope in (low, high)]
@@ -222,10 +216,7 @@ def convergence(fit: Fit) -> Convergence:
     # The loss of row e is of the epoch that ended there, which began at e - 1.
     settled = np.flatnonzero(epochs - 1.0 >= after - 1e-9)
     kept = settled[-max(math.ceil(SHARE * len(settled)), LEAST_ROWS) :]
-    empty = Convergence(
-        tuple(epochs.tolist()), tuple(losses.tolist()), fit.data.N,
-        fit.settings.schedule != "constant",
-    )  # fmt: skip
+    given = epochs, losses, fit.data.N, fit.settings.schedule != "constant"
     if len(kept) < LEAST_ROWS:
         need = LEAST_ROWS
         why = (
@@ -235,21 +226,11 @@ def convergence(fit: Fit) -> Convergence:
             else f"{len(losses)} evaluations are too few for a trend, which needs {need}."
         )
         why += f" Fit with evaluations= and epochs= of at least {need} after that."
-        return replace(empty, refused=why)
+        return Convergence(*given, why)
     line = trend(epochs[kept], losses[kept])
-    span = float(epochs[kept][-1] - epochs[kept][0])
-    low, high = line.interval
-    return replace(
-        empty,
-        first=float(epochs[kept][0]),
-        last=float(epochs[kept][-1]),
-        line=line,
-        per_epoch=-line.slope,
-        error=line.error,
-        gain=-line.slope * span,
-        low=-high * span,
-        high=-low * span,
-    )
+    first, last = float(epochs[kept][0]), float(epochs[kept][-1])
+    gain, high, low = (-slope * (last - first) for slope in (line.slope, *line.interval))
+    return Convergence(*given, None, line, first, last, gain, low, high)
 
 
 def _changed(fit: Fit) -> float:

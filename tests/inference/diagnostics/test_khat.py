@@ -12,8 +12,7 @@ from pyroccam.data import PyroccamError
 from pyroccam.inference import shrinking
 from pyroccam.inference.diagnostics import khat, khat_of, log_joint
 from pyroccam.inference.diagnostics.log_joint import LogJoint, centres
-from pyroccam.inference.diagnostics.pareto import share_of_draws
-from pyroccam.inference.diagnostics.pareto_result import KhatBlock
+from pyroccam.inference.diagnostics.pareto import KhatBlock, share_of_draws
 from pyroccam.inference.posterior import draw_sites, exact_depth_posterior, total_variation
 from pyroccam.models import priors
 from random_weights import small_net, table

@@ -19,7 +19,7 @@ from ..arviz import even_rows, rhat
 from ..figures import CYCLE, GREY, INK, MARKERS, new_figure, styled
 from ..posterior import Fit, Fits, in_original_units, members, same_inputs
 from ..shrinking import irrelevance
-from .finding import WORST_FIRST, Finding, Verdict, finite, verdict_of
+from .finding import WORST_FIRST, Finding, Verdict, verdict_of
 
 Floats = NDArray[np.float64]
 
@@ -68,10 +68,9 @@ class RunsOf:
         of numbers without a posterior by their spread: to 5 %, to 20 %, beyond."""
         if self.refused is not None:
             return "refused"
-        value, good, most = self.worst, GOOD, DOUBTFUL
         if self.constant:
-            value, good, most = self.spread, ALIKE, ABOUT
-        return verdict_of(value, good, most)
+            return verdict_of(self.spread, ALIKE, ABOUT)
+        return verdict_of(self.worst, GOOD, DOUBTFUL)
 
     def described(self) -> str:
         """The comparison in words."""
@@ -85,13 +84,12 @@ class RunsOf:
         where = f" at the worst of {len(self.rhat)}" if len(self.rhat) > 1 else ""
         return f"R-hat of {self.name} is {self.worst:.2f}{where}: {apart}."
 
-    def to_json(self) -> dict[str, Any]:
-        """The numbers, of Python's own types; an infinite R-hat is ``None``."""
+    def numbers(self) -> dict[str, Any]:
+        """What was compared, of Python's own types."""
         found: dict[str, Any] = {"verdict": self.verdict, "numbers": len(self.rhat)}
         if self.constant:
             return {**found, "spread": self.spread, "by_run": self.means[:, 0].tolist()}
-        both = {"rhat": finite(self.worst), "median_rhat": finite(float(np.median(self.rhat)))}
-        return found | both
+        return {**found, "rhat": self.worst, "median_rhat": float(np.median(self.rhat))}
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ class Agreement:
                 "longer if they have not converged."
             )
         numbers: dict[str, Any] = {"runs": self.runs, "draws": DRAWS}
-        numbers |= {one.name: one.to_json() for one in self.quantities}
+        numbers |= {one.name: one.numbers() for one in self.quantities}
         return Finding("agreement", verdict, text, numbers, self.figure())
 
     @styled
@@ -131,15 +129,13 @@ class Agreement:
         within a run, only that this is so."""
         fig = new_figure(1.1 + 0.26 * len(self.quantities))
         ax = fig.subplots()
-        most = 3.0
-        names = []
+        names = [one.name for one in reversed(self.quantities)]
         for place, one in enumerate(reversed(self.quantities)):
-            names.append(one.name)
             if one.constant:
                 words = f"one number in each run, spread {100 * one.spread:.0f} %"
                 ax.text(1.02, place, words, color=GREY, va="center")
                 continue
-            values = np.minimum(one.rhat, most)
+            values = np.minimum(one.rhat, 3.0)
             at = np.full(len(values), float(place))
             ax.plot(values, at, "|", color=CYCLE[0], alpha=0.5, markersize=7)
             ax.plot(values.max(), place, MARKERS[0], color=CYCLE[1])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from ..figures import CYCLE, GREY, INK, MARKERS, legend_above, new_figure, styled
-from .finding import Finding, Verdict, finite
+from .finding import Finding, Verdict
 
 Floats = NDArray[np.float64]
 
@@ -170,17 +170,11 @@ class Calibration:
         count, quantities = self.p.shape
         low, high, shift = detectable(count, quantities)
         folded = np.abs(2.0 * self.p - 1.0).mean(0)
-        numbers: dict[str, Any] = {
-            "simulations": count,
-            "quantities": quantities,
-            "level": LEVEL,
-            "bias": dict(zip(self.names, self.bias.tolist(), strict=True)),
-            "width": dict(zip(self.names, self.width.tolist(), strict=True)),
-            "mean_p": dict(zip(self.names, self.p.mean(0).tolist(), strict=True)),
-            "mean_distance": dict(zip(self.names, folded.tolist(), strict=True)),
-        }
-        seen = {"narrow": low, "wide": high, "shift": shift}
-        numbers["detectable"] = {name: finite(value) for name, value in seen.items()}
+        numbers: dict[str, Any] = {"simulations": count, "quantities": quantities, "level": LEVEL}
+        each = {"bias": self.bias, "width": self.width, "mean_p": self.p.mean(0)}
+        for name, values in (each | {"mean_distance": folded}).items():
+            numbers[name] = dict(zip(self.names, values.tolist(), strict=True))
+        numbers["detectable"] = {"narrow": low, "wide": high, "shift": shift}
         said = []
         for above, words in ((True, "too low"), (False, "too high")):
             if odd := [k for k in self.biased if (self.p[:, k].mean() > 0.5) == above]:

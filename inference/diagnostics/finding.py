@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,11 +20,6 @@ def verdict_of(value: float, good: float, most: float) -> Verdict:
     """``good`` up to one limit, ``doubtful`` up to another, then (and of what is no number)
     ``poor``."""
     return "good" if value <= good else "doubtful" if value <= most else "poor"
-
-
-def finite(value: float | None) -> float | None:
-    """A number for JSON, which knows no infinite ones."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

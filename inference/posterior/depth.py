@@ -165,11 +165,6 @@ def slack(rows: int, kl_weight: float) -> float:
     return math.exp(max(-EQUAL * rows / kl_weight, -600.0))
 
 
-def rounded_mean(probs: Tensor) -> int:
-    """``round(E_q[d])``, the other rule of the source (their "LDN-E")."""
-    return round(float((probs * torch.arange(len(probs), device=probs.device)).sum()))
-
-
 def total_variation(p: Tensor, q: Tensor) -> float:
     """``½ Σ |p - q|``, in [0, 1]."""
     return float(0.5 * (p.double().cpu() - q.double().cpu()).abs().sum())
@@ -186,7 +181,7 @@ class DepthStructure:
         depth_chosen: by the 95 % rule on q.
         depth_chosen_exact: by the same rule on the exact posterior.
         depth_expected: E_q[d].
-        depth_rounded_mean: that, rounded.
+        depth_rounded_mean: that, rounded, the other rule of the source (their "LDN-E").
         tv_to_exact: total variation between the two; the mean of that to each estimate.
         tv_error, log_errors: of random weights, standard errors of that, and by depth of the
             logarithm of its ``exact_depth_probs`` over that of the depth chosen, in nats.
@@ -272,32 +267,25 @@ class DepthStructure:
         beside independent estimates of it ``(S, D + 1)``."""
         q, each = q.detach().double().cpu(), torch.atleast_2d(exact.detach().double().cpu())
         apart = torch.tensor([total_variation(q, p) for p in each], dtype=torch.float64)
-        chosen, exact, errors = choose_depth(q, threshold), each[0], {}
+        chosen, exact, others = choose_depth(q, threshold), each[0], {}
         if (count := len(each)) > 1:
             ratios = each.clamp_min(1e-300).log()
             ratios = ratios - ratios[:, [chosen]]
             exact = ratios.mean(0).softmax(0)
-            errors = {
+            others = {
                 "tv_error": float(apart.std()) / count**0.5,
                 "log_errors": ratios.std(0) / count**0.5,
                 "agreement": sum(choose_depth(p, threshold) == chosen for p in each) / count,
             }
         if running is not None:
-            running = running.detach().double().cpu()
+            others["running_depth_probs"] = running = running.detach().double().cpu()
+            others["tv_running"] = total_variation(running, exact)
+            others["depth_chosen_running"] = choose_depth(running, threshold)
+        mean = float((q * torch.arange(len(q))).sum())
         return cls(
-            depth_probs=q,
-            exact_depth_probs=exact,
-            depth_chosen=chosen,
-            depth_chosen_exact=choose_depth(exact, threshold),
-            depth_rounded_mean=rounded_mean(q),
-            depth_expected=float((q * torch.arange(len(q))).sum()),
-            tv_to_exact=float(apart.mean()),
-            threshold=threshold,
-            running_depth_probs=running,
-            tv_running=None if running is None else total_variation(running, exact),
-            depth_chosen_running=None if running is None else choose_depth(running, threshold),
-            **errors,
-        )
+            q, exact, chosen, choose_depth(exact, threshold), round(mean), mean,
+            float(apart.mean()), threshold, **others,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, object]:
         """Plain numbers for a result file."""

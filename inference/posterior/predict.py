@@ -124,17 +124,14 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tens
 def nll_of_rows(
     data: Dataset, split: str, outputs: Callable[[Tensor], Tensor], likelihood: Likelihood
 ) -> list[float]:
-    """:func:`nll_by_depth` of all rows of a split, part by part; ``outputs`` gives those of inputs
-    at every depth."""
-    found, rows = [], []
-    for x, y in data.parts(split, weighted=False):
-        found.append(nll_by_depth(outputs(x), likelihood, y, data.y_std))
-        rows.append(float(len(x)))
-    count = sum(rows)
-    return [
-        sum(n * nll for n, nll in zip(rows, each, strict=True)) / count
-        for each in zip(*found, strict=True)
-    ]
+    """:func:`nll_by_depth` of all rows of a split; ``outputs`` gives those of inputs at every
+    depth."""
+
+    def judged(x: Tensor, y: Tensor) -> dict[str, float]:
+        found = nll_by_depth(outputs(x), likelihood, y, data.y_std)
+        return {str(depth): nll for depth, nll in enumerate(found)}
+
+    return [*by_parts(data, split, judged).values()]
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from pyroccam import inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import total_variation
-from pyroccam.inference.posterior.depth import DepthStructure, choose_depth, rounded_mean
+from pyroccam.inference.posterior.depth import DepthStructure, choose_depth
 from torch import nn
 
 
@@ -91,10 +91,6 @@ def test_choices_of_a_depth():
     for threshold in (0.0, 1.01, math.nan):
         with pytest.raises(PyroccamError):
             choose_depth(torch.tensor([1.0]), threshold)
-    for probs, depth in (
-        ([1.0, 0.0], 0), ([0.4, 0.6], 1), ([0.2, 0.2, 0.6], 1), ([0.5, 0.0, 0.0, 0.5], 2),
-    ):  # fmt: skip
-        assert rounded_mean(torch.tensor(probs)) == depth
 
 
 def test_total_variation():

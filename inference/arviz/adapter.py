@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...data import PyroccamError
 from ..storage import replacing
 
 if TYPE_CHECKING:
@@ -88,18 +87,10 @@ def rhat(values: ArrayLike) -> Floats:
     Returns:
         ``(*)``; not a number where all values are equal.
 
-    Raises:
-        PyroccamError: for another shape, or values that are not finite.
-
     References:
         Vehtari, Gelman, Simpson, Carpenter, Bürkner 2021, Bayesian Analysis 16.
     """
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim < 2 or array.shape[0] < 2 or array.shape[1] < 4 or not np.isfinite(array).all():
-        raise PyroccamError(
-            f"values: got shape {array.shape}, expected (chains, draws, *), finite, with at least "
-            "two chains and four draws."
-        )
     with np.errstate(invalid="ignore", divide="ignore"):
         if _is_one():
             one: Any = import_module("arviz_stats.base").array_stats

@@ -33,7 +33,6 @@ def to_arviz(
     *,
     rows: Count | None = None,
     weights: bool = False,
-    prior: bool = True,
 ) -> Any:
     """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
 
@@ -55,7 +54,6 @@ def to_arviz(
         draws: S; of a point estimate one.
         rows: only so many training rows, evenly spread; there is no ``log_p`` then.
         weights: keep weights and biases too: S times their number.
-        prior: draw from the prior as well.
 
     Raises:
         PyroccamError: if the fits differ in their latents, or have other rows, and for more
@@ -78,14 +76,13 @@ def to_arviz(
     if data.task != "classification":
         y = in_original_units(data, y)
     attrs = _attributes(first, found[0])
-    if prior:
-        seed = first.settings.seed
-        before = draw_prior(model, x, draws, data=data, weights=weights, seed=seed)
-        each["prior"] = [shown_values(model, before.values)]
-        if before.predictions is not None:
-            each["prior_predictive"] = [{"y": before.predictions}]
-        if before.improper:
-            attrs["improper_priors"] = ", ".join(before.improper)
+    seed = first.settings.seed
+    before = draw_prior(model, x, draws, data=data, weights=weights, seed=seed)
+    each["prior"] = [shown_values(model, before.values)]
+    if before.predictions is not None:
+        each["prior_predictive"] = [{"y": before.predictions}]
+    if before.improper:
+        attrs["improper_priors"] = ", ".join(before.improper)
     dims, coords = _dims(model)
     coords["row"] = found[0].rows.numpy()
     groups = {name: _draws(parts, dims, coords) for name, parts in each.items()}

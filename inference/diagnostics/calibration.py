@@ -93,15 +93,15 @@ def holm(p_values: Floats) -> Floats:
     return adjusted[np.argsort(order)]
 
 
-def detectable(simulations: int, columns: int, level: float = LEVEL) -> tuple[float, float, float]:
-    """Faults that the two tests, each at ``level / 2`` over all columns, see half of the time:
+def detectable(simulations: int, columns: int) -> tuple[float, float, float]:
+    """Faults that the two tests, each at ``LEVEL / 2`` over all columns, see half of the time:
     a normal posterior whose standard deviation is too small by a factor, too large by a factor, or
     whose mean is off, in standard deviations.
 
     That is where a wrong posterior moves the distribution function by the critical value. What no
     posterior reaches with so few simulations is 0 or infinite.
     """
-    share = 0.5 * level / columns
+    share = 0.5 * LEVEL / columns
     from scipy import optimize, stats  # slow to import
 
     critical = float(stats.kstwo.isf(share, simulations))

@@ -36,21 +36,14 @@ OTHERS = 8
 """Estimates of q(d) from other draws, that show how far one of them is to be believed."""
 
 
-def exact_depth_posterior(
-    model: Model,
-    data: Dataset,
-    *,
-    split: str = "train",
-    batch_size: int = BATCH,
-    ranks: Ranks = ALONE,
-) -> Tensor:
+def exact_depth_posterior(model: Model, data: Dataset, *, ranks: Ranks = ALONE) -> Tensor:
     r""":math:`p(d \mid data) \propto p(d) \prod_n p(y_n \mid x_n, d)` for the present weights.
 
     Streams over the rows in log space and in evaluation mode; the mode is put back.
 
     Arguments:
         model: of learnt depth, with weights as they are.
-        data: where ``split`` comes from.
+        data: whose training rows these are.
         ranks: processes that share the rows, and get the same.
 
     Returns:
@@ -59,18 +52,12 @@ def exact_depth_posterior(
     References:
         Antoran et al. 2020, arXiv:2002.02797 (the formula on their poster, which their code lacks).
     """
-    log_likelihood = sum_by_depth(model, data, split, batch_size, ranks)
+    log_likelihood = sum_by_depth(model, data, ranks)
     return (model.get_buffer("log_prior").double() + log_likelihood).softmax(0)
 
 
-def sum_by_depth(
-    model: Model,
-    data: Dataset,
-    split: str = "train",
-    batch_size: int = BATCH,
-    ranks: Ranks = ALONE,
-) -> Tensor:
-    """``Σ_n log p(y_n | x_n, d)`` over all rows of a split, in evaluation mode, ``(D + 1,)``,
+def sum_by_depth(model: Model, data: Dataset, ranks: Ranks = ALONE) -> Tensor:
+    """``Σ_n log p(y_n | x_n, d)`` over all training rows, in evaluation mode, ``(D + 1,)``,
     float64, in nats. Rows that are streamed pass once, and are not kept.
 
     Arguments:
@@ -78,9 +65,9 @@ def sum_by_depth(
     """
     found = []
     with evaluating(model):
-        for x, y in data.parts(split):
+        for x, y in data.parts("train"):
             own = ranks.part(len(x))
-            sums = log_likelihood_by_depth(model, x[own.rows], y[own.rows], batch_size=batch_size)
+            sums = log_likelihood_by_depth(model, x[own.rows], y[own.rows], batch_size=BATCH)
             found.append(sums if own.weight else torch.zeros_like(sums))
     total = torch.stack(found).sum(0)
     ranks.sum_([total])

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vjp, vmap
+from torch.func import functional_call, grad, vjp
 
-from ...data import Between, Count, Fraction, NotNegative, PyroccamError, Seed, checked
+from ...data import Between, Count, Fraction, PyroccamError, Seed, checked
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork, evaluating, plain_kernels, seeded
 from ...models.distributions import base
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 At = Literal["means", "posterior"]
 
-# Directions that are differentiated along at once, in numbers of weights.
-AT_ONCE = 2**22
-
 
 @dataclass(frozen=True)
 class Curvature:
@@ -32,7 +29,7 @@ class Curvature:
 
     Attributes:
         kappa: σ² times the second derivative, in nats for each observation, in the weight's shape.
-        error: its standard error; zero where it is exact.
+        error: its standard error.
         rows: observations that it is the mean of.
     """
 
@@ -45,28 +42,18 @@ class Curvatures(dict[str, Curvature]):
     """The curvature along the weights of each layer."""
 
     @checked
-    def to_sample(
-        self, *, threshold: NotNegative | None = None, share: Fraction | None = None
-    ) -> dict[str, Tensor]:
+    def to_sample(self, *, share: Fraction) -> dict[str, Tensor]:
         """The weights that have to be drawn, by layer, as ``only=`` of ``Posterior.outputs`` takes
         them; the others are set to their means.
 
         Arguments:
-            threshold: draw those of ``|κ|`` at or above it, in nats.
-            share: or draw this share of all weights, those of the greatest ``|κ|``, and whatever
-                ties with the last of them: many are exactly zero behind units that a ReLU cuts off.
-
-        Raises:
-            PyroccamError: unless one of both is given.
+            share: of all weights, those of the greatest ``|κ|``, and whatever ties with the last of
+                them: many are exactly zero behind units that a ReLU cuts off.
         """
-        if (threshold is None) == (share is None):
-            raise PyroccamError("to_sample takes threshold= or share=, one of both")
         sizes = {layer: one.kappa.abs() for layer, one in self.items()}
-        if share is not None:
-            ordered = torch.cat([size.flatten() for size in sizes.values()]).sort().values
-            first = len(ordered) - round(share * len(ordered))
-            threshold = float(ordered[first]) if first < len(ordered) else math.inf
-        assert threshold is not None
+        ordered = torch.cat([size.flatten() for size in sizes.values()]).sort().values
+        first = len(ordered) - round(share * len(ordered))
+        threshold = float(ordered[first]) if first < len(ordered) else math.inf
         return {layer: size >= threshold for layer, size in sizes.items()}
 
 
@@ -75,7 +62,7 @@ def curvature(
     posterior: Posterior,
     *,
     at: At = "means",
-    probes: Annotated[int, Between(2)] | None = 64,
+    probes: Annotated[int, Between(2)] = 64,
     rows: Count = 512,
     seed: Seed = 0,
 ) -> Curvatures:
@@ -95,8 +82,7 @@ def curvature(
     Arguments:
         posterior: of random weights, with its data.
         at: where the derivative is taken.
-        probes: random directions (or draws, ``at="posterior"``) of the estimate. ``None`` is exact
-            at the means, by one directional derivative for each weight: for small layers.
+        probes: random directions (or draws, ``at="posterior"``) of the estimate.
         rows: at most this many of the training rows, the first ones.
         seed: of the probes; the state of the generator is left as it was.
 
@@ -106,16 +92,13 @@ def curvature(
         row.
 
     Raises:
-        PyroccamError: for exact derivatives over the posterior, or weights whose posterior is not
-            normal there.
+        PyroccamError: over the posterior, for weights whose posterior is not normal.
 
     References:
         Neklyudov et al. 2018, arXiv:1803.03764 (version 1), for the test; Bekas, Kokiopoulou, Saad
         2007, An estimator for the diagonal of a matrix; Stein 1981, Estimation of the mean of a
         multivariate normal distribution.
     """
-    if probes is None and at == "posterior":
-        raise PyroccamError("probes=None over the posterior", "a number of draws")
     model, guide, data = posterior.model, posterior.guide, posterior.data
     assert data is not None
     x, y = (part[:rows] for part in data.split("train"))
@@ -130,7 +113,6 @@ def curvature(
 
     with evaluating(model), seeded(seed, x.device), plain_kernels():
         if at == "posterior":
-            assert probes is not None
             return _over_posterior(log_likelihood, model, guide, means, names, probes, len(x))
         found = Curvatures()
         for layer, name in names.items():
@@ -144,7 +126,7 @@ def _diagonal(
     f: Callable[[Mapping[str, Tensor]], Tensor],
     means: Mapping[str, Tensor],
     name: str,
-    probes: int | None,
+    probes: int,
 ) -> tuple[Tensor, Tensor]:
     """Diagonal of the Hessian of f in one weight tensor, and the standard error of the estimate."""
     at = means[name]
@@ -159,16 +141,6 @@ def _diagonal(
         found: Tensor = v * back(v)[0]
         return found
 
-    if probes is None:
-        size = at.numel()
-        at_once = max(1, AT_ONCE // size)
-        parts = []
-        for start in range(0, size, at_once):
-            index = torch.arange(start, min(size, start + at_once), device=at.device)
-            units = torch.nn.functional.one_hot(index, size).to(at).reshape(-1, *at.shape)
-            parts.append(vmap(product)(units).flatten(1).sum(1))
-        exact = torch.cat(parts).reshape(at.shape)
-        return exact, torch.zeros_like(exact)
     drawn = (2.0 * torch.bernoulli(torch.full_like(at, 0.5)) - 1.0 for _ in range(probes))
     return _mean_and_error(product(v) for v in drawn)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ...data import Count, PyroccamError, checked
+from ...data import PyroccamError
 from ...models.likelihoods import Likelihood
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 _TOLERANCE = 1e-3  # how far a row of probabilities may be from one
-_ECE_BINS = 15
 _NO_MEANS = ("ece", "f1", "auroc")
 _TAIL = 0.05  # of each side of the interval whose coverage is counted
 
@@ -106,7 +105,7 @@ def classification_metrics(log_probs: Tensor, y: Tensor) -> dict[str, float]:
         "accuracy": float((probs.argmax(-1) == labels).double().mean()),
         "nll": float(torch.nn.functional.nll_loss(log_p, labels)),
         "brier": float((probs - one_hot).square().sum(-1).mean()),
-        "ece": _reliability(probs, labels, _ECE_BINS).ece,
+        "ece": _reliability(probs, labels).ece,
     }
 
 
@@ -145,22 +144,21 @@ def label_metrics(probs: Tensor, y: Tensor) -> dict[str, float]:
         found["auroc"] = float(multilabel_auroc(*of, num_labels=count, average="macro"))
     found["brier"] = float((p - marks).square().mean())
     two = torch.stack([1 - p, p], -1).reshape(-1, 2)
-    return {**found, "ece": _reliability(two, marks.reshape(-1), _ECE_BINS).ece}
+    return {**found, "ece": _reliability(two, marks.reshape(-1)).ece}
 
 
-@checked
-def reliability(log_probs: Tensor, y: Tensor, bins: Count = _ECE_BINS) -> Reliability:
-    """Confidence against accuracy of the predicted class, bin by bin.
+def reliability(log_probs: Tensor, y: Tensor) -> Reliability:
+    """Confidence against accuracy of the predicted class, in 15 bins of equal width over [0, 1]; a
+    bin holds its lower edge, and the last one also holds 1.
 
     Arguments:
         log_probs, y: as for :func:`classification_metrics`.
-        bins: of equal width over [0, 1]; a bin holds its lower edge, and the last one also holds 1.
     """
     log_p, labels = _checked_classification(log_probs, y)
-    return _reliability(log_p.exp(), labels, bins)
+    return _reliability(log_p.exp(), labels)
 
 
-def _reliability(probs: Tensor, labels: Tensor, bins: int) -> Reliability:
+def _reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     edges = torch.linspace(0, 1, bins + 1, dtype=probs.dtype, device=probs.device)
     confidence, predicted = probs.max(-1)
     index = (torch.bucketize(confidence, edges, right=True) - 1).clamp(0, bins - 1)
@@ -174,22 +172,20 @@ def _reliability(probs: Tensor, labels: Tensor, bins: int) -> Reliability:
     )
 
 
-@checked
-def poster_ece(log_probs: Tensor, y: Tensor, bins: Count = 10) -> float:
+def poster_ece(log_probs: Tensor, y: Tensor) -> float:
     """The calibration number of the depth-search poster's table, which is no calibration error:
 
     * all C class probabilities of a row count as separate predictions;
     * a prediction is a hit only if its class is both the label *and* the likeliest class of
       its row, so the probability rightly given to second choices never earns a hit;
-    * the frequency of hits in a bin is compared with the bin's *upper edge*
-      (0.1, 0.2, ..., 1.0) and not with the mean prediction in it.
+    * of ten bins of equal width, each holds its upper edge, and the frequency of hits in a bin is
+      compared with that *upper edge* and not with the mean prediction in it.
 
     With ten classes a perfect and fully confident classifier scores 0.09, and an honest one that is
     right 95 % of the time, at a confidence of 0.95, scores 0.095.
 
     Arguments:
         log_probs, y: as for :func:`classification_metrics`.
-        bins: of equal width; a bin holds its upper edge.
 
     Returns:
         The mean ``|frequency - upper edge|`` over the N * C predictions (the poster prints per
@@ -203,7 +199,7 @@ def poster_ece(log_probs: Tensor, y: Tensor, bins: Count = 10) -> float:
         2020, table 1 of the poster.
     """
     log_p, labels = _checked_classification(log_probs, y)
-    probs = log_p.exp()
+    probs, bins = log_p.exp(), 10
     edges = torch.linspace(0, 1, bins + 1, dtype=probs.dtype, device=probs.device)
     rows = torch.arange(len(labels), device=labels.device)
     hits = torch.zeros_like(probs)

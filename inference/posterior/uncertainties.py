@@ -147,8 +147,8 @@ def mixture_bands(
     outputs: Tensor,
     weights: Tensor,
     noise: Tensor,
-    y_mean: Tensor | None = None,
-    y_std: Tensor | None = None,
+    y_mean: Tensor,
+    y_std: Tensor,
 ) -> Bands:
     r"""Bands of a mixture of distributions with means :math:`m_s` and variances :math:`σ_s^2`.
 
@@ -159,10 +159,10 @@ def mixture_bands(
         outputs: means of the components, ``(S, N, T)``, standardised as the targets are.
         weights: of the components, ``(S,)``, of sum one.
         noise: σ, of all ``(T,)`` or of each ``(S, N, T)``, standardised.
-        y_mean, y_std: ``(T,)``, to give the result in original units; left out, it is standardised.
+        y_mean, y_std: ``(T,)``, of the targets.
 
     Returns:
-        Moments in float64.
+        Moments in original units, float64.
     """
     w, m = weights.detach().double(), outputs.detach().double()
     mean = torch.einsum("s,snt->nt", w, m)
@@ -171,8 +171,5 @@ def mixture_bands(
     noise = noise.detach().double().square().expand(m.shape)
     epistemic = variance.sqrt()
     total = (variance + torch.einsum("s,snt->nt", w, noise)).sqrt()
-    if y_std is not None:
-        mean, epistemic, total = (t * y_std.double() for t in (mean, epistemic, total))
-    if y_mean is not None:
-        mean = mean + y_mean.double()
-    return Bands(mean, epistemic, total)
+    mean, epistemic, total = (t * y_std.double() for t in (mean, epistemic, total))
+    return Bands(mean + y_mean.double(), epistemic, total)

@@ -223,7 +223,7 @@ def test_a_point_is_drawn_once_and_says_so(spirals):
 
 def test_repeats_are_chains(spirals, depth):
     fits = [fitted(network(spirals, priors.GroupHorseshoe(1e-2)), spirals, seed=k) for k in (0, 1)]
-    tree, alone = (to_arviz(one, 20, prior=False) for one in (fits, fits[1]))
+    tree, alone = (to_arviz(one, 20) for one in (fits, fits[1]))
     found = tree["posterior"]["0.scale.a"].values
     assert found.shape == (2, 20, 2)
     np.testing.assert_allclose(found[1], alone["posterior"]["0.scale.a"].values[0])

@@ -57,10 +57,6 @@ def test_of_a_linear_regression():
         of.guide.posterior(".bias").base_dist.loc.copy_(best[:, 3])
     noise = float(of.model.likelihood.scale.detach())
     expected = -(0.3**2) * x.square().mean(0)[None] / noise**2
-    found = of.curvature(probes=None)[""]
-    torch.testing.assert_close(found.kappa, expected)
-    assert found.rows == len(x)
-    assert float(found.error.abs().max()) == 0.0
     for at in ("means", "posterior"):
         rough = of.curvature(at=at, probes=150)[""]
         assert float(((rough.kappa - expected) / rough.error).abs().max()) < limit(3)
@@ -72,13 +68,12 @@ def test_of_a_small_network_against_the_whole_hessian():
     rows = table()
     of, x, y = posterior(small(rows), rows, scale=0.2)
     f, means = log_likelihood(of, x, y)
-    exact, rough = (of.curvature(probes=p) for p in (None, 200))
+    rough = of.curvature(probes=200)
     for layer in ("0", "2"):
         name = f"{layer}.weight"
         hessian = torch.autograd.functional.hessian(lambda w, name=name: f(name, w), means[name])
         n = means[name].numel()
         expected = 0.2**2 * hessian.reshape(n, n).diagonal().reshape(means[name].shape)
-        torch.testing.assert_close(exact[layer].kappa, expected)
         z = ((rough[layer].kappa - expected) / rough[layer].error.clamp_min(1e-12)).abs().max()
         assert float(z) < limit(n)
 
@@ -98,17 +93,15 @@ def test_only_chosen_weights_are_drawn():
     of, x, _ = posterior(nn.Linear(3, 2), table(), scale=0.5)
     kappa = torch.tensor([[3.0, -2.0, 0.1], [0.5, 0.0, 1.0]], dtype=F64)
     found = Curvatures({"": Curvature(kappa, torch.zeros_like(kappa), 1)})
-    only = found.to_sample(threshold=1.0)
+    only = found.to_sample(share=0.5)
     assert only[""].tolist() == [[True, True, False], [False, False, True]]
-    assert torch.equal(found.to_sample(share=0.5)[""], only[""])
+    assert not found.to_sample(share=0.0)[""].any()
     drawn = draw_weights(of.model, of.guide, 50, only)["weight"]
     assert torch.equal(drawn.std(0) > 0, only[""])
     mean = of.guide.posterior(".weight").mean.detach()
     assert torch.equal(drawn[0][~only[""]], mean[~only[""]])
     scaled, *_ = posterior(nn.Linear(3, 2), table(), prior=priors.GroupNormalJeffreys())
     for refused in (
-        found.to_sample,
-        lambda: of.curvature(at="posterior", probes=None),
         lambda: scaled.curvature(at="posterior"),
         lambda: draw_weights(of.model, of.guide, 1, {"first": torch.ones(2, 3).bool()}),
         lambda: draw_outputs(of.model, of.guide, x, 2, noise="activations", only={}),

@@ -50,11 +50,11 @@ def spirals_figure(k=5, probs=None, chosen=None):
     return figures.spiral_functions(*points, x, y, probs, depths, q, chosen)
 
 
-def reliability(sharpness, bins=15, n=600):
+def reliability(sharpness, n=600):
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(n, 5, generator=generator, dtype=torch.float64)
     y = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
-    return metrics.reliability((sharpness * logits).log_softmax(-1), y, bins)
+    return metrics.reliability((sharpness * logits).log_softmax(-1), y)
 
 
 def history():
@@ -153,7 +153,7 @@ EVERY = {
     "depth": lambda: depth_figure(101),
     "spirals": lambda: spirals_figure(9),
     "reliability": lambda: figures.reliability_diagram(
-        {"DDN": reliability(2), "LDN, pruned": reliability(1.2), "LDN": reliability(1, 10)}
+        {"DDN": reliability(2), "LDN, pruned": reliability(1.2), "LDN": reliability(1)}
     ),
     "training": lambda: figures.training_curve(history()),
     "repeats": lambda: figures.training_curve(histories()),
@@ -223,7 +223,7 @@ def test_depth_comparison_shows_the_data():
 
 
 def test_reliability_diagram_shows_the_data():
-    tables = {"one": reliability(2.0), "two": reliability(1.0, bins=10)}
+    tables = {"one": reliability(2.0), "two": reliability(1.0)}
     top, bottom = figures.reliability_diagram(tables).axes
     names = [f"{name} (ECE {100 * table.ece:.2g} %)" for name, table in tables.items()]
     assert [*lines(top)] == [*names, "under 20 rows"]

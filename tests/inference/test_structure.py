@@ -42,12 +42,11 @@ def normalised():
     return model, data
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "training", "split"), [(1, True, "val"), (7, False, "train")]
-)
-def test_exact_posterior_equals_brute_force(batch_size, training, split):
+@pytest.mark.parametrize("training", [True, False])
+def test_exact_posterior_equals_brute_force(training, monkeypatch):
+    monkeypatch.setattr("pyroccam.inference.posterior.depth.BATCH", 7)
     model, data = normalised()
-    x, y = data.split(split)
+    x, y = data.split("train")
     joint = []
     for d in range(4):
         net = model.stack.at(d).eval()
@@ -57,7 +56,7 @@ def test_exact_posterior_equals_brute_force(batch_size, training, split):
         joint.append(p)
     model.train(training)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    got = inference.posterior.exact_depth_posterior(model, data, split=split, batch_size=batch_size)
+    got = inference.posterior.exact_depth_posterior(model, data)
     assert not got.requires_grad
     expected = torch.tensor([j / sum(joint) for j in joint], dtype=torch.float64)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=0)

@@ -179,11 +179,8 @@ def agreement(repeats: Fits) -> Agreement:
 
     .. math:: \hat R ≈ \sqrt{1 + (\text{spread of the runs} / \text{standard deviation within})²}
 
-    Draws within *one* run agree by construction, also where q is wrong. What can disagree is what
-    was learnt from other initial weights and other noise: then each run has found one part of the
-    posterior, or has not converged.
-
-    Compared is only what does not change when hidden units change places or signs, as weights do:
+    Draws within *one* run agree by construction, also where q is wrong. Compared is only what does
+    not change when hidden units change places or signs, as weights do:
 
     * ``prediction``: of fifty test rows, the mean of the targets in original units, or the
       probabilities of the classes, of single draws;

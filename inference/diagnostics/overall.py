@@ -40,9 +40,7 @@ def diagnose(
     Arguments:
         fits: one fit, or several runs on the same data: then all but the agreement is of the first.
         draws: from q, for each diagnostic.
-        rows: training rows that the draws pass, evenly spread (of k-hat drawn at random); where
-            these are not all, the finding says so. By default all, or 2,000 where all would take
-            long.
+        rows: training rows that the draws pass; by default all, or 2,000 where all would take long.
         progress: a bar over the findings; ``None`` shows it on a terminal only.
 
     Raises:

@@ -237,20 +237,16 @@ def khat(
     with the rest held at its posterior mean. If everything random has at most 100 dimensions,
     it is one block, and k̂ is that of Yao et al.: of q against the posterior. Otherwise each site is
     a block, and k̂ tests whether the factor :math:`q_b` is a good proposal for its *full
-    conditional* there. That finds a q that is too narrow, or not where it should be. It does not
-    find that dimensions depend on each other: at its optimum, a mean field of a Gaussian posterior
-    has exactly these conditionals for its factors, and passes.
+    conditional* there: not that dimensions depend on each other.
 
-    k̂ grows with the dimension for one and the same error: of normals that are 5 % too narrow it is
-    about 0.3 in 1 and in 100 dimensions, 1 in 1,000, 2.5 in 10,000 (2,000 draws). So a block with
-    more than 100 numbers is refused; so are points, and priors without an integral, whose posterior
-    has none. What is discrete is compared by its probabilities: learnt depth with the exact
-    posterior given the weights, enumerated structure with its full conditional.
+    k̂ grows with the dimension for one and the same error, so a block with more than 100 numbers is
+    refused; so are points, and priors without an integral, whose posterior has none. What is
+    discrete is compared by its probabilities: learnt depth with the exact posterior given the
+    weights, enumerated structure with its full conditional.
 
     The likelihood is that of all training rows, in evaluation mode; with ``rows`` it is N / R times
-    that of R rows drawn at random, one and the same wrong target for all draws. The standard
-    deviation of what that does to the log ratios is reported; from half a nat on the block is
-    refused, and below no verdict is ``good``.
+    that of R rows drawn at random. The standard deviation of what that does to the log ratios is
+    reported; from half a nat on the block is refused, and below no verdict is ``good``.
 
     Arguments:
         fit: of a Bayesian or structured network, or of learnt depth.

@@ -71,8 +71,7 @@ def vsbc(
         p = P_q(θ < θ^*)
 
     Over simulations p is uniform if q is the exact posterior. If it is not symmetric about ½, q is
-    biased; if it gathers at 0 and 1, q is too narrow; about ½, too wide. A verdict of ``poor``
-    comes with a chance of 5 %, at most, to an exact posterior.
+    biased; if it gathers at 0 and 1, q is too narrow; about ½, too wide.
 
     Each simulation has the inputs of the data set that ``build`` gives, and new targets at the
     training and the validation rows. Random are the latents: weights with a prior, scales, depth,
@@ -84,10 +83,9 @@ def vsbc(
     structure) it is randomised, :math:`P_q(d < d^*) + U\, P_q(d = d^*)` with a uniform U, which is
     as uniform; of everything else it is the rank among draws, randomised likewise.
 
-    A q that ignores the data and stays at the prior passes as well: convergence and k̂ see that. The
-    exact posterior of weights of hidden units, which can change places and signs, has many equal
-    modes, and q, in one of them, fails. There test what a network computes: ``sites=[]`` and
-    ``quantities={"f": outputs_at(x)}``.
+    A q that stays at the prior passes as well. The exact posterior of weights of hidden units,
+    which can change places and signs, has many equal modes, and q, in one of them, fails: there
+    test what a network computes, by ``sites=[]`` and ``quantities={"f": outputs_at(x)}``.
 
     Arguments:
         build: makes model, guide and data for a seed, as for

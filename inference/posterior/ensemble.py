@@ -33,10 +33,9 @@ class EnsembleNetwork(nn.Module):
 
     Where the likelihood is one of your own, its probabilities stand for the softmax.
 
-    Every call draws anew, so a gradient is an unbiased look at what another call will say: an
-    attack that iterates then averages over the noise that it cannot know (Athalye et al. 2018).
-    With a ``seed`` each call draws the same noise, and the network is a function: for finite
-    differences, say. An attack on that fits its noise.
+    Every call draws anew, so a gradient is an unbiased look at what another call will say. With a
+    ``seed`` each call draws the same noise, and the network is a function: an attack on that fits
+    its noise (Athalye et al. 2018).
 
     The fits are copied as they are, in evaluation mode (of which dropout is excepted, see
     :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`), and their parameters get no
@@ -49,9 +48,6 @@ class EnsembleNetwork(nn.Module):
         noise: see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`. With drawn weights a
             draw is one network for all inputs of a call; with a seed also for those of other calls.
         seed: of all draws, or ``None`` for fresh ones at each call, from torch's generator.
-
-    Of more than 32 passes the gradient computes passes again: memory is bounded, for a third more
-    time.
 
     Raises:
         PyroccamError: for a fit of anything but a Bayesian network that classifies, or no fit.

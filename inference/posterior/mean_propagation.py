@@ -72,11 +72,9 @@ def curvature(
         \frac{∂^2}{∂W_{ij}^2} \log p(y_n \mid x_n, W) \Big|_{W = M}
 
     Half of it is, to second order, what the log-likelihood of an observation changes if the weight
-    is drawn and not set to its mean: a weight of small κ need not be drawn.
-
-    With piecewise linear activations a unit whose inputs are all zero lies on a bend, where the
-    second derivative that is computed is zero: so it is behind weights without a mean.
-    ``at="posterior"`` takes the mean of the derivative over draws of all weights instead, as
+    is drawn and not set to its mean. With piecewise linear activations a unit whose inputs are all
+    zero lies on a bend, where the second derivative that is computed is zero: ``at="posterior"``
+    takes the mean of the derivative over draws of all weights instead, as
     :math:`σ^2 E[∂^2 f] = E[σ ε \, ∂f]` (Stein's lemma), which has no such gaps.
 
     Arguments:

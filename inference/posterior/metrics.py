@@ -181,9 +181,6 @@ def poster_ece(log_probs: Tensor, y: Tensor) -> float:
     * of ten bins of equal width, each holds its upper edge, and the frequency of hits in a bin is
       compared with that *upper edge* and not with the mean prediction in it.
 
-    With ten classes a perfect and fully confident classifier scores 0.09, and an honest one that is
-    right 95 % of the time, at a confidence of 0.95, scores 0.095.
-
     Arguments:
         log_probs, y: as for :func:`classification_metrics`.
 

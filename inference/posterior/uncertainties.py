@@ -34,9 +34,7 @@ def uncertainty(outputs: Tensor, weights: Tensor | None = None) -> Uncertainty:
         H\Big[\sum_s w_s p_s\Big] = \sum_s w_s H[p_s] + \sum_s w_s\, KL\Big(p_s \,\Big\|\,
         \sum_r w_r p_r\Big)
 
-    The last sum is the mutual information of class and component: what a look at the weights would
-    tell of the class. It is computed as that sum, which has no cancellation, and is zero for
-    components that agree.
+    The last sum is the mutual information of class and component, computed without cancellation.
 
     Arguments:
         outputs: logits (or log-probabilities) ``(S, N, C)``; ``-inf`` is a class that cannot be.

@@ -175,7 +175,9 @@ def _of_networks(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) -> P
             if site in known:
                 log_q[site] = used * known[site]
             if used.dim():
-                reached[site] = _where(used > 0, drawn[site])
+                own = drawn[site]
+                kept = used.to(own.device).view(-1, *[1] * (own.dim() - 1)) > 0
+                reached[site] = torch.where(kept, own, torch.nan)
         found.append((_shown(reached, weights), log_prior, log_q, *_said(fit, outputs, y)))
     values, log_priors, log_qs, likelihoods, predictions = zip(*found, strict=True)
     each = _joined(values), _joined(log_priors), _joined(log_qs)
@@ -193,11 +195,6 @@ def _shown(drawn: Mapping[str, Tensor], weights: bool) -> Values:
     if weights or large != {*drawn}:
         return {site: v.cpu() for site, v in drawn.items() if weights or site not in large}
     return {f"{site}_rms": v.flatten(1).square().mean(1).sqrt().cpu() for site, v in drawn.items()}
-
-
-def _where(used: Tensor, value: Tensor) -> Tensor:
-    """Draws ``(S, *)`` of those that are used ``(S,)``, and NaN for the others."""
-    return torch.where(used.to(value.device).view(-1, *[1] * (value.dim() - 1)), value, torch.nan)
 
 
 def _of_depths(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:

@@ -63,8 +63,13 @@ def to_arviz(
     first = chains[0]
     model, data = first.model, first.data
     found = [draw_posterior(one, draws, rows=rows, weights=weights) for one in chains]
-    for one, drawn in zip(chains[1:], found[1:], strict=True):
-        _refuse_unlike(first, found[0], one, drawn)
+    shapes = [{name: value.shape for name, value in one.values.items()} for one in found]
+    for one, own in zip(chains[1:], shapes[1:], strict=True):
+        who = f"seeds {first.settings.seed} and {one.settings.seed}"
+        if own != shapes[0]:
+            raise PyroccamError(f"Unlike latents of {who}", "chains of one posterior")
+        if not same_targets(data, one.data, "train"):
+            raise PyroccamError(f"The training rows of {who} differ", "the same")
     each = {
         "posterior": [shown_values(f.model, d.values) for f, d in zip(chains, found, strict=True)],
         "sample_stats": [_densities(d) for d in found],
@@ -97,15 +102,6 @@ def _table(values: Variables, coords: Mapping[str, Any]) -> xr.Dataset:
 
     used = {dim for dims, _ in values.values() for dim in dims}
     return xarray.Dataset(values, {dim: v for dim, v in coords.items() if dim in used})
-
-
-def _refuse_unlike(first: Fit, expected: PosteriorDraws, other: Fit, drawn: PosteriorDraws) -> None:
-    who = f"seeds {first.settings.seed} and {other.settings.seed}"
-    shapes = [{k: v.shape for k, v in one.values.items()} for one in (expected, drawn)]
-    if shapes[0] != shapes[1]:
-        raise PyroccamError(f"Unlike latents of {who}", "chains of one posterior")
-    if not same_targets(first.data, other.data, "train"):
-        raise PyroccamError(f"The training rows of {who} differ", "the same")
 
 
 def shown_values(model: Model, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -142,7 +138,7 @@ def _dims(model: Model) -> tuple[Dims, dict[str, Any]]:
     """Dimensions of the variables, and labels along them."""
     dims: Dims = {"y": ("row", "target")}
     coords: dict[str, Any] = {}
-    if "depth" in model.latents():
+    if "depth" in model.latents() and not model.random_weights:
         coords["depth"] = np.arange(len(model.get_buffer("log_prior")))
     for site, prior in model.structure.items():
         dims[site] = (_primitive(prior.edge),)

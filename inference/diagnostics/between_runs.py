@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,24 +205,18 @@ def agreement(repeats: Fits) -> Agreement:
     fits = members(repeats)
     if len(fits) < 2:
         raise PyroccamError("One run", "two or more, as inference.fit_repeats makes them")
-    inputs = enumerate(zip(fits, _same_rows(fits), strict=True))
-    each = [_quantities(one, x, seed) for seed, (one, x) in inputs]
-    shapes = [{name: value.shape for name, value in found.items()} for found in each]
-    if any(one != shapes[0] for one in shapes):
-        raise PyroccamError("Runs whose quantities differ", "runs of one model")
-    compared = [between_runs(n, np.stack([found[n] for found in each])) for n in each[0]]
-    return Agreement(tuple(compared), len(fits))
-
-
-def _same_rows(fits: Sequence[Fit]) -> list[Tensor]:
-    """Inputs of some test rows, the same for every run, on the scale of its own data."""
     first = fits[0].data
     if not len(first.x_test):
         raise PyroccamError(f"{first.name} has no test rows", "some")
     if not all(same_inputs(first, one.data, "test") for one in fits):
         raise PyroccamError("Runs whose test rows differ", "the same")
     chosen = even_rows(len(first.x_test), ROWS).to(first.device)
-    return [one.data.x_test[chosen] for one in fits]
+    each = [_quantities(one, one.data.x_test[chosen], seed) for seed, one in enumerate(fits)]
+    shapes = [{name: value.shape for name, value in found.items()} for found in each]
+    if any(one != shapes[0] for one in shapes):
+        raise PyroccamError("Runs whose quantities differ", "runs of one model")
+    compared = [between_runs(n, np.stack([found[n] for found in each])) for n in each[0]]
+    return Agreement(tuple(compared), len(fits))
 
 
 @torch.no_grad()

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any, TypeAlias, cast
 
-import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...models import as_number
-from .canvas import MANY_POINTS, Floats, legend_above, log_if_wide, new_figure
+from .canvas import MANY_POINTS, legend_above, log_if_wide, new_figure
 from .style import CYCLE, MARKERS, styled
 
 History: TypeAlias = Sequence[Mapping[str, Any]]
@@ -36,8 +36,10 @@ def training_curve(
     single = isinstance(history[0], Mapping)
     histories = cast("list[History]", [history] if single else list(history))
     position = next((key for key in ("epoch", "step") if key in histories[0][0]), None)
-    names = list(columns) if columns is not None else _numeric(histories)
-    series = {name: [_series(name, one, position) for one in histories] for name in names}
+    frames = [_numbers(one, position) for one in histories]
+    names = columns or list(dict.fromkeys(name for one in frames for name in one))
+    frames = [one.reindex(columns=names) for one in frames]
+    series = {name: [one[name].dropna() for one in frames] for name in names}
     nats = [name for name in series if name.endswith(("loss", "nll"))]
     panels = ([nats] if nats else []) + [[name] for name in series if name not in nats]
     fig = new_figure(0.9 + 1.25 * len(panels) + (0.8 if nats else 0.0))
@@ -47,7 +49,7 @@ def training_curve(
     for ax, panel in zip(axes, panels, strict=True):
         for name in panel:
             _lines(ax, name.replace("_", " "), series[name], *looks[name])
-        log_if_wide(ax, [one[:, 1] for name in panel for one in series[name]])
+        log_if_wide(ax, [one.to_numpy() for name in panel for one in series[name]])
         if panel is nats:
             ax.set_ylabel(unit)
             legend_above(ax, [name.replace("_", " ") for name in panel])
@@ -62,43 +64,25 @@ def training_curve(
     return fig
 
 
-def _numeric(histories: Sequence[History]) -> list[str]:
-    """Columns with a number in them, in the order in which they come up."""
-    rows = [row for one in histories for row in one]
-    return [
-        name
-        for name in dict.fromkeys(name for row in rows for name in row)
-        if name not in ("epoch", "step") and any(_is_number(row.get(name)) for row in rows)
-    ]
+def _numbers(history: History, position: str | None) -> pd.DataFrame:
+    """The columns with finite numbers in them, by position."""
+    found = pd.DataFrame(
+        [{name: as_number(value) for name, value in row.items()} for row in history]
+    )
+    found = found.replace([math.inf, -math.inf], math.nan).dropna(axis=1, how="all")
+    if position:
+        found = found.set_index(position)
+    return found.drop(columns=["epoch", "step"], errors="ignore")
 
 
-def _is_number(value: object) -> bool:
-    """A finite number, a scalar tensor included, can be drawn."""
-    return math.isfinite(as_number(value))
-
-
-def _series(name: str, history: History, position: str | None) -> Floats:
-    """Positions and values of a column, ``(n, 2)``."""
-    pairs = [
-        (float(row[position]) if position else float(index), float(row[name]))
-        for index, row in enumerate(history)
-        if _is_number(row.get(name))
-    ]
-    return np.array(pairs, dtype=np.float64).reshape(-1, 2)
-
-
-def _lines(ax: Axes, label: str, each: Sequence[Floats], colour: str, marker: str) -> None:
+def _lines(ax: Axes, label: str, each: Sequence[pd.Series], colour: str, marker: str) -> None:
     """One history as a line; several as thin ones, with their mean."""
     mean = each[0]
     if len(each) > 1:
         for one in each:
-            ax.plot(*one.T, color=colour, linewidth=0.7, alpha=0.5)
-        values: dict[float, list[float]] = {}
-        for x, y in (pair for one in each for pair in one.tolist()):
-            values.setdefault(x, []).append(y)
+            ax.plot(one, color=colour, linewidth=0.7, alpha=0.5)
         # Where some have ended already, a mean of the others would jump.
-        shared = [(x, sum(ys) / len(ys)) for x, ys in values.items() if len(ys) == len(each)]
-        mean = np.array(sorted(shared)).reshape(-1, 2)
+        mean = pd.concat(each, axis=1, join="inner").mean(axis=1).sort_index()
     shown = marker if len(mean) <= MANY_POINTS else ""
     width = 1.6 if len(each) == 1 else 2.2
-    ax.plot(*mean.T, color=colour, marker=shown, linewidth=width, label=label)
+    ax.plot(mean, color=colour, marker=shown, linewidth=width, label=label)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
 from torch import Tensor
 
-from ...data import Between, Seed, checked
 from ...guides import NetworkGuide
 from ...models import BayesianStack, Model, evaluating, log_likelihood_by_depth, seeded
 from ..distributed import ALONE, Ranks
@@ -19,9 +18,6 @@ from ..elbo import bound
 
 if TYPE_CHECKING:
     from ...data import Dataset
-
-Threshold = Annotated[float, Between(0.0, 1.0, "(]")]
-"""Of the 95 % rule: the first depth with so large a share of the largest probability is chosen."""
 
 EQUAL = 0.001
 """Nats of a row within which depths are as good as each other, where weights are random: what many
@@ -81,7 +77,7 @@ def depth_posterior_of_weights(
     data: Dataset,
     *,
     kl_weight: float = 1.0,
-    seed: Seed = 0,
+    seed: int = 0,
     ranks: Ranks = ALONE,
 ) -> Tensor:
     r"""The best q(d) beside the present factors of random weights, of the training rows,
@@ -128,8 +124,7 @@ def _small_parts(data: Dataset, ranks: Ranks) -> Iterator[tuple[Tensor, Tensor]]
                 yield x[part.rows], y[part.rows]
 
 
-@checked
-def choose_depth(probs: Tensor, threshold: Threshold = 0.95) -> int:
+def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
     r"""The 95 % rule: :math:`\min \{ i : q_i \ge threshold \cdot \max_j q_j \}`.
 
     Arguments:

@@ -8,7 +8,7 @@ ran in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -239,23 +239,18 @@ def mean_spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, floa
 def by_parts(
     data: Dataset, split: str, judge: Callable[[Tensor, Tensor], dict[str, float]]
 ) -> dict[str, float]:
-    """Scores of a split; of training rows that are streamed part by part, as :func:`merged`."""
+    """Scores of a split; training rows that are streamed pass in parts, and of their scores those
+    are left that are means over rows, or roots of such."""
     if split != "train" or not data.streamed:
         return judge(*data.split(split))
-    return merged((len(x), judge(x, y)) for x, y in data.parts(split, weighted=False))
-
-
-def merged(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Scores of all rows from those of parts of them, each with its number of rows. Only of those
-    that are means over rows, or roots of such: others are left out."""
     sums: dict[str, float] = {}
     rows = 0
-    for count, scores in parts:
-        rows += count
-        for name, value in scores.items():
+    for x, y in data.parts(split, weighted=False):
+        rows += len(x)
+        for name, value in judge(x, y).items():
             if name not in _NO_MEANS:
                 term = value * value if name == "rmse" else value
-                sums[name] = sums.get(name, 0.0) + count * term
+                sums[name] = sums.get(name, 0.0) + len(x) * term
     return {n: math.sqrt(s / rows) if n == "rmse" else s / rows for n, s in sums.items()}
 
 

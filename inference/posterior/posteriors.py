@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -305,18 +305,10 @@ def random_network(model: Model) -> BayesianNetwork | None:
     return model if isinstance(model, BayesianNetwork) else None
 
 
-N = TypeVar("N", bound=BayesianNetwork)
+M = TypeVar("M", bound=Model)
 
 
-@overload
-def require(
-    fit: Fit, kind: type[LearntDepth], name: str, instead: str = ""
-) -> tuple[LearntDepth, Guide]: ...
-@overload
-def require(fit: Fit, kind: type[N], name: str, instead: str = "") -> tuple[N, NetworkGuide]: ...
-
-
-def require(fit: Fit, kind: type[Model], name: str, instead: str = "") -> Any:
+def require(fit: Fit, kind: type[M], name: str, instead: str = "") -> tuple[M, Any]:
     """The pair of a fit, of which a function needs a kind of model.
 
     Arguments:

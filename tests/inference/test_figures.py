@@ -152,6 +152,9 @@ EVERY = {  # each with numbers that it has to show, in this order
                        ((6, 0.24), (4, 0.28)), "test error", "Spirals"),
                    [[0.24, 0.24], [0, 5, 10], [0.6, 0.4, 0.25], [6, 4], [0.24, 0.28]]),
     "scales": (lambda: figures.scale_posteriors(*scales((900,), (True,))), []),
+    "histograms": (lambda: figures.irrelevance_histograms(
+                       scales()[1], {"a": 0.0, "b": math.inf},
+                       {name: one.values <= 0.0 for name, one in scales()[1].items()}), []),
     "sparsity": (lambda: figures.sparsity_maps(dict.fromkeys(LONG, REMAINS["1"])), []),
     "bits": (lambda: figures.bits_per_layer(
                  {"1": LayerBits(4, 3), "3": LayerBits(2, 5)}, {"1": 800, "3": 100},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...data import PyroccamError, checked
+from ...data import Count, PyroccamError, checked
 from ...guides import Guide
 from ...models import BayesianNetwork, Model
 from ...models.priors import DepthPrior, StructurePrior, WeightPrior
@@ -21,7 +21,6 @@ from ..training import fit as train
 if TYPE_CHECKING:
     import pandas as pd
 
-PASSES = 5  # over the training rows, for the bound of random weights
 Prior = WeightPrior | Mapping[str, WeightPrior] | DepthPrior
 
 
@@ -81,11 +80,13 @@ def swap(
     return train(model, made, fit.data, device=where, progress=progress, **chosen)
 
 
-def side_by_side(fits: Mapping[str, Fit]) -> pd.DataFrame:
+@checked
+def side_by_side(fits: Mapping[str, Fit], *, passes: Count = 5) -> pd.DataFrame:
     """A table of fits of the same data, a row for each: metrics of test rows and what was learnt.
 
     Arguments:
         fits: by name.
+        passes: over the training rows, for the bound of random weights.
 
     Returns:
         columns: the metrics of the ensemble; ``elbo`` and ``kl`` of a training row, nats, with the
@@ -95,10 +96,10 @@ def side_by_side(fits: Mapping[str, Fit]) -> pd.DataFrame:
     """
     import pandas as pd  # slow to import
 
-    return pd.DataFrame({name: _row(one) for name, one in fits.items()}).T
+    return pd.DataFrame({name: _row(one, passes) for name, one in fits.items()}).T
 
 
-def _row(fit: Fit) -> dict[str, Any]:
+def _row(fit: Fit, passes: int) -> dict[str, Any]:
     found: dict[str, Any] = dict(fit.evaluate())
     if fit.structure is not None:
         q = fit.structure.depth_probs
@@ -107,7 +108,7 @@ def _row(fit: Fit) -> dict[str, Any]:
     if not fit.model.random_weights:
         return found
     model, guide = require(fit, BayesianNetwork, "side_by_side")
-    bound = evidence(model, guide, fit.data, passes=PASSES, seed=fit.settings.seed)
+    bound = evidence(model, guide, fit.data, passes=passes, seed=fit.settings.seed)
     found["elbo"], found["elbo error"] = bound.elbo / bound.rows, bound.error / bound.rows
     found["kl"] = bound.kl / bound.rows
     if model.structure and fit.structure is None:

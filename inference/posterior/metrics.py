@@ -39,13 +39,11 @@ class Reliability(NamedTuple):
     """Top-label reliability in equal-width bins of confidence over [0, 1], (bins,), on the CPU.
 
     Attributes:
-        centers: middle of each bin.
         confidence: mean probability of the predicted class; nan where the bin is empty.
         accuracy: share of correct predictions; nan where the bin is empty.
         counts: number of rows.
     """
 
-    centers: Tensor
     confidence: Tensor
     accuracy: Tensor
     counts: Tensor
@@ -165,7 +163,6 @@ def _reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     counts = torch.bincount(index, minlength=bins)
     correct = (predicted == labels).to(probs)
     return Reliability(
-        centers=((edges[:-1] + edges[1:]) / 2).cpu(),
         confidence=(torch.bincount(index, confidence, minlength=bins) / counts).cpu(),
         accuracy=(torch.bincount(index, correct, minlength=bins) / counts).cpu(),
         counts=counts.cpu(),

@@ -17,14 +17,6 @@ def classifier(n, classes, seed=0):
     return log_probs, torch.multinomial(log_probs.exp(), 1, generator=generator)[:, 0]
 
 
-def peaked(n, confidence, wrong):
-    """``n`` rows of ten classes that give class 0 ``confidence``; the first ``wrong`` are of
-    class 1."""
-    probs = torch.full((n, 10), (1 - confidence) / 9, dtype=torch.float64)
-    probs[:, 0] = confidence
-    return probs.log(), (torch.arange(n) < wrong).long()
-
-
 @pytest.mark.parametrize("classes", [2, 10])
 def test_classification_metrics_agree_with_others(classes):
     log_probs, y = classifier(400, classes)
@@ -103,17 +95,6 @@ def test_poster_rule_row_by_row(classes):
             hit[b] += c == label and c == row.argmax()
     gaps = np.abs(hit - seen * np.arange(1, bins + 1) / bins)
     assert metrics.poster_ece(log_probs, y) == pytest.approx(gaps.sum() / seen.sum())
-
-
-@pytest.mark.parametrize(
-    ("n", "confidence", "wrong", "poster"),
-    [(1000, 1 - 1e-9, 0, 0.09), (60_000, 0.95, 3_000, 0.095)],
-)
-def test_what_the_two_rules_say_of_an_honest_classifier(n, confidence, wrong, poster):
-    """Nine small probabilities of a row never earn a hit: (9 * 0.1 + 1 - confidence) / 10."""
-    log_probs, y = peaked(n, confidence, wrong)
-    assert metrics.poster_ece(log_probs, y) == pytest.approx(poster, abs=1e-7)
-    assert metrics.classification_metrics(log_probs, y)["ece"] == pytest.approx(0, abs=1e-8)
 
 
 def test_mean_spread():

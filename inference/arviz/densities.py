@@ -198,19 +198,22 @@ def _shown(drawn: Mapping[str, Tensor], weights: bool) -> Values:
 
 
 def _of_depths(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
-    model = fit.model
+    model, q = fit.model, fit.weights.double()
     by_depth = outputs_by_depth(model, x)
     found, _ = _said(fit, by_depth, y)
-    if model.latents():
-        q = fit.weights.double()
-        depth = torch.multinomial(q, draws, replacement=True)
-        values = {"depth": depth.cpu()}
-        terms = {"depth": _log_prior(model)[depth].cpu()}, {"depth": q.log()[depth].cpu()}
-    else:
-        depth = torch.zeros(draws, dtype=torch.long, device=x.device)
-        values, terms = {}, ({}, {})
+    values, depth = _drawn_depths(model, q, draws)
+    log_prior = {site: _log_prior(model)[depth].cpu() for site in values}
+    log_q = {site: q.log()[depth].cpu() for site in values}
     predictions = _by_depth(model.likelihood, by_depth, depth, fit.data)
-    return values, *terms, found[depth.cpu()], predictions
+    return values, log_prior, log_q, found[depth.cpu()], predictions
+
+
+def _drawn_depths(model: Model, probs: Tensor, draws: int) -> tuple[Values, Tensor]:
+    """The site of a depth that is learnt, and the depths ``(S,)``: of a known one zeros."""
+    if not model.latents():
+        return {}, torch.zeros(draws, dtype=torch.long, device=probs.device)
+    depth = torch.multinomial(probs, draws, replacement=True)
+    return {"depth": depth.cpu()}, depth
 
 
 def _log_prior(model: Model) -> Tensor:
@@ -231,15 +234,10 @@ def _by_depth(
     likelihood: Likelihood, outputs: Tensor, depth: Tensor, data: Dataset | None
 ) -> Tensor:
     """Predictions ``(S, N, ...)`` at depths ``(S,)``, from outputs ``(D + 1, N, outputs)``."""
-    found: Tensor | None = None
-    for d in depth.unique():
-        chosen = (depth == d).nonzero()[:, 0]
-        drawn = _predicted(likelihood, outputs[d], data, len(chosen))
-        if found is None:
-            found = drawn.new_empty(len(depth), *drawn.shape[1:])
-        found[chosen.cpu()] = drawn
-    assert found is not None
-    return found
+    each = [
+        _predicted(likelihood, outputs[d], data, int((depth == d).sum())) for d in depth.unique()
+    ]
+    return torch.cat(each)[depth.argsort(stable=True).argsort().cpu()]
 
 
 def _predicted(
@@ -278,12 +276,9 @@ def draw_prior(
     with evaluating(model), seeded(seed, x.device):
         if (network := random_network(model)) is not None:
             return _network_prior(network, x, draws, weights, data)
+        probs = _log_prior(model).exp() if model.latents() else x.new_ones(1)
         by_depth = outputs_by_depth(model, x)
-        values: Values = {}
-        depth = torch.zeros(draws, dtype=torch.long, device=x.device)
-        if model.latents():
-            depth = torch.multinomial(_log_prior(model).exp(), draws, replacement=True)
-            values["depth"] = depth.cpu()
+        values, depth = _drawn_depths(model, probs, draws)
         return PriorDraws(values, [], _by_depth(model.likelihood, by_depth, depth, data))
 
 

@@ -234,9 +234,8 @@ def _by_depth(
     likelihood: Likelihood, outputs: Tensor, depth: Tensor, data: Dataset | None
 ) -> Tensor:
     """Predictions ``(S, N, ...)`` at depths ``(S,)``, from outputs ``(D + 1, N, outputs)``."""
-    each = [
-        _predicted(likelihood, outputs[d], data, int((depth == d).sum())) for d in depth.unique()
-    ]
+    counts = zip(*depth.unique(return_counts=True), strict=True)
+    each = [_predicted(likelihood, outputs[d], data, int(count)) for d, count in counts]
     return torch.cat(each)[depth.argsort(stable=True).argsort().cpu()]
 
 

@@ -83,10 +83,8 @@ class Loo:
         assert self.gain is not None
         assert self.gain_error is not None
         gain, error = self.gain, self.gain_error
-        numbers = {
-            "elpd": self.elpd, "error": self.error, "rows": self.rows, "gain": gain,
-            "gain_error": error,
-        }  # fmt: skip
+        names = ("elpd", "error", "rows", "gain", "gain_error")
+        numbers = {name: getattr(self, name) for name in names}
         said = (
             f"{self.why} A row has log density {self.mean:.4f} ± {self.error / self.rows:.4f} nats "
             f"({self.rows:,} rows), {abs(gain):.3f} ± {error:.3f} "
@@ -100,16 +98,14 @@ class Loo:
     def _left_out(self) -> Finding:
         """The estimate; none where it is a guess for most rows, as with any posterior of thousands
         of weights: what a row says of some of them is then more than the draws cover."""
-        numbers = {
-            "elpd": self.elpd, "error": self.error, "p_loo": self.p_loo, "rows": self.rows,
-            "bad": self.bad(), "khat_joint": self.khat_joint, "correction": self.correction,
-            "numbers": self.numbers,
-        }  # fmt: skip
-        share = self.bad() / self.rows
+        bad = self.bad()
+        names = ("elpd", "error", "p_loo", "rows", "khat_joint", "correction", "numbers")
+        numbers = {name: getattr(self, name) for name in names} | {"bad": bad}
+        share = bad / self.rows
         above = f"k-hat is above {good_khat(self.draws):.2f}"
         if share > 0.5:
             why = (
-                f"For {self.bad():,} of {self.rows:,} rows {above}: the posterior without such a "
+                f"For {bad:,} of {self.rows:,} rows {above}: the posterior without such a "
                 "row cannot be had from that with it. What held-out rows say stands instead "
                 "(diagnostics.elpd)."
             )
@@ -119,9 +115,9 @@ class Loo:
             f"{self.error / self.rows:.4f} nats ({self.rows:,} rows, {self.p_loo:.1f} effective "
             f"parameters). {self.why}"
         )
-        if self.bad():
+        if bad:
             said += (
-                f" For {self.bad():,} {'row' if self.bad() == 1 else 'rows'} ({100 * share:.1f} %) "
+                f" For {bad:,} {'row' if bad == 1 else 'rows'} ({100 * share:.1f} %) "
                 f"{above}: without such a row the posterior would be another, and its term is a "
                 "guess."
             )
@@ -131,7 +127,7 @@ class Loo:
                 "held-out rows do not."
             )
         poor = share > 0.05
-        good = not self.bad() and self.correction == "p/q" and not self.numbers
+        good = not bad and self.correction == "p/q" and not self.numbers
         return Finding("LOO", "poor" if poor else "good" if good else "doubtful", said, numbers)
 
 

@@ -147,8 +147,7 @@ class _Simulation:
     ) -> tuple[list[str], Floats]:
         """Names of the numbers, and of each the posterior probability of what is below the
         truth, ``(P,)``."""
-        names: list[str] = []
-        parts: list[Floats] = []
+        each: list[tuple[str, Floats]] = []
         known = self.model.latents()
         sites = known if sites is None else sites
         for site in sites:
@@ -158,17 +157,13 @@ class _Simulation:
             device = next(self.guide.parameters()).device
             truth = {name: value.to(device) for name, value in self.truth.items()}
             with seeded(_simulated(self.seed), device):
-                for site in sites:
-                    found = self.below(site, truth[site], rng)
-                    names += _numbered(site, found)
-                    parts.append(found.ravel())
+                each += [(site, self.below(site, truth[site], rng)) for site in sites]
                 drawn = posterior_of(self.model, self.guide).draw(DRAWS) if quantities else {}
             for name, quantity in quantities.items():
                 value = quantity(self.model, {n: t[None] for n, t in truth.items()})
-                found = _rank(quantity(self.model, drawn), value[0], rng)
-                names += _numbered(name, found)
-                parts.append(found.ravel())
-        return names, np.concatenate(parts)
+                each.append((name, _rank(quantity(self.model, drawn), value[0], rng)))
+        names = [number for name, found in each for number in _numbered(name, found)]
+        return names, np.concatenate([found.ravel() for _, found in each])
 
     def below(self, site: str, truth: Tensor, rng: np.random.Generator) -> Floats:
         """``P_q(θ < θ*)`` of each number of a site, in its shape."""

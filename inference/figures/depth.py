@@ -14,7 +14,6 @@ from .canvas import (
     MANY_POINTS,
     WIDTH,
     Array,
-    Floats,
     floats,
     legend_above,
     log_if_wide,
@@ -181,53 +180,31 @@ def depth_comparison(
         ylabel: name of the score, with its unit.
         title: title of the figure.
     """
+    scores, order = floats(ldn_full), sorted(ddn)
+    columns = [floats(ddn[depth]) for depth in order]
+    chosen = np.array(ldn_pruned, dtype=np.float64)
     fig = new_figure(3.3)
     ax = fig.subplots()
-    everything: list[Floats] = []
-    if len(ldn_full):
-        scores = floats(ldn_full)
-        everything.append(scores)
-        mean, sd = mean_sd(scores)
-        ax.axhspan(mean - sd, mean + sd, color=CYCLE[0], alpha=0.15, linewidth=0)
-        ax.axhline(mean, color=CYCLE[0], label=_FULL)
-    if ddn:
-        order = sorted(ddn)
-        columns = [floats(ddn[depth]) for depth in order]
-        everything += columns
-        spread = np.array([mean_sd(column) for column in columns])
-        for depth, column in zip(order, columns, strict=True):
-            if len(column) > 1:
-                ax.plot(
-                    [depth] * len(column), column, ".", color=CYCLE[1], alpha=0.35, markersize=4
-                )
-        ax.errorbar(
-            order,
-            spread[:, 0],
-            yerr=spread[:, 1],
-            color=CYCLE[1],
-            marker=MARKERS[1],
-            capsize=2.5,
-            elinewidth=1.0,
-            label=_FIXED,
-        )
-    if len(ldn_pruned):
-        chosen = np.array(ldn_pruned, dtype=np.float64)
-        everything.append(chosen[:, 1])
-        ax.plot(
-            chosen[:, 0],
-            chosen[:, 1],
-            "*",
-            color=CYCLE[0],
-            markeredgecolor="white",
-            markeredgewidth=0.7,
-            markersize=12,
-            label=_CUT,
-            zorder=4,
-        )
+    mean, sd = mean_sd(scores)
+    ax.axhspan(mean - sd, mean + sd, color=CYCLE[0], alpha=0.15, linewidth=0)
+    ax.axhline(mean, color=CYCLE[0], label=_FULL)
+    for depth, column in zip(order, columns, strict=True):
+        if len(column) > 1:
+            at = [depth] * len(column)
+            ax.plot(at, column, ".", color=CYCLE[1], alpha=0.35, markersize=4)
+    spread = np.array([mean_sd(column) for column in columns])
+    ax.errorbar(
+        order, spread[:, 0], yerr=spread[:, 1], color=CYCLE[1], marker=MARKERS[1], capsize=2.5,
+        elinewidth=1.0, label=_FIXED,
+    )  # fmt: skip
+    ax.plot(
+        *chosen.T, "*", color=CYCLE[0], markeredgecolor="white", markeredgewidth=0.7,
+        markersize=12, label=_CUT, zorder=4,
+    )  # fmt: skip
     ax.set_xlabel("depth")
     ax.set_ylabel(ylabel)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
-    log_if_wide(ax, everything)
+    log_if_wide(ax, [scores, *columns, chosen[:, 1]])
     legend_above(ax, [_FIXED, _FULL, _CUT])
     if title:
         fig.suptitle(title, fontsize=10.5)

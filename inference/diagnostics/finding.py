@@ -45,9 +45,5 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """All but the figure; numbers that are not finite are ``None``."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "text": self.text,
-            "numbers": plain(self.numbers),
-        }
+        found = {name: value for name, value in vars(self).items() if name != "figure"}
+        return dict(plain(found))

@@ -58,7 +58,10 @@ def diagnose(
     with FitProgress("diagnose", len(asked), progress) as bar:
         for name, ask in asked.items():
             bar.next(name)
-            found.append(_said(name, ask))
+            try:
+                found.append(ask())
+            except ValueError as error:  # what cannot be had says why
+                found.append(Finding(name, "refused", str(error)))
     return found
 
 
@@ -111,11 +114,3 @@ def _only_weights(fit: Fit) -> bool:
     if not model.sites or model.structure or small:
         return False
     return bool(model.weights_before <= 10_000)
-
-
-def _said(name: str, ask: Callable[[], Finding]) -> Finding:
-    """A diagnostic that cannot be had says why."""
-    try:
-        return ask()
-    except ValueError as error:
-        return Finding(name, "refused", str(error))

@@ -61,19 +61,13 @@ def _checked_classification(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tenso
     Rows within the tolerance are normalised exactly, so that no probability exceeds one.
     """
     log_p, labels = log_probs.detach().double(), y.detach().to(log_probs.device)
-    if log_p.ndim != 2 or not len(log_p) or labels.shape != log_p.shape[:1]:
+    fits = log_p.ndim == 2 and len(log_p) and labels.shape == log_p.shape[:1]
+    known = fits and not y.is_floating_point() and int(labels.min()) >= 0
+    known = known and int(labels.max()) < log_p.shape[1] and bool(torch.isfinite(log_p).all())
+    if not known or float(torch.logsumexp(log_p, -1).abs().max()) > _TOLERANCE:
         raise PyroccamError(
-            f"log_probs and y of shapes {tuple(log_probs.shape)} and {tuple(y.shape)}",
-            "(N, C) and (N,)",
-        )
-    classes = log_p.shape[1]
-    if y.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise PyroccamError(f"y of {y.dtype}", f"whole numbers from 0 to {classes - 1}")
-    worst = float(torch.logsumexp(log_p, -1).abs().max())
-    if not worst <= _TOLERANCE or not bool(torch.isfinite(log_p).all()):
-        raise PyroccamError(
-            f"log_probs whose logsumexp is off by {worst:.4g}",
-            "finite log-probabilities, as torch.log_softmax(logits, -1) gives them",
+            f"log_probs {tuple(log_p.shape)} and y {tuple(y.shape)} of {y.dtype}",
+            "finite log-probabilities (N, C), as log_softmax gives them, and labels (N,) of them",
         )
     return torch.log_softmax(log_p, -1), labels.long()
 

@@ -92,6 +92,7 @@ def test_weights_on_request_the_dims_of_a_convolution_and_improper_priors():
     assert groups(fit.to_arviz(5)).isdisjoint({"prior", "prior_predictive"})
 
 
+@pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize("kind", ["horseshoe", "floored", "table"])
 def test_densities_are_those_of_pyro(kind, horseshoe, spirals):
     """Site by site, at the very draws, by handlers of Pyro over the model."""

@@ -102,27 +102,6 @@ def three_sites_in_another_order():
     return p.of(model, guide)
 
 
-def masks_that_differ():
-    p = Pair(logits=(N, K), loc=(N,), effect=(K,))
-
-    def model(x):
-        mask = MASK[: len(x)]
-        with pyro.plate("data", N, subsample=x), poutine.mask(mask=mask):
-            k = categorical("k", torch.zeros(K))
-            w = pyro.sample("w", dist.Cauchy(0.0, 3.0))
-            with poutine.mask(mask=~MASK.roll(1)[: len(x)]):
-                pyro.sample("y", dist.Normal(p.effect[k] + w, 1.0), obs=x)
-
-    def guide(x):
-        mask = MASK.roll(1)[: len(x)]
-        with pyro.plate("data", N, subsample=x):
-            with poutine.mask(mask=mask):
-                categorical("k", p.logits[: len(x)])
-            pyro.sample("w", dist.Normal(p.loc[: len(x)], 1.0).mask(mask))
-
-    return p.of(model, guide)
-
-
 def scales():
     base = weights_under_structure()
     scale = torch.tensor(0.3)
@@ -180,7 +159,6 @@ PAIRS = [
     structure_nested_in_plates,
     weights_under_structure,
     three_sites_in_another_order,
-    masks_that_differ,
     scales,
     masked_mixture_summed_out,
     structure_here_and_summed_out_there,

@@ -117,35 +117,37 @@ def hooked():
     return net
 
 
+def without_a_shift():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    net[1].bias = None
+    return net
+
+
+def with_large_means():
+    """Over small deviations: what is exported is then the network as it is."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    with torch.no_grad():
+        net[0].bias.fill_(5e4)
+        net[1].running_mean.fill_(5e4)
+        net[1].running_var.fill_(1e-8)
+    return net
+
+
 STAYS = {
-    "in place": lambda: Between("in place"),
-    "read": lambda: Between("read"),
-    "hook": hooked,
-    "a path that values decide": lambda: Between("values"),
+    "in place": (lambda: Between("in place"), IMAGES),
+    "read": (lambda: Between("read"), IMAGES),
+    "hook": (hooked, IMAGES),
+    "a path that values decide": (lambda: Between("values"), IMAGES),
+    "no shift": (without_a_shift, (5, 3)),
+    "rounding": (with_large_means, (6, 3)),
 }
 
 
 @pytest.mark.parametrize("how", STAYS)
 def test_what_would_compute_something_else_stays(how):
-    net, x = STAYS[how]().eval(), torch.randn(IMAGES)
+    make, shape = STAYS[how]
+    net, x = make().eval(), torch.randn(shape)
     small = fused(net, x)
     with torch.no_grad():
         torch.testing.assert_close(small(x), net(x))
     assert normalisations(small) == 1
-
-
-def test_a_normalisation_without_a_shift_stays():
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    net[1].bias = None
-    assert normalisations(fused(net, torch.randn(5, 3))) == 1
-
-
-def test_what_would_be_rounded_too_much_stays():
-    """Large means over small deviations: what is exported is then the network as it is."""
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval()
-    with torch.no_grad():
-        net[0].bias.fill_(5e4)
-        net[1].running_mean.fill_(5e4)
-        net[1].running_var.fill_(1e-8)
-    x = torch.randn(6, 3)
-    assert normalisations(fused(net, x)) == 1

@@ -91,29 +91,6 @@ def test_adam_is_that_of_torch():
     assert error(end, {n: p.detach() for n, p in free.items()}) < 1e-12
 
 
-def test_what_an_objective_does_not_use():
-    """Its gradient is zero; and no result has a graph, whatever requires one."""
-
-    def inner(theta, h, key):
-        return -((theta["w"] - h["inner"]) ** 2).sum()
-
-    def outer(theta, h, key):
-        return -((theta["w"] - h["outer"]) ** 2).sum()
-
-    theta = {"w": torch.nn.Parameter(torch.ones(2)), "idle": torch.nn.Parameter(torch.ones(()))}
-    h = {n: torch.nn.Parameter(torch.zeros(())) for n in ("inner", "outer", "neither")}
-    unrolled, end, state = through(inner, outer, theta, h, 2, hg.adam(0.01))
-    for found in (unrolled, implicit(inner, outer, theta, h, damping=300.0)[0]):
-        assert [*found] == ["inner", "outer", "neither"]
-        assert float(found["outer"]) != 0.0
-        assert float(found["neither"]) == 0.0
-        assert not any(
-            t.requires_grad for t in (*found.values(), *end.values(), *state[1].values())
-        )
-    assert float(end["idle"]) == 1.0
-    assert {t.dtype for t in end.values()} == {torch.float32}
-
-
 def test_what_is_not_finite_is_refused():
     def inner(theta, h, key):  # its first derivative exists at zero, the second does not
         return h["b"].sum() * theta["w"].abs().pow(1.5).sum()
@@ -136,18 +113,6 @@ def system(size=12):
         return {"x": found[:6].reshape(2, 3), "y": found[6:]}
 
     return a, b, product
-
-
-def test_conjugate_gradients_need_as_many_iterations_as_unknowns():
-    a, b, product = system()
-    found = hg.conjugate_gradient(product, b, tol=0.0, max_iter=12)
-    exact = torch.linalg.solve(a, torch.cat([b["x"].flatten(), b["y"]]))
-    assert error(found.x, {"x": exact[:6].reshape(2, 3), "y": exact[6:]}) < 1e-10
-    few = hg.conjugate_gradient(product, b, max_iter=3)
-    assert (found.iterations, few.iterations) == (12, 3)
-    assert error(few.x, found.x) > 1e-6
-    zero = {n: torch.zeros_like(t) for n, t in b.items()}
-    assert hg.conjugate_gradient(product, zero).iterations == 0
 
 
 def test_conjugate_gradients_notice_an_indefinite_system():

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 import torch
-from fitting import blobs, pair, run
+from fitting import blobs, pair
 from pyroccam import inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.storage import (
@@ -300,16 +300,6 @@ def test_a_folder_that_was_removed_or_replaced_is_not_written_to(tmp_path, again
                 write_json(path, {})
         write_json(tmp_path / "elsewhere.json", {})
     assert {p.name for p in folder.glob("*")} == ({LOCK} if again else set())
-
-
-def test_a_fit_stops_when_its_folder_is_removed(tmp_path):
-    def remove(*pair):
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        return {}
-
-    with pytest.raises(FolderLost, match="removed or replaced"):
-        run(epochs=2, out=tmp_path / "run", track=remove)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", [LOCK, ".lock.json", "figures", "posterior/a.nc"])

@@ -1,5 +1,6 @@
 """Choosing hyperparameters: all methods, what they leave behind, and what they refuse."""
 
+import copy
 import dataclasses
 import functools
 import math
@@ -293,7 +294,7 @@ class Bent(priors.Normal):
 
     def for_layer(self, layer):
         made = super().for_layer(layer)
-        made.bend = nn.Parameter(torch.zeros(()))
+        made.bend = nn.Parameter(torch.zeros(50))
         return made
 
 
@@ -354,6 +355,8 @@ def test_steps_that_are_too_long(method):
 def test_what_is_refused(eager):
     ratio = {"L": Level(2.0, 1.0), "outer_steps": 1, "inner_steps": 1}
     assert run(OneLevel(), Q=Level(4.0, 2.0), **ratio).best == 0  # whatever its terms are
+    streamed = copy.copy(POLYNOMIAL)
+    object.__setattr__(streamed, "streamed", True)
     for method, options in (
         (Greedy(), {"L": Level(likelihood=0.0)}),
         (Greedy(), {"L": Level(folds=4)}),
@@ -362,8 +365,15 @@ def test_what_is_refused(eager):
         (OneLevel(), {"Q": Level(prior=0.5)}),
         (OneLevel(), {"Q": Level(likelihood=0.0)}),
         (OneLevel(), {"Q": Level(split="val")}),
-        (Random(), {"pair": polynomial(prior=Bent(learn="weight"))}),
+        *((method, {"pair": polynomial(prior=Bent(learn="weight"))})
+          for method in (Random(), SelfTuning(warmup=0))),
+        (SelfTuning(), {"outer_steps": 1, "inner_steps": 101}),  # which end before h moves
+        (SelfTuning(steps=7, warmup=3), {"outer_steps": 1, "inner_steps": 6}),
+        (Greedy(), {"L": Level(split="val"), "Q": Level(folds=4)}),
+        (Greedy(), {"rows": streamed, "Q": Level(folds=4)}),
+        (OneLevel(), {"Q": Level(folds=4)}),
+        (Greedy(), {"Q": Level(folds=1000)}),
         ("greedy", {}),
-    ):
+    ):  # fmt: skip
         with pytest.raises(PyroccamError):
             run(method, **options)

@@ -193,16 +193,6 @@ def test_modes_and_rates_are_part_of_a_graph():
     assert_close(tensors(*pair_), tensors(*twin))
 
 
-def test_a_transposed_batch_is_another_graph():
-    x, y = batches(count=1)[0]
-    step = step_of(build_fixed(linear), compile="graph")
-    step.prepare(x, y)
-    a = step.evaluate(x, y).clone()
-    b = step.evaluate(x.t().contiguous().t(), y)
-    torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
-    assert len(step._graphs) == 2
-
-
 # -- random numbers ---------------------------------------------------------------------------
 
 
@@ -289,23 +279,6 @@ def test_released_pairs_are_ordinary():
     before = model.stack.head.weight.detach().clone()
     held.step()
     assert not torch.equal(model.stack.head.weight, before)
-
-
-def test_a_pair_is_stepped_again_after_release():
-    model, guide = build("norm")
-    sequence = batches(count=4)
-    step = step_of((model, guide))
-    for x, y in sequence[:2]:
-        step(x, y)
-    step.release()
-    for x, y in sequence[2:]:
-        step(x, y)
-    step.release()
-    twin = build("norm")
-    for part in (sequence[:2], sequence[2:]):
-        (expected,) = walk([twin], part)
-    expected = {k: v for k, v in expected.items() if k in tensors(model, guide)}
-    assert_close(tensors(model, guide), expected, rtol=0, atol=0)
 
 
 # -- when it cannot be ------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -14,7 +13,6 @@ from pyroccam import guides, models
 from pyroccam.inference.compilation.trace import TracedBound, Untraceable
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.training.step import CompileFallback
-from scipy.stats import norm as normal
 from stepping import (
     WIDTH,
     batches,
@@ -28,9 +26,6 @@ from stepping import (
     walk,
 )
 from torch import nn
-from uncompiled import leave_uncompiled
-
-FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed
 
 
 def pair_of(forward, seed=0, buffer=False):
@@ -274,54 +269,3 @@ def test_a_replicate_that_is_another_function_is_found():
 
 
 # -- a pair with a continuous latent ----------------------------------------------------------
-
-
-class Regression(PyroModule):
-    """y ~ Normal(w x, 1), w ~ Normal(0, 1)."""
-
-    size = 54
-
-    def forward(self, x, y=None):
-        w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
-        with pyro.plate("data", self.size, subsample=x):
-            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
-
-
-class Gaussian(PyroModule):
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.loc = nn.Parameter(torch.randn(2, dtype=torch.float64))
-        self.log_scale = nn.Parameter(torch.randn(2, dtype=torch.float64) - 2)
-
-    def forward(self, x, y=None):
-        pyro.sample("w", dist.Normal(self.loc, self.log_scale.exp()).to_event(1))
-
-
-def test_a_guide_that_draws(monkeypatch):
-    """The mean of the loss and of the gradient over many draws, against their closed form."""
-    leave_uncompiled(monkeypatch)
-    with pyro.settings.context(module_local_params=True):
-        pairs = [(Regression(), Gaussian(seed)) for seed in range(2)]
-    (x, y), draws = batches(count=1)[0], 1000
-    y = y.double()
-    torch.manual_seed(0)
-    step = step_of(*pairs, compile=True)
-    wide = torch.stack([x, x]), torch.stack([y, y])
-    step.prepare(x, y)
-    found = [(step.evaluate(*wide), step.flats["guide"].grad.clone()) for _ in range(draws)]
-    losses, gradients = (torch.stack(values) for values in zip(*found, strict=True))
-    threshold = float(normal.isf(FALSE_ALARM / 20))  # 10 two-sided tests
-    for k, (_, guide) in enumerate(pairs):
-        loc, scale = (t.detach().requires_grad_() for t in (guide.loc, guide.log_scale.exp()))
-        fit = (y - x @ loc).square() + x.square() @ scale.square() + np.log(2 * np.pi)
-        kl = 0.5 * (loc.square() + scale.square() - 1).sum() - scale.log().sum()
-        exact = (54 / 18 * 0.5 * fit.sum() + kl) / 54
-        error = losses[:, k].std() / draws**0.5
-        assert abs(losses[:, k].mean() - exact) < threshold * error
-        by_loc, by_scale = torch.autograd.grad(exact, [loc, scale])
-        expected = torch.cat([by_loc, by_scale * scale]).detach()
-        errors = gradients[:, k].std(0) / draws**0.5
-        assert bool(((gradients[:, k].mean(0) - expected).abs() < threshold * errors).all())
-    a, b = (losses[:, k] - losses[:, k].mean() for k in range(2))
-    assert abs(float((a * b).mean() / (a.std() * b.std()))) < threshold / draws**0.5

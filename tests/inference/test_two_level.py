@@ -136,24 +136,6 @@ def test_what_the_levels_learn():
     assert "model.likelihood.log_scale" not in made.h
 
 
-def test_values_are_put_in_place():
-    model, guide = scattered(linear())
-    made = objectives((model, guide))
-    key = made.key(*rows())
-    before = made.outer(made.theta, made.h, key)
-    theta = {n: t + 1.0 for n, t in made.theta.items()}
-    h = {n: t - 1.0 for n, t in made.h.items()}
-    value = made.outer(theta, h, key)
-    assert torch.equal(made.outer(made.theta, made.h, key), before)  # what is held is not used
-    made.put(theta, h)
-    for values, own in ((theta, made.theta), (h, made.h)):
-        for name, t in values.items():
-            assert torch.equal(own[name], t)
-            assert own[name] is not t
-            assert not own[name].requires_grad
-    assert torch.equal(made.outer(made.theta, made.h, key), value)
-
-
 def test_an_annealed_temperature_is_followed():
     annealed = priors.GumbelSoftmax(models.Annealed(2.0, 0.5), learn=True)
     made = objectives(scattered(alternatives(annealed)))

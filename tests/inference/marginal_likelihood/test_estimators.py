@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import statistics
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from pyroccam.inference.marginal_likelihood import (
     Langevin,
     Laplace,
     annealing,
-    importance_weights,
 )
 from pyroccam.inference.marginal_likelihood.annealing import log_mean
 from pyroccam.inference.marginal_likelihood.closed_form import Conjugate
@@ -32,8 +30,8 @@ from torch import nn
 QUICK = {
     one.name: one
     for one in (
-        Bound(), Importance(draws=300), Laplace(), Annealed(particles=64), Exact(),
-        Descent(steps=60, starts=60), Langevin(steps=200, starts=20),
+        Bound(), Importance(draws=300), Laplace(), Annealed(particles=64, repeats=4), Exact(),
+        Descent(steps=60, starts=60), Langevin(steps=100, starts=20),
     )
 }  # fmt: skip
 
@@ -68,15 +66,9 @@ def test_laplace_is_exact_for_a_normal_posterior_from_anywhere(curvature):
     assert found.doubt is not None
 
 
-@pytest.mark.parametrize("made", [linear, pytest.param(logistic, marks=pytest.mark.nightly)])
-def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
-    """By the same draws, so with the same value."""
-    fit, _ = made()
-    few = Annealed(particles=16, repeats=2, moves=1)
-    usual, graphs = annealing.of_lists, []
-    monkeypatch.setattr(annealing, "of_lists", lambda *a: graphs.append(1) or usual(*a))
-    one = inference.evidence(fit, by=few)
-    assert graphs
+def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch):
+    """Where a graph cannot be recorded, or gives something else at other draws."""
+    usual = annealing.of_lists
 
     def fails(*_):
         raise RuntimeError("no graph")
@@ -85,23 +77,15 @@ def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
         whole = usual(*given)
         return lambda theta: [[*whole(theta)[0][:3], 1.001 * whole(theta)[0][3]]]
 
-    for name, broken in (("graph_of", fails), ("of_lists", differs)):
-        with monkeypatch.context() as patch:
-            patch.setattr(annealing, name, broken)
-            other = inference.evidence(fit, by=few)
-        assert other.value == pytest.approx(one.value, rel=1e-9)
-        assert other.passes == one.passes
-
-
-def test_importance_is_a_mean_over_repeats(monkeypatch):
-    weights = torch.randn(4, 25, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    left = iter(weights)
-    monkeypatch.setattr(importance_weights, "_log_weights", lambda *_: next(left))
-    found = inference.evidence(linear()[0], by=Importance(draws=25, repeats=4))
-    each = weights.exp().mean(1).log().tolist()
-    assert found.value == pytest.approx(statistics.mean(each))
-    assert found.error == pytest.approx(statistics.stdev(each) / 2)
-    assert found.details["bound"] == pytest.approx(float(weights.mean()))
+    with joint(linear()[0], "annealed") as density:
+        one, theta = annealing._Places(density, 16), density.draw_prior(16)
+        assert one.graph is not None
+        for name, broken in (("graph_of", fails), ("of_lists", differs)):
+            with monkeypatch.context() as patch:
+                patch.setattr(annealing, name, broken)
+                other = annealing._Places(density, 16)
+            assert other.graph is None
+            torch.testing.assert_close(tuple(other.at(theta)), tuple(one.at(theta)))
 
 
 @pytest.mark.parametrize("by", ["bound", "importance", "annealed", "laplace", "descent"])
@@ -124,7 +108,7 @@ def test_a_network_has_one_evidence():
     referee = inference.evidence(fit, by=Annealed(particles=64, repeats=2, moves=2))
     assert referee.error < 0.5
     assert referee.details["least accepted"] > 0.4
-    by = [Laplace(curvature="hessian", restarts=n, climb=100) for n in (0, 6)]
+    by = [Laplace(curvature="hessian", restarts=n, climb=100) for n in (0, 3)]
     one, best = (inference.evidence(fit, by=each) for each in by)
     assert one.value <= best.value
     assert abs(best.value + math.log(math.factorial(2) * 2**2) - referee.value) < 3.0
@@ -256,9 +240,7 @@ def line():
     return data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
 
 
-@pytest.mark.parametrize(
-    ("learn", "curvature"), [("scale", "full"), ("layer", "full"), ("layer", "kronecker")]
-)
+@pytest.mark.parametrize(("learn", "curvature"), [("scale", "full"), ("layer", "kronecker")])
 def test_the_prior_of_the_greatest_evidence(line, learn, curvature):
     model = model_of(line, bias=True, prior=priors.Normal(3.0, learn=learn))
     fit = fitted(model, guides.MeanField(model), line)
@@ -289,7 +271,7 @@ def test_each_layer_has_a_scale_of_its_own(line):
     prior = priors.Normal(1.0, learn="scale")
     model = models.BayesianNetwork(net, line, prior=prior, likelihood=likelihood)
     fit = fitted(model, guides.MeanField(model), line, steps=20, lr=0.02)
-    by = [Laplace(curvature="kronecker", updates=k) for k in (0, 3)]
+    by = [Laplace(curvature="kronecker", updates=k, climb=50) for k in (0, 1)]
     before, after = (inference.evidence(fit, by=each) for each in by)
     assert after.value > before.value + 1.0
     assert {"prior scale of 0", "prior scale of 2"} <= {*after.details} - {*before.details}

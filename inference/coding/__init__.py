@@ -6,8 +6,8 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .arrays import put_floats
-    from .blocks import assignment, block_sizes
     from .codes import CODES, MOST_BITS, WORDS, Code
+    from .counter import assignment, block_sizes
     from .decode_pocc import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION, read_tensor
     from .entropy import PackedFileError, SymbolReader, SymbolWriter
     from .integers import BitReader, BitWriter, DamagedBits

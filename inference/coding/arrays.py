@@ -23,13 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_pocc import DENSITIES, DIGITS, MOST_ROWS, digit_widths, learnt_mask, multiples
-from .entropy import (
-    SymbolWriter,
-    bytes_of_counts,
-    counts_of_bytes,
-    density_bytes,
+from .decode_pocc import (
+    COUNTS,
+    DENSITIES,
+    DIGITS,
+    MOST_ROWS,
+    digit_widths,
+    learnt_mask,
+    multiples,
 )
+from .entropy import SymbolWriter, bytes_of_counts, density_bytes
 
 Array = NDArray[Any]
 LARGEST_ALPHABET = 2**14  # symbols of a layer that have a probability of their own
@@ -77,7 +80,7 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
     if kept.all():
         writer.number(0)
         return kept
-    best: tuple[float, int, Array] | None = None
+    ways: list[tuple[float, int, Array]] = []
     for axis, groups in enumerate((1, rows, len(kept) // rows)):  # all together, rows, columns
         size = len(kept) // groups
         matrix = kept.reshape(-1, groups).T if axis == 2 else kept.reshape(groups, -1)
@@ -85,10 +88,8 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
         table = density_bytes(ones, size)
         p = DENSITIES[table].clip(1e-9, 1 - 1e-9)
         bits = -(ones * np.log2(p) + (size - ones) * np.log2(1 - p)).sum() + ENTRY_BITS * groups
-        if best is None or bits < best[0]:
-            best = (float(bits), axis, table)
-    assert best is not None
-    bits, axis, table = best
+        ways.append((float(bits), axis, table))
+    bits, axis, table = min(ways, key=lambda way: way[0])
     small = rows <= MOST_ROWS and len(kept) <= LARGEST_LEARNT
     if rows > 1 and small and _put_learnt_mask(writer, kept, rows, bits):
         return kept
@@ -127,7 +128,7 @@ def _put_learnt_mask(writer: SymbolWriter, kept: Array, rows: int, most: float) 
     ones = matrix.sum(1)
     whole = density_bytes(np.array([ones.sum()]), kept.size)
     by_row = density_bytes(ones, matrix.shape[1])
-    best: tuple[float, list[int], list[Array], Array, Array] | None = None
+    ways: list[tuple[float, list[int], list[Array], Array, Array]] = []
     for told in (0, 1):
         open_ = (by_row > 0) & (by_row < 255) if told else np.ones(rows, dtype=bool)
         tables = [whole, by_row] if told else [whole]
@@ -138,11 +139,10 @@ def _put_learnt_mask(writer: SymbolWriter, kept: Array, rows: int, most: float) 
             p = np.concatenate([*known.p, np.zeros(0)])
             flat = symbols.reshape(-1)
             bits = -np.log2(np.where(flat, p, 1 - p)).sum() + ENTRY_BITS * (1 + told * rows)
-            if best is None or bits < best[0]:
-                best = (float(bits), [start, told], tables, flat, p)
-    if best is None or best[0] >= most:
+            ways.append((float(bits), [start, told], tables, flat, p))
+    least, numbers, tables, flat, p = min(ways, key=lambda way: way[0])
+    if least >= most:
         return False
-    _, numbers, tables, flat, p = best
     writer.version = 2
     for number in (1 + _LEARNT, *numbers):
         writer.number(number)
@@ -214,18 +214,15 @@ def _step_of(values: NDArray[np.float32]) -> NDArray[np.float32] | None:
             step = (near.view(np.int32) + ulps).view(np.float32)
             if not 0 < step[0] < np.inf:
                 continue
-            if np.array_equal(_times(step, _sizes(values, step), values < 0), values):
+            with np.errstate(over="ignore"):
+                found = multiples(step, _sizes(values, step), (values < 0).astype(np.int64))
+            if np.array_equal(found, values):
                 return step
     return None
 
 
 def _sizes(values: NDArray[np.float32], step: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.rint(np.abs(values).astype(np.float64) / step).astype(np.int64)
-
-
-def _times(step: NDArray[np.float32], size: Array, negative: Array) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # of a step that is tried
-        return multiples(step, size, negative.astype(np.int64))
 
 
 def _put_multiples(
@@ -288,7 +285,7 @@ def _best_leading(split: _Split) -> tuple[int, float, bool]:
 def _table_bits(counts: Array) -> float:
     """Bits of symbols that occur so often, with their table."""
     used = counts[counts > 0]
-    told = counts_of_bytes(bytes_of_counts(used))
+    told = COUNTS[bytes_of_counts(used)]
     coded = -(used * np.log2(told / told.sum())).sum()
     return float(coded) + ENTRY_BITS * len(used) + EMPTY_BITS * len(counts) + 16
 

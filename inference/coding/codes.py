@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .integers import BitReader, BitWriter
-from .target import ROWS
+from .target import ROWS, Target
 
 MOST_BITS = 24
 """Bits of an index: 2^24 candidates of 50 weights take some ten seconds."""
-
-
-class Proposals(Protocol):
-    """Candidates under the prior that sender and receiver share, of which a code sees only this."""
-
-    @property
-    def bound(self) -> float:
-        """``sup log q/p`` in nats, or infinity."""
-
-    def log_ratios(self, rows: range) -> NDArray[np.float64]:
-        """``log q/p`` of candidates, in nats."""
 
 
 class MinimalRandom:
@@ -39,14 +26,9 @@ class MinimalRandom:
         Havasi, Peharz, Hernández-Lobato 2019, Minimal random code learning, arXiv:1810.00440.
     """
 
-    def choose(self, target: Proposals, bits: int, noise: np.random.Generator) -> int:
-        """The index of the candidate that is sent, from 0.
-
-        Arguments:
-            target: its candidates.
-            bits: at most 2^bits candidates are looked at.
-            noise: of the sender alone.
-        """
+    def choose(self, target: Target, bits: int, noise: np.random.Generator) -> int:
+        """The index of the candidate that is sent, from 0, of 2^bits at most; the noise is that of
+        the sender alone."""
         best, index = -np.inf, 0
         for rows in _pieces(bits):
             # The largest of log-weights with Gumbel noise is a draw by the weights, in one pass.
@@ -81,7 +63,7 @@ class OrderedRandom:
         Theis, Yosri 2022, Algorithms for the communication of samples, arXiv:2110.12805.
     """
 
-    def choose(self, target: Proposals, bits: int, noise: np.random.Generator) -> int:
+    def choose(self, target: Target, bits: int, noise: np.random.Generator) -> int:
         best, index, time = -np.inf, 0, 0.0
         for rows in _pieces(bits):
             left = 2.0**bits - np.arange(rows.start, rows.stop)

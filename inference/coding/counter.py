@@ -1,4 +1,5 @@
-"""Random integers from a counter: the same on every machine, wherever one begins to read.
+"""Random integers from a counter, the same on every machine, wherever one begins to read; and which
+weights are coded together, a random assignment that the receiver repeats.
 
 Philox4x32-10 maps a counter of four 32-bit words and a key of two to four words that nobody can
 tell from random ones. There is no state: sender and receiver compute the words of any candidate of
@@ -19,14 +20,8 @@ _ROUNDS = 10
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, ...]:
-    """Philox4x32-10.
-
-    Arguments:
-        counter: four arrays of one shape, uint64, of numbers below 2^32.
-        key: two numbers below 2^32.
-
-    Returns:
-        four arrays of that shape, uint64, of numbers below 2^32.
+    """Philox4x32-10: four arrays of one shape, uint64, from four; all numbers, those of the key
+    among them, are below 2^32.
 
     References:
         Salmon, Moraes, Dror, Shaw 2011, Parallel random numbers: as easy as 1, 2, 3, SC11; its test
@@ -50,19 +45,10 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 
 
 def halves(seed: int, stream: int, block: int, rows: range, columns: int) -> NDArray[np.uint16]:
-    """Random numbers below 2^16, eight of each counter.
+    """Random numbers below 2^16, ``(len(rows), columns)``, eight of each counter.
 
     The number in row r and column c of a block is the one at place c mod 8 of the counter
-    (c // 8, r, block, stream); a word has its lower half first.
-
-    Arguments:
-        seed: below 2^64; the key.
-        stream, block: below 2^32.
-        rows: of step 1, below 2^32.
-        columns: how many numbers a row has.
-
-    Returns:
-        ``(len(rows), columns)``.
+    (c // 8, r, block, stream); a word has its lower half first. The key is the seed, below 2^64.
     """
     groups = -(-columns // 8)
     shape = (len(rows), groups)
@@ -79,3 +65,24 @@ def halves(seed: int, stream: int, block: int, rows: range, columns: int) -> NDA
         found[..., place, 0] = word & np.uint64(0xFFFF)
         found[..., place, 1] = word >> np.uint64(16)
     return found.reshape(len(rows), 8 * groups)[:, :columns]
+
+
+_PLACES = 1  # the stream of the keys by which weights are ordered
+
+
+def assignment(seed: int, weights: int) -> NDArray[np.int64]:
+    """A random order of all weights, ``(weights,)``; blocks are consecutive parts of it.
+
+    Weights are sorted by keys of 64 bits from the counter, and by their number where two keys are
+    the same; the seed is below 2^64.
+    """
+    number = np.arange(weights, dtype=np.uint64)
+    zero = np.zeros_like(number)
+    words = philox((number, zero, zero, zero + np.uint64(_PLACES)), (seed & 0xFFFFFFFF, seed >> 32))
+    return np.argsort(words[0] << np.uint64(32) | words[1], kind="stable")
+
+
+def block_sizes(weights: int, blocks: int) -> NDArray[np.int64]:
+    """Weights in each block, ``(blocks,)``, that differ by at most one, the larger ones first."""
+    least, more = divmod(weights, blocks)
+    return np.full(blocks, least) + (np.arange(blocks) < more)

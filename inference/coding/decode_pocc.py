@@ -28,7 +28,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,15 +89,7 @@ def digit_widths(exponent: Array, lowest: int, floor: int, digits: int) -> Array
     return np.minimum(exponent + (lowest - floor), digits).clip(1, DIGITS)
 
 
-class MaskSource(Protocol):
-    """What a mask is read from."""
-
-    def number(self) -> int: ...
-    def table(self, size: int) -> NDArray[np.uint8]: ...
-    def bernoulli(self, p: NDArray[np.float64]) -> Array: ...
-
-
-def learnt_mask(source: MaskSource, count: int, rows: int) -> Array:
+def learnt_mask(source: Any, count: int, rows: int) -> Array:
     """Which numbers of a matrix are not zero, by densities that are learnt from row to row.
 
     The density of a column begins at that of all, which counts as so many rows, and is then the
@@ -105,8 +97,8 @@ def learnt_mask(source: MaskSource, count: int, rows: int) -> Array:
     Only sums, products and quotients are used, which every machine rounds alike.
 
     Arguments:
-        source: rows that count for the start, times 8; whether rows have densities; the density of
-            all, and those of rows.
+        source: :class:`Symbols`, or what is read as they are: rows that count for the start, times
+            8; whether rows have densities; the density of all, and those of rows.
         count: numbers.
         rows: of the matrix; divides ``count``.
     """

@@ -29,16 +29,11 @@ class PackedFileError(PyroccamError):
 
 
 def bytes_of_counts(counts: NDArray[Any]) -> Bytes:
-    """Counts as bytes, to the nearest that a byte stands for; only 0 becomes 0."""
+    """Counts as bytes, to the nearest of :data:`COUNTS`; only 0 becomes 0."""
     above = np.searchsorted(COUNTS, counts).clip(0, 255)
     below = np.maximum(above - 1, 0)
     nearer = np.where(COUNTS[above] - counts <= counts - COUNTS[below], above, below)
     return nearer.astype(np.uint8)
-
-
-def counts_of_bytes(table: Bytes) -> NDArray[np.int64]:
-    """The counts that the bytes of :func:`bytes_of_counts` stand for."""
-    return COUNTS[table]
 
 
 def density_bytes(ones: NDArray[Any], size: int) -> Bytes:
@@ -150,4 +145,4 @@ class SymbolReader(Symbols):
 
 def _present(table: Bytes) -> tuple[NDArray[np.int64], Floats]:
     present = np.flatnonzero(table)
-    return present, counts_of_bytes(table[present]).astype(np.float64)
+    return present, COUNTS[table[present]].astype(np.float64)

@@ -35,6 +35,10 @@ class BitWriter:
             self.fixed(int(place + 1 < len(groups)), 1)
             self.fixed(group, 4)
 
+    def join(self, other: BitWriter) -> None:
+        """The bits of another behind those of this one."""
+        self._bits += other._bits
+
     def raw(self, content: bytes) -> None:
         """Bytes as they are."""
         for byte in content:

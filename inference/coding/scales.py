@@ -18,8 +18,6 @@ def deviation(byte: int) -> float:
 
     Made of square roots and products of doubles, which are rounded in the same way everywhere.
     """
-    if not 0 <= byte < 256:
-        raise PyroccamError(f"{byte} is no byte.")
     octaves, step = divmod(byte - _ONE, _STEPS)
     half = math.sqrt(2.0)
     quarter = math.sqrt(half)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.coding import CODES, BitReader, BitWriter, DamagedBits, Target
-from pyroccam.inference.coding.blocks import assignment, block_sizes
-from pyroccam.inference.coding.counter import halves, philox
+from pyroccam.inference.coding.counter import assignment, block_sizes, halves, philox
 from pyroccam.inference.coding.integers import code_lengths
 from pyroccam.inference.coding.normals import candidates, quantiles
 from pyroccam.inference.coding.scales import deviation, nearest, scaled
@@ -142,8 +141,6 @@ def test_weights_are_assigned_by_a_permutation_that_looks_random():
     assert abs(stats.spearmanr(order, np.arange(10_000)).statistic) < 5.5 / 100
     assert (order == assignment(5, 10_000)).sum() < 20
     assert block_sizes(11, 3).tolist() == [4, 4, 3]
-    with pytest.raises(PyroccamError):
-        block_sizes(11, 12)
 
 
 def test_deviations_lie_on_a_grid():
@@ -152,9 +149,8 @@ def test_deviations_lie_on_a_grid():
     assert deviation(128) == 1.0
     assert [nearest(1.04 * value) for value in values[:-1]] == [*range(255)]
     assert scaled(np.array([2.0], np.float32), 120).tolist() == [1.0]
-    for wrong in (lambda: nearest(1e-9), lambda: deviation(256)):
-        with pytest.raises(PyroccamError):
-            wrong()
+    with pytest.raises(PyroccamError):
+        nearest(1e-9)
 
 
 # -- whole numbers in bits ------------------------------------------------------------------------

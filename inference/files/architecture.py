@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...data import ask
+from ...data import allowing, ask
 from ...models.plain import (
     describe,
     is_select,
@@ -45,6 +45,7 @@ _KINDS = [*_SIZES]
 _WITH_BIAS = (nn.Linear, nn.Conv2d)
 _SELECT, _END = len(_KINDS), len(_KINDS) + 1
 _KIND = 4  # bits
+_MOST_FEATURES = 2**14
 
 
 class _NoChain(Exception):
@@ -58,26 +59,24 @@ def write_network(net: nn.Module, out: BitWriter) -> nn.Module:
         the network as :func:`read_network` builds it, with zeros for numbers; :func:`tensors` of
         both are in the same order.
     """
+    words = BitWriter()
     try:
-        layers = _chain(net)
-        words = BitWriter()
-        for layer in layers:
+        words.fixed(1, 1)
+        for layer in _chain(net):
             _put_layer(layer, words)
+        words.fixed(_END, _KIND)
     except _NoChain:
-        description = describe(net)
-        text = json.dumps(description, separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps(describe(net), separators=(",", ":"), allow_nan=False).encode()
         stream = zlib.compressobj(9, wbits=-15, zdict=USUAL_TEXT)
         packed = stream.compress(text) + stream.flush()
-        out.fixed(0, 1)
-        out.number(len(packed))
-        out.number(len(text))
-        out.raw(packed)
-        return rebuild(description)
-    out.fixed(1, 1)
-    for layer in layers:
-        _put_layer(layer, out)
-    out.fixed(_END, _KIND)
-    return _sequential([_empty(layer) for layer in layers])
+        words = BitWriter()
+        words.fixed(0, 1)
+        words.number(len(packed))
+        words.number(len(text))
+        words.raw(packed)
+    out.join(words)
+    with allowing("999TB"):
+        return read_network(BitReader(words.content()))
 
 
 def read_network(source: BitReader) -> nn.Module:
@@ -96,7 +95,7 @@ def read_network(source: BitReader) -> nn.Module:
     layers: list[nn.Module] = []
     while (kind := source.fixed(_KIND)) != _END:
         layers.append(_get_layer(kind, source))
-    return _sequential(layers)
+    return nn.Sequential(*layers).eval()
 
 
 def tensors(net: nn.Module, like: nn.Module) -> dict[str, torch.Tensor]:
@@ -130,7 +129,8 @@ def _chain(net: nn.Module) -> list[nn.Module]:
 def _put_layer(layer: nn.Module, out: BitWriter) -> None:
     if is_select(layer):
         index = layer.index.tolist()
-        if sorted({*index}) != index or selected_dim(layer) not in (1, -1):
+        usual = sorted({*index}) == index and selected_dim(layer) in (1, -1)
+        if not usual or index[-1] >= _MOST_FEATURES:
             raise _NoChain
         out.fixed(_SELECT, _KIND)
         out.fixed(int(selected_dim(layer) == -1), 1)
@@ -177,18 +177,6 @@ def _words(layer: nn.Module) -> str:
     return repr(layer).replace("inplace=True", "")
 
 
-def _empty(layer: nn.Module) -> nn.Module:
-    if is_select(layer):
-        return select(layer.index.cpu(), selected_dim(layer))
-    made: Any = layer
-    sizes = [_size(getattr(made, name)) for name in _SIZES[type(layer)]]
-    return _made(type(layer), sizes, getattr(made, "bias", None) is not None)
-
-
-def _sequential(layers: list[nn.Module]) -> nn.Module:
-    return nn.Sequential(*layers).eval()
-
-
 def _size(value: Any) -> int:
     """One number for all sides."""
     sides = {*value} if isinstance(value, tuple) else {value}
@@ -227,6 +215,3 @@ def _get_subset(source: BitReader) -> list[int]:
     if place:
         raise DamagedBits("it chooses features that there are not")
     return index[::-1]
-
-
-_MOST_FEATURES = 2**14

@@ -184,15 +184,9 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _fill_pruned(net: PrunedNetwork, path: Path, dtypes: Any, known: bool) -> None:
-    """Take the tensors of a file.
-
-    Arguments:
-        net: without numbers if it was rebuilt, which is `known`.
-        path: of the file.
-        dtypes: those that the description says; one of an older version says none, and the
-            network's own are taken. A stack of a person's own keeps its precision too.
-        known: whether its description rebuilt it.
-    """
+    """Take the tensors of a file, of the dtypes that its description says. One of an older version
+    says none, and the network's own are taken; one that was not rebuilt by its description, which
+    is not ``known``, keeps its precision too."""
     expected = net.state_dict()
     found = _tensors(path, expected)
     for name, tensor in found.items():

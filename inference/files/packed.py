@@ -1,15 +1,15 @@
 """A plain network in one small file: its description and its weights, entropy-coded.
 
 Reading runs no pickled code: the description is JSON (:mod:`~pyroccam.models.plain.description`),
-the weights are symbols (:mod:`~pyroccam.inference.coding.arrays`). Packing is without loss. What
-is lossy, rounding, is asked for by ``bits=`` and ``rest=``; of a network in double precision the
-biases and statistics are rounded to single unless ``rest=torch.float64``.
+the weights are symbols (:mod:`~pyroccam.inference.coding.arrays`). Packing is without loss, but for
+biases and statistics in double precision, which are rounded to single.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,8 +34,7 @@ from ...models.plain import (
     state,
 )
 from ..coding import PackedFileError, SymbolReader, SymbolWriter, put_floats, read_tensor
-from ..rounding import Bits, quantised
-from ..storage import write_whole
+from ..rounding import quantised
 from .packed_file import Parts, join, split
 
 
@@ -81,55 +80,24 @@ class PackedSize:
         return 4 * numbers / self.total
 
 
-def write(
-    net: nn.Module,
-    path: str | Path,
-    *,
-    bits: Bits | Mapping[str, Bits] | None = None,
-    rest: torch.dtype = torch.float32,
-    describe_net: bool = True,
-) -> PackedSize:
-    """Round a plain network and write it into one file.
-
-    Arguments:
-        path: of the file, which is replaced once the new one was read back and compared.
-        net, bits, rest, describe_net: see :func:`encoded`.
-
-    Returns:
-        The sizes, in bytes.
-    """
-    content, size = encoded(net, bits=bits, rest=rest, describe_net=describe_net)
-    write_whole(Path(path), lambda file: file.write(content))
-    return size
-
-
-def encoded(
-    net: nn.Module,
-    *,
-    bits: Bits | Mapping[str, Bits] | None = None,
-    rest: torch.dtype = torch.float32,
-    describe_net: bool = True,
-) -> tuple[bytes, PackedSize]:
+def encoded(net: nn.Module, *, describe_net: bool = True) -> tuple[bytes, PackedSize]:
     """The file of a plain network, which was read back and compared, and what takes its bytes.
 
     Arguments:
         net: on any device; it is not changed.
-        bits, rest: how to round, see :func:`~pyroccam.inference.rounding.quantise.quantised`.
-            Of float32 nothing is rounded unless asked.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
             then needs ``skeleton=``.
     """
-    net = quantised(net, bits, rest=rest)
+    net = quantised(net, None)
     if describe_net:
         description = describe(net)
         header: dict[str, Any] = {"description": description}
         tensors = state(net, description)
     else:
         tensors = _all_tensors(net)
-        names = (
+        header = {"tensors": [
             [n, str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in tensors.items()
-        )
-        header = {"tensors": list(names)}
+        ]}  # fmt: skip
     writer = SymbolWriter()
     digest = hashlib.blake2b(digest_size=8)
     rows = []
@@ -141,7 +109,8 @@ def encoded(
         rows.append(TensorSize(name, tensor.numel(), nonzero, writing, writer.bits - before))
         digest.update(_bytes(tensor))
     coded = writer.finish()
-    content = join(header, bytes(writer.tables), coded, digest.digest(), writer.version)
+    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    content = join(text, bytes(writer.tables), coded, digest.digest(), writer.version)
     parts = split(content)
     with _naming("the packed network"), allowing("999TB"):
         found = _network(parts, None if describe_net else net)
@@ -163,7 +132,7 @@ def read(path: str | Path, *, skeleton: nn.Module | None = None) -> nn.Module:
     not looked at, see :func:`~pyroccam.models.plain.description.rebuild`.
 
     Arguments:
-        path: of a file that :func:`write` wrote.
+        path: of the file.
         skeleton: the network as its own code builds it, for a file without description; its
             numbers do not matter, and it is not changed.
     """

@@ -5,7 +5,6 @@ as :mod:`~pyroccam.inference.coding.decode_pocc` describes them.
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 import zlib
 from typing import Any, NamedTuple
@@ -31,18 +30,8 @@ def checksum(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=8).digest()
 
 
-def join(
-    header: dict[str, Any], tables: bytes, coded: bytes, digest: bytes, version: int = VERSION
-) -> bytes:
-    """The bytes of a file; see :func:`split`."""
-    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
-    return sealed(text, tables, coded, digest, version)
-
-
-def sealed(
-    text: bytes, tables: bytes, coded: bytes, digest: bytes, version: int = VERSION
-) -> bytes:
-    """The bytes of a file whose header is this text, with a checksum that fits."""
+def join(text: bytes, tables: bytes, coded: bytes, digest: bytes, version: int = VERSION) -> bytes:
+    """The bytes of a file, whose header is this text of JSON; see :func:`split`."""
     stream = zlib.compressobj(9, zdict=USUAL_TEXT)
     packed_text = stream.compress(text) + stream.flush()
     packed_tables = zlib.compress(tables, 9)

@@ -131,14 +131,9 @@ def significand_bits(
 
 
 def exponent_bits(weights: Tensor) -> int:
-    """Bits that tell apart all exponents between the least and the greatest that occur.
-
-    A zero among the weights has no exponent and takes a code of its own.
-
-    Arguments:
-        weights: of one layer, of any shape, as they will be stored (rounding can raise an
-            exponent by one).
-    """
+    """Bits that tell apart all exponents between the least and the greatest that occur in a layer,
+    as it will be stored: rounding can raise an exponent by one. A zero among the weights has no
+    exponent and takes a code of its own."""
     w = _finite(weights, "weights")
     used = torch.frexp(w[w != 0]).exponent
     codes = int((w == 0).any())
@@ -150,13 +145,8 @@ def exponent_bits(weights: Tensor) -> int:
 def exponent_bits_published_code(largest: float) -> int:
     """``ceil(log2(log2(max|w|) + 1) + 1)``, as the published code has it.
 
-    It looks at the largest weight only, not at how small the others get.
-
-    Arguments:
-        largest: absolute value over all layers.
-
-    Raises:
-        PyroccamError: for 1/2 and below, where the formula has no value.
+    It looks at the largest weight of all layers only, not at how small the others get. For 1/2 and
+    below the formula has no value.
     """
     if not largest > 0.5:
         raise PyroccamError(f"exponent='published_code' at max|w| = {largest:g}", "more than 1/2")
@@ -167,10 +157,7 @@ def round_significand(weights: Tensor, bits: int) -> Tensor:
     """Nearest floating-point number with ``bits`` significand bits (ties to even), same shape.
 
     The error is at most ``2^-bits |w|``; 24 bits leave a float32 as it is. The exponent is not
-    limited.
-
-    Raises:
-        PyroccamError: if a number is not finite, before or after.
+    limited. A number that is not finite, before or after, is refused.
     """
     # numpy's ldexp is exact; torch's takes the power in float32, which ends before the weights do.
     mantissa, exponent = np.frexp(_finite(weights, "weights").cpu().numpy())
@@ -183,9 +170,6 @@ def round_fixed_point(weights: Tensor, bits: int) -> Tensor:
     """``floor(w / d + 1/2) d`` with the step ``d = 2^-bits``: the published code's rounding.
 
     The error is at most half a step, whatever the size of the weight.
-
-    Raises:
-        PyroccamError: if a number is not finite.
     """
     step = unit_roundoff(bits)
     return ((_finite(weights, "weights") / step + 0.5).floor() * step).to(weights.dtype)

@@ -72,13 +72,9 @@ class Codebook(Options):
 Bits = int | LayerBits | Rounding
 
 
-def quantised(
-    net: Net,
-    bits: Bits | Mapping[str, Bits] | None,
-    *,
-    rest: torch.dtype = torch.float32,
-) -> Net:
-    """A copy of a network with rounded numbers, in evaluation mode, of the same dtypes.
+def quantised(net: Net, bits: Bits | Mapping[str, Bits] | None) -> Net:
+    """A copy of a network with rounded numbers, in evaluation mode, of the same dtypes. Biases and
+    statistics that are not named are rounded to single precision.
 
     Arguments:
         net: a plain network.
@@ -86,12 +82,10 @@ def quantised(
             or a :class:`~pyroccam.inference.rounding.bits.LayerBits` means so many significand
             bits; layers that are not named, or ``None``, stay exact. Weights are the parameters of
             two and more dimensions; a tensor of one dimension is rounded only if it is named.
-        rest: precision of the other floating-point numbers (biases, statistics); ``float32``
-            leaves a float32 network's as they are.
 
     Raises:
         PyroccamError: for a name the network does not have, a number that is not finite, or one too
-            large for ``rest``.
+            large for single precision.
     """
     out = copy.deepcopy(net).eval()
     tensors = dict(chain(out.named_parameters(), out.named_buffers()))
@@ -103,8 +97,11 @@ def quantised(
                     continue
                 if name in chosen:
                     tensor.copy_(_rounding(chosen[name])(tensor))
-                elif tensor.dim() < 2 and tensor.is_floating_point():
-                    tensor.copy_(_narrowed(tensor, rest))
+                elif tensor.dim() < 2 and tensor.dtype == torch.float64:
+                    narrow = tensor.float()
+                    if not torch.equal(narrow.isfinite(), tensor.isfinite()):
+                        raise PyroccamError(f"a number is too large for {narrow.dtype}")
+                    tensor.copy_(narrow)
             except ValueError as error:
                 raise PyroccamError(f"{name}: {error}") from error
     return out
@@ -133,28 +130,12 @@ def _rounding(bits: Bits) -> Rounding:
     return Significand(bits) if isinstance(bits, int) else bits
 
 
-def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    if torch.finfo(dtype).bits >= torch.finfo(tensor.dtype).bits:
-        return tensor
-    narrow = tensor.to(dtype).to(tensor.dtype)
-    if not torch.equal(narrow.isfinite(), tensor.isfinite()):
-        raise PyroccamError(f"a number is too large for {dtype}; use rest=torch.float32.")
-    return narrow
-
-
 def cluster(weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """k-means in one dimension, by Lloyd's algorithm from equally spaced centres.
 
-    Arguments:
-        weights: of any shape; finite, at least one.
-        size: centres, at least one; fewer come back if some attract no weight.
-
     Returns:
-        The centres in rising order, ``(K,)``, in the weights' dtype, and each weight's nearest,
-        of the weights' shape.
-
-    Raises:
-        PyroccamError: if a weight is not finite.
+        The centres in rising order, ``(K,)``, in the weights' dtype, so many at most, for some may
+        attract no weight; and each weight's nearest, of the weights' shape.
 
     References:
         Han, Mao, Dally 2016, "Deep Compression" (the equally spaced start).

@@ -81,13 +81,13 @@ def sparse_rates(
 
     Beside its value, or its index in the codebook, every weight says where it is: each layer in
     compressed columns or rows, whichever is smaller (:func:`place_bits`). ``pruning`` is that of
-    :func:`sparse_pruning`.
+    compressed columns (CSC): a row index beside every value, counted as large as it, and a pointer
+    to the start of every column.
 
     Arguments:
-        total: weights before.
         layers: the layers after, without the units that died.
         nonzero: weights kept in each layer.
-        bits: per kept weight in each layer, sign and exponent included; 0 for a layer without any.
+        total, bits: as for :func:`group_rates`.
 
     References:
         Louizos, Ullrich, Welling 2017 print fast / maximum rates of sparse variational dropout
@@ -101,8 +101,7 @@ def sparse_rates(
         raise PyroccamError("No weight is left")
     places = sum(place_bits(layer, n) for layer, n in zip(layers, nonzero, strict=True))
     pointers = sum(layer.outputs for layer in layers)
-    pruning = sparse_pruning(total, sum(nonzero), pointers)
-    return _rates(total, nonzero, bits, pruning, places)
+    return _rates(total, nonzero, bits, total / (2 * sum(nonzero) + pointers), places)
 
 
 def place_bits(layer: Layer, nonzero: int) -> int:
@@ -137,15 +136,6 @@ def _rates(
         fast=size / (coded + places),
         maximum=size / (INDEX_BITS * weights + codebooks + places),
     )
-
-
-def sparse_pruning(total: int, nonzero: int, pointers: int) -> float:
-    """Pruning rate of single weights kept in compressed columns (CSC).
-
-    Every kept weight needs a row index beside its value, counted as large as the value, and every
-    column a pointer to its start: ``total / (2 nonzero + pointers)``.
-    """
-    return total / (2 * nonzero + pointers)
 
 
 def layers_of(net: nn.Module) -> dict[str, Layer]:

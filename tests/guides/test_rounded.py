@@ -9,7 +9,6 @@ from fitting import assert_same, blobs, stopped
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.files.packed import write
 from pyroccam.models import priors
 from pyroccam.models.distributions.blurred import BlurredLogistics, RoundedPoint
 from scipy import stats
@@ -170,8 +169,7 @@ def test_a_longer_description_is_a_smaller_loss(result):
 
 def test_the_file_is_the_network_and_as_long_as_was_said(result, tmp_path):
     small = inference.shrink(result)
-    size = write(small.net, tmp_path / "small.pocc")
-    again = inference.load(tmp_path / "small.pocc")
+    again = inference.load(small.save(tmp_path / "small.pocc"))
     x = result.data.x_test
     with torch.no_grad():
         assert torch.equal(again(x), small.net(x))
@@ -182,7 +180,7 @@ def test_the_file_is_the_network_and_as_long_as_was_said(result, tmp_path):
         whole = weight.double() / torch.tensor(step).double()
         assert (whole - whole.round()).abs().max() < 1e-5
         assert weight.unique().numel() > 2
-    assert [t.writing for t in size.tensors if "weight" in t.name] == ["multiples"] * 2
+    assert [t.writing for t in small.size.tensors if "weight" in t.name] == ["multiples"] * 2
     largest = [
         int(w.abs().max().div(s).round())
         for w, s in zip(weights, result.guide.steps.values(), strict=True)
@@ -190,7 +188,7 @@ def test_the_file_is_the_network_and_as_long_as_was_said(result, tmp_path):
     assert [b.total for b in small.report.bits.values()] == [n.bit_length() + 1 for n in largest]
 
 
-def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
+def test_a_file_of_what_the_masses_say_is_as_long_as_they_say():
     """Whole numbers drawn from P: -log2 P of them, and 3 % more at most for what is not known of P,
     and for the bytes around them."""
     torch.manual_seed(0)
@@ -201,7 +199,7 @@ def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
     with torch.no_grad():
         net.weight.copy_(drawn.reshape(200, 300) * torch.tensor(0.0371))
     bits = -float(fn.log_mass(drawn.double()).sum()) / math.log(2)
-    size = write(net, tmp_path / "net.pocc")
+    size = inference.Small(net).size
     assert size.tensors[0].writing == "multiples"
     assert 0.995 * bits < 8 * size.total < 1.03 * bits
 

@@ -13,7 +13,6 @@ from fitting import run as fit_depth
 from pyroccam import inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Thresholds
-from pyroccam.inference.files.packed import write
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.rounding.quantise import FixedPoint, Significand, quantised
 from pyroccam.inference.rounding.rates import Layer, group_rates, sparse_rates
@@ -79,8 +78,7 @@ def test_groups_without_a_say_are_cut_and_the_rest_computes_the_same(name, tmp_p
     x = rows.x_test
     same = quantised(cut_mean(result, dict.fromkeys(before, 5.0)), small.report.bits)(x)
     torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
-    write(small.net, tmp_path / "small.pocc", rest=torch.float32)
-    assert torch.equal(read(tmp_path / "small.pocc")(x), small.net(x))
+    assert torch.equal(read(small.save(tmp_path / "small.pocc"))(x), small.net(x))
     if net is None:  # three classes
         assert evaluate_net(small.net, result.model, result.data)["accuracy"] > 0.7
 

@@ -7,7 +7,7 @@ import torch
 from fitting import SHORT, blobs, fit_weights, images
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.files.packed import read, write
+from pyroccam.inference.files.packed import read
 from pyroccam.inference.rounding.rates import Layer, place_bits
 from pyroccam.inference.shrinking.magnitude import (
     by_layer,
@@ -180,9 +180,9 @@ def test_shared_values_stay_and_count_as_indices(tmp_path):
     places = place_bits(Layer(*first.shape[::-1]), n) + place_bits(Layer(*second.shape[::-1]), m)
     bits = n * small.report.bits["0"].total + 2 * m + 32 * 4 + places
     assert small.report.rates.maximum == pytest.approx(32 * WEIGHTS / bits)
-    sizes = write(small.net, tmp_path / "small.pocc").tensors
-    assert torch.equal(read(tmp_path / "small.pocc").get_submodule("2").weight, second)
-    assert sum(row.nonzero for row in sizes if row.name.endswith("weight")) == n + m
+    found = read(small.save(tmp_path / "small.pocc"))
+    assert torch.equal(found.get_submodule("2").weight, second)
+    assert sum(row.nonzero for row in small.size.tensors if row.name.endswith("weight")) == n + m
 
 
 @pytest.mark.parametrize("guide", [guides.Delta, guides.MeanField])

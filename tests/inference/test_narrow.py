@@ -176,8 +176,8 @@ def test_layers_without_a_bias_gain_one_for_what_became_constant(
     # The pair is one like any other: it is trained, compressed, written and read.
     again = inference.fit(smaller, own, rows, **QUICK)
     small = inference.shrink(again, cut=Thresholds(inf)).net
-    packed.write(small, tmp_path / "small.pocc", rest=torch.float32)
-    assert torch.equal(packed.read(tmp_path / "small.pocc")(rows.x_test), small(rows.x_test))
+    path = inference.Small(small).save(tmp_path / "small.pocc")
+    assert torch.equal(packed.read(path)(rows.x_test), small(rows.x_test))
 
 
 def test_what_priors_learnt_comes_along_cut_as_the_weights_are():

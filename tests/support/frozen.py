@@ -170,15 +170,16 @@ def two_processes() -> Any:
 def files() -> Any:
     """Files of every kind of plain network, with and without rounding."""
     import plain
-    from pyroccam.inference.files import packed
+    from pyroccam.inference.files import Small
+    from pyroccam.inference.rounding import quantised
 
     written = []
     with tempfile.TemporaryDirectory() as folder:
         for name in plain.NETWORKS:
             net, _ = plain.trained(name)
             for bits in (None, 6):
-                packed.write(net, Path(folder) / "net.pocc", bits=bits)
-                written.append((Path(folder) / "net.pocc").read_bytes())
+                path = Small(quantised(net, bits)).save(Path(folder) / "net.pocc")
+                written.append(path.read_bytes())
     return written
 
 

@@ -22,7 +22,7 @@ import torch
 from pyroccam.data import Dataset, load
 from pyroccam.guides import CategoricalDepth, Delta, Guide, MeanField
 from pyroccam.inference import Draw, Noise, shrink
-from pyroccam.inference.files.packed import read, write
+from pyroccam.inference.files import read
 from pyroccam.inference.marginal_likelihood.codes import blocks_of, switching
 from pyroccam.inference.marginal_likelihood.message import description_length
 from pyroccam.inference.posterior.predict import streamed
@@ -161,11 +161,11 @@ def _file(found: Fit[Any, Any]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.pocc"
         try:
-            size = write(shrink(found, cut=Noise()).net, path)
+            small = shrink(found, cut=Noise())
+            net = read(small.save(path))
         except ValueError as error:
             return {"refused": str(error)}
-        net = read(path)
-    return _with_rest(8.0 * size.total, net, found)
+    return _with_rest(8.0 * small.bytes, net, found)
 
 
 def _with_rest(bits: float, net: nn.Module, found: Fit[Any, Any]) -> Row:

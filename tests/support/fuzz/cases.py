@@ -129,7 +129,7 @@ def _packed(rng: random.Random, made: Specimens, work: Path) -> Case:
             words, coded = mutated_bytes(rng, coded, content)
         said += f"{part}: {words}"
         text = text if part == "header" else json.dumps(header).encode()
-        path.write_bytes(packed_file.sealed(text, tables, coded, digest))
+        path.write_bytes(packed_file.join(text, tables, coded, digest))
     runs: list[Callable[[], Any]] = [lambda: packed.read(path)]
     if source.name == "tensors.pocc":
         runs.append(lambda: packed.read(path, skeleton=nn.Sequential(nn.Linear(4, 5))))

@@ -83,9 +83,10 @@ def make(folder: Path) -> Specimens:
     inference.Small(small).save(folder / "plain")
     for form in ("marginal", "single"):
         command(["prune", str(made.run("ldn")), "--form", form, "--out", str(folder / form)])
-    packed.write(small, folder / "small.pocc", bits=5)
-    packed.write(conv, folder / "conv.pocc", bits=rounding.Codebook(4))
-    packed.write(small, folder / "tensors.pocc", describe_net=False)
+    for net, bits in ((small, 5), (conv, rounding.Codebook(4))):
+        name = "small.pocc" if net is small else "conv.pocc"
+        inference.Small(rounding.quantised(net, bits)).save(folder / name)
+    (folder / "tensors.pocc").write_bytes(packed.encoded(small, describe_net=False)[0])
     return made
 
 

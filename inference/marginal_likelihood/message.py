@@ -85,49 +85,33 @@ def description_length(fit: Fit, *, passes: Count = 20, seed: Seed = 0) -> Descr
     fit.data.refuse_weights("A description length")
     refuse_points(fit, "a description length")
     refuse_improper(fit.model, given=True)
-    if sums_out(fit.guide):
-        return _summed_out(fit)
-    found = lower_bound(fit.model, fit.guide, fit.data, passes=passes, seed=seed)
-    bits = {site: kl / math.log(2.0) for site, kl in found.kl_by_site.items()}
-    shape = {*fit.model.structure} if fit.model.random_weights else {*bits}
-    structure = sum(value for site, value in bits.items() if site in shape)
-    weights = found.kl / math.log(2.0) - structure if fit.model.random_weights else None
-    return _message(
-        fit, structure, weights, -found.log_likelihood / math.log(2.0), found.error, bits
-    )
-
-
-def _summed_out(fit: Fit) -> DescriptionLength:
-    """By the exact posterior of the depth, of which the parts sum to minus the log evidence."""
-    q = exact_depth_posterior(fit.model, fit.data)
-    by_depth = sum_by_depth(fit.model, fit.data)
-    prior = fit.model.get_buffer("log_prior").double()
-    kept = q > 0
-    kl = float((q * (q.log() - prior))[kept].sum()) / math.log(2.0)
-    targets = -float((q * by_depth)[kept].sum()) / math.log(2.0)
-    return _message(fit, kl, None, targets, 0.0, {"depth": kl})
-
-
-def _message(
-    fit: Fit,
-    structure: float,
-    weights: float | None,
-    targets: float,
-    nats: float,
-    by_site: Mapping[str, float],
-) -> DescriptionLength:
-    classes, model = fit.data.classes, fit.model
+    model, classes, error = fit.model, fit.data.classes, 0.0
+    weights: float | None = None
+    if sums_out(fit.guide):  # whose parts sum to minus the log evidence
+        q = exact_depth_posterior(model, fit.data)
+        by_depth = sum_by_depth(model, fit.data)
+        prior = model.get_buffer("log_prior").double()
+        kept = q > 0
+        structure = float((q * (q.log() - prior))[kept].sum()) / math.log(2.0)
+        nats, bits = float((q * by_depth)[kept].sum()), {"depth": structure}
+    else:
+        found = lower_bound(model, fit.guide, fit.data, passes=passes, seed=seed)
+        nats, error = found.log_likelihood, found.error / math.log(2.0)
+        bits = {site: kl / math.log(2.0) for site, kl in found.kl_by_site.items()}
+        shape = {*model.structure} if model.random_weights else {*bits}
+        structure = sum(value for site, value in bits.items() if site in shape)
+        weights = found.kl / math.log(2.0) - structure if model.random_weights else None
     own = (layer.latents()[name].prior for layer, name in model.sites.values())
     learnt = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return DescriptionLength(
-        structure,
-        weights,
-        targets,
-        nats / math.log(2.0),
-        fit.data.N,
-        learnt + sum(map(numbers_of, own)),
-        None if classes is None else fit.data.N * math.log2(classes),
-        by_site,
+        structure=structure,
+        weights=weights,
+        targets=-nats / math.log(2.0),
+        error=error,
+        rows=fit.data.N,
+        numbers=learnt + sum(map(numbers_of, own)),
+        uniform=None if classes is None else fit.data.N * math.log2(classes),
+        by_site=bits,
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,36 +18,35 @@ class NotPositive(PyroccamError):
     """A matrix that is to be a precision has a direction of no, or of negative, curvature."""
 
 
-class Precision(Protocol):
+class Precision(ABC):
     """A precision matrix P, ``(n, n)``, however it is kept."""
 
     @property
+    @abstractmethod
     def log_det(self) -> float:
         """``log |P|``."""
-        ...
 
     @property
+    @abstractmethod
     def variance(self) -> Tensor:
         """The diagonal of ``P⁻¹``, ``(n,)``."""
-        ...
 
+    @abstractmethod
     def solve(self, vector: Tensor) -> Tensor:
         """``P⁻¹ v``, ``(n,)``."""
-        ...
+
+    @abstractmethod
+    def turn(self, standard: Tensor) -> Tensor:
+        """Draws from ``N(0, P⁻¹)``, ``(S, n)``, from standard normals ``(S, n)``."""
 
     def draw(self, standard: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws from ``N(0, P⁻¹)``, ``(S, n)``, from standard normals ``(S, n)``, and their log
-        densities ``(S,)``."""
-        ...
-
-
-def _log_density(standard: Tensor, log_det: float) -> Tensor:
-    size = standard.shape[1]
-    return -0.5 * (standard.square().sum(1) + size * math.log(2 * math.pi) - log_det)
+        """These draws, and their log densities ``(S,)``."""
+        squares = standard.square().sum(1) + standard.shape[1] * math.log(2 * math.pi)
+        return self.turn(standard), -0.5 * (squares - self.log_det)
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Precision):
     """Any precision matrix, by its Cholesky factor."""
 
     matrix: Tensor
@@ -73,13 +72,12 @@ class Dense:
     def solve(self, vector: Tensor) -> Tensor:
         return torch.cholesky_solve(vector[:, None], self.root)[:, 0]
 
-    def draw(self, standard: Tensor) -> tuple[Tensor, Tensor]:
-        drawn = torch.linalg.solve_triangular(self.root.T, standard.T, upper=True).T
-        return drawn, _log_density(standard, self.log_det)
+    def turn(self, standard: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self.root.T, standard.T, upper=True).T
 
 
 @dataclass(frozen=True)
-class Diagonal:
+class Diagonal(Precision):
     """Independent numbers."""
 
     precision: Tensor
@@ -100,12 +98,12 @@ class Diagonal:
     def solve(self, vector: Tensor) -> Tensor:
         return vector / self.precision
 
-    def draw(self, standard: Tensor) -> tuple[Tensor, Tensor]:
-        return standard * self.precision.rsqrt(), _log_density(standard, self.log_det)
+    def turn(self, standard: Tensor) -> Tensor:
+        return standard * self.precision.rsqrt()
 
 
 @dataclass(frozen=True)
-class Kronecker:
+class Kronecker(Precision):
     r"""``G ⊗ A + δ I`` for a matrix of weights ``(out, in)``, row by row in one vector.
 
     With eigenvalues g and a, and eigenvectors U_G and U_A, P has the eigenvalues
@@ -123,42 +121,33 @@ class Kronecker:
     damping: float
 
     @cached_property
-    def _outer(self) -> tuple[Tensor, Tensor]:
-        values, vectors = torch.linalg.eigh(self.outer)
-        return values.clamp_min(0.0), vectors
-
-    @cached_property
-    def _inner(self) -> tuple[Tensor, Tensor]:
-        values, vectors = torch.linalg.eigh(self.inner)
-        return values.clamp_min(0.0), vectors
-
-    @cached_property
-    def eigenvalues(self) -> Tensor:
-        """Of P, ``(out, in)``."""
-        return self._outer[0][:, None] * self._inner[0] + self.damping
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Eigenvalues of P, ``(out, in)``, and the eigenvectors of G and of A."""
+        (g, outer), (a, inner) = map(torch.linalg.eigh, (self.outer, self.inner))
+        return g.clamp_min(0.0)[:, None] * a.clamp_min(0.0) + self.damping, outer, inner
 
     @property
     def log_det(self) -> float:
-        return float(self.eigenvalues.log().sum())
+        return float(self._parts[0].log().sum())
 
     @property
     def variance(self) -> Tensor:
-        outer, inner = self._outer[1].square(), self._inner[1].square()
-        return (outer @ self.eigenvalues.reciprocal() @ inner.T).flatten()
+        values, outer, inner = self._parts
+        return (outer.square() @ values.reciprocal() @ inner.square().T).flatten()
 
     def solve(self, vector: Tensor) -> Tensor:
-        outer, inner = self._outer[1], self._inner[1]
-        turned = outer.T @ vector.reshape(self.eigenvalues.shape) @ inner
-        return (outer @ (turned / self.eigenvalues) @ inner.T).flatten()
+        values, outer, inner = self._parts
+        turned = outer.T @ vector.reshape(values.shape) @ inner
+        return (outer @ (turned / values) @ inner.T).flatten()
 
-    def draw(self, standard: Tensor) -> tuple[Tensor, Tensor]:
-        outer, inner = self._outer[1], self._inner[1]
-        scaled = standard.reshape(-1, *self.eigenvalues.shape) * self.eigenvalues.rsqrt()
-        return (outer @ scaled @ inner.T).flatten(1), _log_density(standard, self.log_det)
+    def turn(self, standard: Tensor) -> Tensor:
+        values, outer, inner = self._parts
+        scaled = standard.reshape(-1, *values.shape) * values.rsqrt()
+        return (outer @ scaled @ inner.T).flatten(1)
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Blocks(Precision):
     """Parts of a vector that do not depend on each other."""
 
     parts: Sequence[tuple[Tensor, Precision]]
@@ -180,6 +169,9 @@ class Blocks:
         for where, one in self.parts:
             found[where] = one.solve(vector[where])
         return found
+
+    def turn(self, standard: Tensor) -> Tensor:
+        return self.draw(standard)[0]
 
     def draw(self, standard: Tensor) -> tuple[Tensor, Tensor]:
         found, total = torch.empty_like(standard), standard.new_zeros(len(standard))

@@ -20,7 +20,7 @@ from .folds import Folds, fold_rows
 from .hypergradient import NonFiniteGradient
 from .levels import Level, Objectives
 from .methods import Greedy, Method
-from .search import Rows, Search
+from .search import Search, batches
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -151,12 +151,12 @@ def select(
     label = f"select, {type(method).__name__}"
     with seeded(seed, where), FitProgress(label, outer_steps, progress) as bar:
         rows = (
-            [Rows(data, level.split, batch_size, 2 * seed + k) for k, level in enumerate((L, Q))]
+            [batches(data, level.split, batch_size, 2 * seed + k) for k, level in enumerate((L, Q))]
             if Q.folds is None
             else fold_rows(data, Q.folds, batch_size)
         )
         search = Search(objectives, rows, inner_steps, lr, outer_lr)
-        watch = [[objectives.key(*part.batch()) for _ in range(draws)] for part in rows]
+        watch = [[objectives.key(*next(part)) for _ in range(draws)] for part in rows]
         history: list[dict[str, float]] = []
         first = search.theta
         best, largest, kept = 0, -math.inf, (first, search.h)

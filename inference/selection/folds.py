@@ -12,7 +12,7 @@ from torch import Tensor
 from ...data import PyroccamError
 from .hypergradient import NonFiniteGradient, Tensors
 from .levels import Key, Objectives
-from .search import Rows, Search, drawn
+from .search import Batches, Search, batches, drawn
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -20,27 +20,22 @@ if TYPE_CHECKING:
 CHECKS = 20  # draws of L that say whether the last training went well
 
 
-class FoldRows(Rows):
-    """Minibatches of every fold at once, stacked: ``(K, B, *)``."""
-
-    def __init__(self, x: Tensor, y: Tensor, parts: list[Tensor], size: int) -> None:
-        self.parts = parts
-        self.size = min(size, *map(len, parts))  # folds differ by a row at most
-        self.each = [drawn(x[part], y[part], self.size) for part in parts]
-
-    def batch(self) -> tuple[Tensor, Tensor]:
-        xs, ys = zip(*map(next, self.each), strict=True)
-        return torch.stack(xs), torch.stack(ys)
-
-
-def fold_rows(data: Dataset, folds: int, size: int) -> list[Rows]:
-    """Rows for L, all but a fold, and for Q, that fold, in random folds of the training rows."""
+def fold_rows(data: Dataset, folds: int, size: int) -> list[Batches]:
+    """Batches for L, of all but a fold, and for Q, of that fold, of all random folds of the
+    training rows at once, stacked: ``(K, B, *)``."""
     x, y = data.split("train")
     if folds > len(x):
         raise PyroccamError(f"folds={folds} of {len(x)} rows", "no more folds than rows")
     own = list(torch.randperm(len(x), device=x.device).tensor_split(folds))
     others = [torch.cat(own[:k] + own[k + 1 :]) for k in range(folds)]
-    return [FoldRows(x, y, parts, size) for parts in (others, own)]
+    return [stacked(x, y, parts, size) for parts in (others, own)]
+
+
+def stacked(x: Tensor, y: Tensor, parts: list[Tensor], size: int) -> Batches:
+    size = min(size, *map(len, parts))  # folds differ by a row at most
+    for each in zip(*(drawn(x[part], y[part], size) for part in parts), strict=True):
+        xs, ys = zip(*each, strict=True)
+        yield torch.stack(xs), torch.stack(ys)
 
 
 @dataclass
@@ -94,7 +89,7 @@ class Folds(Objectives):
         L, _ = self.levels
         whole = Objectives(self.model, self.guide, (L, L), self.particles)
         whole.put({}, self.h)
-        rows = Rows(data, "train", size)
+        rows = batches(data, "train", size)
         search = Search(whole, [rows, rows], steps, lr, lr)
         first = search.theta
         search.ascend()

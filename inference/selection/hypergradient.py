@@ -11,8 +11,7 @@ Nothing returned carries a graph.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -79,7 +78,7 @@ def ascend(
     state: Any = None,
 ) -> tuple[dict[str, Tensor], Any]:
     """θ after the inner optimisation, in a step for each key, and the state of the optimiser."""
-    return deque(_path(inner, theta, h, keys, update, state), maxlen=1).pop()
+    return _after(inner, theta, h, keys, update, state)
 
 
 @torch.no_grad()
@@ -99,10 +98,6 @@ def unrolled(
 
     .. math:: ∇_h Q(θ^+, h) + η \, (∇^2_{θh} L)^T ∇_θ Q(θ^+, h)
 
-    Arguments:
-        keys, update, state: as for :func:`ascend`.
-        key: of Q.
-
     Returns:
         the gradient in h, θ after the steps, and the state of the optimiser.
 
@@ -113,7 +108,7 @@ def unrolled(
     """
 
     def run(g: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        end, late = deque(_path(inner, theta, g, keys, update, state), maxlen=1).pop()
+        end, late = _after(inner, theta, g, keys, update, state)
         return outer(end, g, key), (end, late)
 
     gradient, (end, late) = grad(run, has_aux=True)(dict(h))
@@ -140,12 +135,6 @@ def implicit(
     Away from a maximum the system need not be positive definite: v is what conjugate gradients had
     reached when they saw that, which may be zero. Much damping makes it :math:`∇_θ Q / δ`.
 
-    Arguments:
-        theta: near a maximum of L.
-        inner_key, key: of L and of Q.
-        damping: δ.
-        tol, max_iter: of :func:`conjugate_gradient`.
-
     Returns:
         the gradient in h, and v.
 
@@ -170,14 +159,13 @@ def implicit(
     return gradient, found
 
 
-def _path(
+def _after(
     inner: Objective, theta: Tensors, h: Tensors, keys: Sequence[Any], update: Update, state: Any
-) -> Iterator[tuple[dict[str, Tensor], Any]]:
+) -> tuple[dict[str, Tensor], Any]:
     theta, h = dict(theta), dict(h)
     for key in keys:
-        slope = grad(inner)(theta, h, key)
-        theta, state = update(theta, slope, state)
-        yield theta, state
+        theta, state = update(theta, grad(inner)(theta, h, key), state)
+    return theta, state
 
 
 @torch.no_grad()
@@ -188,12 +176,9 @@ def conjugate_gradient(
     tol: float = 1e-6,
     max_iter: int = 100,
 ) -> Solution:
-    """Solve ``A x = b`` with a symmetric, positive definite A of which only products are known.
-
-    Arguments:
-        tol: of ``|b - A x| / |b|``; rounding keeps it above about ε times the condition number.
-        max_iter: products at most.
-    """
+    """Solve ``A x = b`` with a symmetric, positive definite A of which only products are known, to
+    a tolerance of ``|b - A x| / |b|``; rounding keeps that above about ε times the condition
+    number."""
     x, r, p = {n: torch.zeros_like(t) for n, t in b.items()}, dict(b), dict(b)
     left = size = _dot(b, b)
     iterations = 0

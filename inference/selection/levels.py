@@ -244,10 +244,6 @@ class Objectives:
         return found
 
 
-def of_likelihood(name: str) -> bool:
-    return name.startswith("model.likelihood.")
-
-
 class _Priors(nn.Module):
     """The KL to other priors, as a module whose parameters can be replaced in a call."""
 

@@ -9,7 +9,7 @@ import torch
 
 from ...data import NotNegative, Options, PyroccamError
 from .hypergradient import Tensors, implicit, unrolled
-from .levels import Key, Objectives, of_likelihood
+from .levels import Key, Objectives
 from .search import Search
 
 
@@ -159,4 +159,4 @@ class Random(Method):
 
 
 def _word(name: str) -> str:
-    return "likelihood" if of_likelihood(name) else name.rpartition(".")[2]
+    return "likelihood" if name.startswith("model.likelihood.") else name.rpartition(".")[2]

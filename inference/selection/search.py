@@ -18,24 +18,21 @@ if TYPE_CHECKING:
     from ...data import Dataset
 
 
-class Rows:
-    """Minibatches of one size, of rows in random order."""
-
-    def __init__(self, data: Dataset, split: str, size: int, seed: int = 0) -> None:
-        count = data.counts[split] if split in data.counts else len(data.split(split)[0])
-        if not count:
-            raise PyroccamError(f"split={split!r} of data without such rows", "some of them")
-        self.size = min(size, count)
-        streamed = data.streamed and split == "train"
-        self.left = (
-            _streamed(data, self.size, seed) if streamed else drawn(*data.split(split), self.size)
-        )
-
-    def batch(self) -> tuple[Tensor, Tensor]:
-        return next(self.left)
+Batches = Iterator[tuple[Tensor, Tensor]]
+"""Minibatches of one size, without end."""
 
 
-def drawn(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(data: Dataset, split: str, size: int, seed: int = 0) -> Batches:
+    """Those of rows in random order."""
+    count = data.counts[split] if split in data.counts else len(data.split(split)[0])
+    if not count:
+        raise PyroccamError(f"split={split!r} of data without such rows", "some of them")
+    if data.streamed and split == "train":
+        return _streamed(data, min(size, count), seed)
+    return drawn(*data.split(split), min(size, count))
+
+
+def drawn(x: Tensor, y: Tensor, size: int) -> Batches:
     """Minibatches of one size without end: all rows, or some in an order that is random anew each
     time that all were seen."""
     while size == len(x):
@@ -46,7 +43,7 @@ def drawn(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
                 yield x[rows], y[rows]
 
 
-def _streamed(data: Dataset, size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _streamed(data: Dataset, size: int, seed: int) -> Batches:
     bounds = [(start, start + size) for start in range(0, data.N - size + 1, size)]
     for epoch in itertools.count():
         for _, x, y in data.batches(seed, epoch, bounds):
@@ -60,7 +57,7 @@ class Search:
     def __init__(
         self,
         objectives: Objectives,
-        rows: list[Rows],
+        rows: list[Batches],
         steps: int,
         lr: float,
         outer_lr: float,
@@ -76,7 +73,7 @@ class Search:
 
     def keys(self, which: int, count: int) -> list[Key]:
         """Batches and noise for L (0) or Q (1)."""
-        return [self.objectives.key(*self.rows[which].batch()) for _ in range(count)]
+        return [self.objectives.key(*next(self.rows[which])) for _ in range(count)]
 
     @torch.no_grad()
     def look(self, keys: list[list[Key]]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,17 +20,6 @@ from .search import Search
 
 FEW = 32
 """Numbers of a tensor of h up to which every parameter responds to each of them."""
-
-
-class _Slope(NamedTuple):
-    """Of a parameter (of θ) by a tensor of h, both by name."""
-
-    parameter: str
-    by: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.parameter} by {self.by}"
 
 
 class _Kept(NamedTuple):
@@ -84,7 +74,7 @@ class SelfTuning(Method):
         return (self.warmup // self.steps + 1) * self.steps
 
     def check(self, objectives: Objectives) -> None:
-        found = {one.by for one in _slopes(objectives)}
+        found = {by for _, by in _slopes(objectives)}
         for name, value in objectives.h.items():
             if name not in found:
                 raise PyroccamError(
@@ -112,13 +102,11 @@ class SelfTuning(Method):
         search.kept = _Kept(slopes, log_spread, count)
 
     def _begin(self, search: Search) -> _Kept:
-        slopes = {
-            one.key: torch.zeros(
-                (search.h[one.by].shape if _few(search.h[one.by]) else ())
-                + search.theta[one.parameter].shape
-            ).to(search.theta[one.parameter])
-            for one in _slopes(search.objectives)
-        }
+        slopes = {}
+        for name, by in _slopes(search.objectives):
+            t, g = search.theta[name], search.h[by]
+            shape = (*(g.shape if _few(g) else ()), *t.shape)
+            slopes[_key(name, by)] = torch.zeros(shape).to(t)
         log_spread = {n: torch.full_like(t, math.log(self.spread)) for n, t in search.h.items()}
         return _Kept(slopes, log_spread, 0)
 
@@ -180,12 +168,16 @@ def _few(t: Tensor) -> bool:
     return t.numel() <= FEW
 
 
-def _slopes(objectives: Objectives) -> list[_Slope]:
-    """Those that are learnt, in the order of θ. Of h with many numbers they are tensors of its
-    shape, one for each fold where θ is stacked."""
+def _key(parameter: str, by: str) -> str:
+    return f"{parameter} by {by}"
+
+
+def _slopes(objectives: Objectives) -> list[tuple[str, str]]:
+    """Parameters and tensors of h, by name, whose slopes are learnt, in the order of θ. Of h with
+    many numbers they are tensors of its shape, one for each fold where θ is stacked."""
     h = objectives.h
     return [
-        _Slope(parameter, by)
+        (parameter, by)
         for parameter, t in objectives.theta.items()
         for by, g in h.items()
         if _few(g) or g.shape == t.shape[objectives.stacked :]
@@ -195,12 +187,12 @@ def _slopes(objectives: Objectives) -> list[_Slope]:
 def _moved(theta: Tensors, slopes: Tensors, offset: Tensors) -> dict[str, Tensor]:
     """θ at h + ``offset``."""
     found = dict(theta)
-    for one in (_Slope(parameter, by) for parameter in theta for by in offset):
-        if one.key not in slopes:
-            continue
-        slope, by = slopes[one.key], offset[one.by]
-        along = torch.tensordot(by, slope, dims=by.dim()) if _few(by) else by * slope
-        found[one.parameter] = found[one.parameter] + along
+    for name, (by, shift) in itertools.product(theta, offset.items()):
+        if (slope := slopes.get(_key(name, by))) is not None:
+            along = (
+                torch.tensordot(shift, slope, dims=shift.dim()) if _few(shift) else shift * slope
+            )
+            found[name] = found[name] + along
     return found
 
 

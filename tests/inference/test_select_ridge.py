@@ -18,7 +18,6 @@ from pyroccam.inference.selection import (
     Random,
     SelfTuning,
     Unrolled,
-    bilevel,
     folds,
     search,
     self_tuning,
@@ -91,13 +90,13 @@ LEVELS = Level(), FOLDS
 def test_the_scale_of_cross_validation(states, monkeypatch):
     """By a grid over the loss of all rows, each by the weights of the other folds; those weights;
     and in the end the weights of all rows."""
-    made, parts = folds.fold_rows, []
-    monkeypatch.setattr(bilevel, "fold_rows", lambda *a: parts.extend(made(*a)) or parts)
+    made, parts = folds.stacked, []
+    monkeypatch.setattr(folds, "stacked", lambda *a: parts.append(a[2]) or made(*a))
     steps = {"outer_steps": 50, "inner_steps": 20, "lr": 0.03, "outer_lr": 0.05}
     options = {"Q": FOLDS, "method": Implicit(), "draws": 1, **steps}
     found = inference.select(*pair(ROWS), ROWS, **options, **QUIET)
     x, y = ROWS.split("train")
-    others, own = ([(x[one], y[one]) for one in part.parts] for part in parts)
+    others, own = ([(x[one], y[one]) for one in part] for part in parts)
     for (x, _), (x_out, _) in zip(others, own, strict=True):
         assert (len(x), len(x_out)) == (24, 8)
         assert sorted(torch.cat([x, x_out])[:, 0].tolist()) == sorted(ROWS.x_train[:, 0].tolist())
@@ -136,7 +135,7 @@ def test_terms_are_means_over_folds_with_the_kl_of_their_rows():
     alone = Objectives(*pair(ROWS, guides.MeanField), (Level(), Level()), 2)
     torch.manual_seed(3)
     others, own = folds.fold_rows(ROWS, K, 100)
-    key = made.key(*others.batch())
+    key = made.key(*next(others))
     theta = {n: t + 0.1 * torch.randn(t.shape, dtype=F64) for n, t in made.theta.items()}
     each = []
     for k in range(K):
@@ -148,15 +147,14 @@ def test_terms_are_means_over_folds_with_the_kl_of_their_rows():
     torch.testing.assert_close(made.terms(theta, made.h, key), expected)
     assert [len(t) for t in key.noise] == [K] * len(key.noise)
     look = search.Search(made, [others, own], 1, 0.01, 0.01).look
-    found = look([[made.key(*part.batch())] for part in (others, own)])
+    found = look([[made.key(*next(part))] for part in (others, own)])
     _, kl = alone.terms(alone.theta, alone.h, alone.key(*ROWS.split("train")))
     assert found["kl"] == pytest.approx(32 * float(kl.detach()))
     assert found["L"] == pytest.approx(found["log_likelihood"] - found["kl"] * K / (K - 1))
     # Folds differ by one row, and batches have as many rows as the smallest.
     others, own = folds.fold_rows(ROWS, 5, 100)
-    assert sorted(map(len, own.parts)) == [6, 6, 6, 7, 7]
-    assert own.batch()[0].shape == (5, 6, FEATURES)
-    assert others.batch()[1].shape == (5, 25, 1)
+    assert next(own)[0].shape == (5, 6, FEATURES)
+    assert next(others)[1].shape == (5, 25, 1)
 
 
 METHODS = [Greedy(), Random(), SelfTuning(warmup=0), Unrolled(restart=True)]

@@ -17,7 +17,7 @@ from pyroccam.inference.marginal_likelihood.curvature import CURVATURES
 from pyroccam.inference.marginal_likelihood.joint import joint
 from pyroccam.inference.posterior import exact_depth_posterior
 from pyroccam.inference.posterior.posteriors import posterior_of
-from pyroccam.inference.selection.search import Rows
+from pyroccam.inference.selection.search import batches
 from pyroccam.inference.training.depth_update import BlockPosterior, IncrementalPosterior
 from pyroccam.inference.training.validated_noise import validate_noise
 from torch import nn
@@ -214,11 +214,11 @@ def test_densities_of_draws_pass_over_a_stream_in_parts(known, monkeypatch):
 def test_two_levels_take_batches_of_a_stream(known):
     """Each row once in a pass, in whole batches; the search runs to its end."""
     rows = known(random_pair)[0].data
-    batches = Rows(rows, "train", 128, seed=3)
-    x, _ = zip(*(batches.batch() for _ in range(rows.N // 128)), strict=True)
+    left = batches(rows, "train", 128, seed=3)
+    x, _ = zip(*(next(left) for _ in range(rows.N // 128)), strict=True)
     assert {len(part) for part in x} == {128}
     assert len(torch.cat(x).unique(dim=0)) == 128 * (rows.N // 128)
-    assert not torch.equal(batches.batch()[0], x[0])
+    assert not torch.equal(next(left)[0], x[0])
     prior = models.priors.Normal(1.0, learn="scale")
     model = models.BayesianNetwork(nn.Linear(3, 2), rows, prior=prior)
     found = inference.select(

@@ -49,6 +49,7 @@ class Phase:
 
     name = "blocks"
     every = 5
+    remembered: tuple[str, ...] = ()  # attributes, beside parameters and optimiser
 
     def __init__(
         self,
@@ -87,13 +88,6 @@ class Phase:
                 self.step.update(step / self.total)
         return loss
 
-    def extra(self) -> dict[str, Any]:
-        """What is remembered beside parameters and optimiser."""
-        return {}
-
-    def take(self, extra: dict[str, Any]) -> None:
-        """The inverse of :meth:`extra`."""
-
     def _rows(self, number: int) -> Tensor:
         """The rows of a step: passes over all of them, each in an order of its own."""
         turn, place = divmod(number, self.data.N // self.batch)
@@ -126,7 +120,8 @@ class Phase:
 
     def _save(self, folder: Path, asked: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        state = {"asked": asked, "done": self.done, **self.extra()}
+        own = {name: getattr(self, name) for name in self.remembered}
+        state = {"asked": asked, "done": self.done, **own}
         state |= {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
         save_checkpoint(folder, state | {"optimizer": self.step.optimizer.state_dict()})
 
@@ -143,7 +138,8 @@ class Phase:
             self.model.load_state_dict(state["model"])
             self.guide.load_state_dict(state["guide"])
             self.step.load_optimizer(state["optimizer"])
-            self.take(state)
+            for name in self.remembered:
+                setattr(self, name, state[name])
         except (RuntimeError, KeyError, ValueError) as error:
             raise CheckpointError(f"{folder} is of another network, or budget") from error
         self.done = int(state["done"])

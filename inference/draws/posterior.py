@@ -31,6 +31,7 @@ class Budgeted(Phase):
     """
 
     name = "posterior"
+    remembered = ("beta",)
 
     def __init__(self, *pair: Any, nats: float, **training: Any) -> None:
         super().__init__(*pair, **training)
@@ -42,12 +43,6 @@ class Budgeted(Phase):
         if abs(ratio - 1.0) > _DEAD:
             self.beta = min(max(self.beta * ratio**0.5, _LEAST), _MOST)
         return loss
-
-    def extra(self) -> dict[str, Any]:
-        return {"beta": self.beta}
-
-    def take(self, extra: dict[str, Any]) -> None:
-        self.beta = float(extra["beta"])
 
 
 @torch.no_grad()

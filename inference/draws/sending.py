@@ -30,6 +30,7 @@ class Sending(Phase):
 
     name = "coding"
     every = 100
+    remembered = ("indices", "kl", "distances")
 
     def __init__(
         self,
@@ -68,10 +69,3 @@ class Sending(Phase):
         self.indices.append(index)
         self.kl.append(target.kl)
         self.distances.append(float((((values - loc) / scale) ** 2).mean()))
-
-    def extra(self) -> dict[str, Any]:
-        return {"indices": self.indices, "kl": self.kl, "distances": self.distances}
-
-    def take(self, extra: dict[str, Any]) -> None:
-        self.indices, self.kl = list(extra["indices"]), list(extra["kl"])
-        self.distances = list(extra["distances"])

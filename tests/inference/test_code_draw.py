@@ -354,5 +354,6 @@ def test_one_fit_does_not_go_on_with_another(rows, tmp_path):
 
 def test_a_stack_is_sent(rows):
     stack = models.BayesianStack(odd_stack(2, 3), rows, prior=priors.Normal(1.0))
-    deep = inference.fit(stack, guides.MeanField(stack), rows, epochs=1, device="cpu")
+    how = {"epochs": 1, "progress": False, "compile": False}
+    deep = inference.fit(stack, guides.MeanField(stack), rows, **how)
     assert sent(deep).report.blocks > 0

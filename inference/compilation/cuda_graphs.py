@@ -16,11 +16,7 @@ WARM_UP = 3
 
 class CudaRecorder:
     """Records CUDA graphs, all in one pool of memory: at most one of them runs at a time, and
-    nobody reads their results after the next replay.
-
-    Arguments:
-        device: with CUDA.
-    """
+    nobody reads their results after the next replay."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -149,14 +149,10 @@ def _right(word: Any, places: int) -> Any:
 
 @torch.library.custom_op("pyroccam::random_word", mutates_args=())
 def random_word(key: Tensor, count: int, which: int) -> Tensor:
-    """The first or the second words of the counters from 0 to ``count``, ``(count,)``, int32.
+    """The first (0) or the second (1) words of the counters from 0 to ``count``, ``(count,)``,
+    int32, by a key ``(2,)``, int32.
 
     One operation, for of a hundred a compiler makes a tree, which takes it seconds.
-
-    Arguments:
-        key: ``(2,)``, int32.
-        count: of words.
-        which: 0 or 1.
     """
     counter = torch.arange(count, dtype=torch.int32, device=key.device)
     return threefry(key.unbind(), counter, torch.zeros_like(counter))[which]

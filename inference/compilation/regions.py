@@ -65,12 +65,8 @@ class Region:
 
 
 def regions_of(graph: fx.GraphModule, without: Collection[fx.Node] = ()) -> list[Region]:
-    """A graph in parts, in the order in which they can be computed; equal ones in one region.
-
-    Arguments:
-        graph: of tensor operations.
-        without: operations that are done elsewhere.
-    """
+    """A graph of tensor operations, but for those that are done elsewhere, in parts, in an order in
+    which they can be computed; equal ones in one region."""
     nodes = [n for n in _in_order(graph) if n not in without]
     codes: dict[Any, int] = {}
     signatures = np.array([codes.setdefault(_signature(n), len(codes)) for n in nodes])
@@ -161,13 +157,10 @@ def _form(value: Any) -> Any:
 
 
 def repeats(codes: np.ndarray) -> list[tuple[int, int, int]]:
-    """Where a sequence repeats itself: ``(start, stop, period)``, from left to right.
+    """Where a sequence ``(n,)`` repeats itself: ``(start, stop, period)``, from left to right.
 
     Of all stretches that hold :data:`LEAST` periods of at least :data:`SHORTEST`, the one with
     most that is said again is taken, then those before it and after it.
-
-    Arguments:
-        codes: ``(n,)``.
     """
     best = (0, 0, 0, 0)
     for period in range(SHORTEST, len(codes) // LEAST + 1):

@@ -117,13 +117,10 @@ class TracedBound:
         return loss, list(by_site.values())
 
     def check(self, bound: Bound, x: Tensor, y: Tensor, again: bool = True) -> None:
-        """Check that the graph does what a pair does: its own, or another.
-
-        Compares losses, log-likelihoods, changes of buffers and gradients.
+        """Check that the graph does what a pair does, its own, or another with the same parameters
+        and buffers: losses, log-likelihoods, changes of buffers and gradients of a batch.
 
         Arguments:
-            bound: with the same parameters and buffers.
-            x, y: a batch.
             again: compare the pair with itself too, and on another batch.
 
         Raises:

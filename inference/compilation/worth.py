@@ -19,11 +19,7 @@ SECONDS_SPENT = 2.5, 0.011
 
 
 def pays_from(graph: fx.GraphModule) -> int:
-    """Steps from which on compiling a graph saves more time than it takes.
-
-    Arguments:
-        graph: of a step, as :func:`~pyroccam.inference.compilation.trace.joint_graph` makes it.
-    """
+    """Steps from which on compiling the graph of a step saves more time than it takes."""
     nodes = [n for n in graph.graph.nodes if _counts(n)]
     values = [v for n in nodes if isinstance(v := value_of(n), Tensor)]
     each, number = SECONDS_SAVED

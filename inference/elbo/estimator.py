@@ -336,10 +336,5 @@ def bound(
     max_plate_nesting: float = float("inf"),
     particles: Count = 1,
 ) -> Bound:
-    """The negative ELBO of a (model, guide) pair, by :class:`EnumMeanFieldELBO`.
-
-    Arguments:
-        model, guide: a pair with the same signature.
-        max_plate_nesting, particles: as for :class:`EnumMeanFieldELBO`.
-    """
+    """The negative ELBO of a model and a guide of one signature, by :class:`EnumMeanFieldELBO`."""
     return Bound(model, guide, EnumMeanFieldELBO(particles, max_plate_nesting))

@@ -100,13 +100,8 @@ class Expectation:
         site["log_prob"] = log_q if fn is site["fn"] else site["fn"].log_prob(site["value"])
 
     def only(self, cost: Tensor, name: str) -> str | None:
-        """The one enumerated site, other than its own, on whose values a cost depends, if there is
-        one.
-
-        Arguments:
-            cost: ``(enumerated dims..., plates...)``.
-            name: of the cost's site.
-        """
+        """The one enumerated site, other than its own, on whose values the cost of a site depends,
+        ``(enumerated dims..., plates...)``, if there is one."""
         dims = {f.dim: f.name for f in self.factors if f.dim is not None}
         on = [dims[dim] for dim in _spread(cost, set(dims))]
         return on[0] if len(on) == 1 and on[0] != name else None
@@ -263,11 +258,8 @@ def check_sites(ours: dict[str, Any], theirs: dict[str, Any], model: Any) -> Non
 
 
 def check_shape(site: Any, max_plate_nesting: float) -> None:
-    """The dims of a site are its plates and, to the left of all plates, enumerated.
-
-    Raises:
-        PyroccamError: otherwise. Only while validation is on.
-    """
+    """The dims of a site are its plates and, to the left of all plates, enumerated: looked at only
+    while validation is on."""
     if not pyro.infer.util.is_validation_enabled():
         return
     if "log_prob" not in site:

@@ -49,12 +49,8 @@ class JoinedKL:
         self._found: dict[Any, list[tuple[Any, Any, Tensor | None]]] = defaultdict(list)
 
     def take(self, ours: Any, theirs: Any) -> bool:
-        """Put a site aside, if it can be joined.
-
-        Arguments:
-            ours, theirs: it, in the guide and in the model; the prior depends on nothing that is
-                drawn after it.
-        """
+        """Put a site, in the guide and in the model, aside, if it can be joined; its prior depends
+        on nothing that is drawn after it."""
         if not (_is_whole(ours) and _is_whole(theirs)) or ours["mask"] is not theirs["mask"]:
             return False
         q, p = _elements(ours["fn"]), _elements(theirs["fn"])

@@ -15,11 +15,8 @@ from .expectation import sample_sites
 def first_non_finite(
     model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor, *, stepped: bool = True
 ) -> str:
-    """Name of an input, a parameter or the first site in the model's order that is not finite.
-
-    Arguments:
-        stepped: whether a step has been made, which a parameter that is not finite comes of.
-    """
+    """Name of an input, a parameter or the first site in the model's order that is not finite; of a
+    step that was made, if one was (``stepped``), a parameter comes."""
 
     def bad(t: Tensor) -> bool:
         return t.is_floating_point() and not bool(torch.isfinite(t).all())

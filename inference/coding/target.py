@@ -15,14 +15,6 @@ Doubles = NDArray[np.float64]
 ROWS = 2048  # candidates in memory at once
 
 
-def gaussian_kl(loc: Doubles, scale: Doubles) -> Doubles:
-    r"""``KL(N(loc, scale²) || N(0, 1))`` elementwise, in nats:
-
-    .. math:: \tfrac12 (μ^2 + σ^2 - 1) - \log σ.
-    """
-    return 0.5 * (loc * loc + scale * scale - 1) - np.log(scale)
-
-
 @dataclass(frozen=True)
 class Target:
     """The posterior of the weights of a block, divided by the deviation of their prior.
@@ -40,8 +32,9 @@ class Target:
 
     @cached_property
     def kl(self) -> float:
-        """``KL(q || p)`` in nats."""
-        return float(gaussian_kl(self.loc, self.scale).sum())
+        """``KL(q || p)`` in nats, ``Σ ½ (μ² + σ² - 1) - log σ``."""
+        loc, scale = self.loc, self.scale
+        return float((0.5 * (loc * loc + scale * scale - 1) - np.log(scale)).sum())
 
     @cached_property
     def bound(self) -> float:

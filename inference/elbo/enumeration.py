@@ -101,17 +101,13 @@ class _StableLogRing(LogRing):
     def sumproduct(self, terms: list[Packed], dims: Iterable[str]) -> Packed:
         left, pending = list(terms), set(dims)
         while pending:
-            cost = {dim: len(set().union(*_with(left, dim))) for dim in sorted(pending)}
-            dim = min(cost, key=lambda d: cost[d])
+            named = [t._pyro_dims for t in left]
+            dim = min(sorted(pending), key=lambda d: len({*"".join(n for n in named if d in n)}))
             pending.remove(dim)
             found = _product([t for t in left if dim in t._pyro_dims])
             left = [t for t in left if dim not in t._pyro_dims]
             left.append(_log_sum_exp(found, dim))
         return _product(left)
-
-
-def _with(terms: list[Packed], dim: str) -> list[str]:
-    return [t._pyro_dims for t in terms if dim in t._pyro_dims]
 
 
 def _product(terms: list[Packed]) -> Packed:

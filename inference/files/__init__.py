@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .draw_file import Sent, encoded_draw, is_draw, overhead, read_draw
+    from .draw_file import Sent, encoded_draw, overhead
     from .exporting import ABOUT, ExportError, export
     from .fusing import fused
     from .network_folder import load_folder, save_folder

@@ -20,7 +20,6 @@ import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -43,7 +42,7 @@ from ..coding import (
 )
 from .architecture import read_network, tensors, write_network
 
-_MAGIC = b"pD"
+DRAW = b"pD"
 _VERSION, _VERSION_BITS, _CODE_BITS, _WIDTH_BITS = 1, 4, 3, 5
 _CHECK = 4
 
@@ -84,7 +83,7 @@ def _written(
 ) -> tuple[bytes, nn.Module, dict[str, Tensor]]:
     """The file without its checksum, the network as it is described, and the tensors of ``net``."""
     out = BitWriter()
-    out.raw(_MAGIC)
+    out.raw(DRAW)
     out.fixed(_VERSION, _VERSION_BITS)
     out.fixed(WORDS.index(draw.code), _CODE_BITS)
     empty = write_network(net, out)
@@ -108,9 +107,9 @@ def decoded(content: bytes) -> nn.Module:
         TooLarge: if it asks for more memory than a file may.
     """
     body, check = content[:-_CHECK], content[-_CHECK:]
-    if body[: len(_MAGIC)] != _MAGIC:
+    if body[: len(DRAW)] != DRAW:
         raise PackedFileError("it is not the file of a draw.")
-    source = BitReader(body[len(_MAGIC) :])
+    source = BitReader(body[len(DRAW) :])
     try:
         if (version := source.fixed(_VERSION_BITS)) != _VERSION:
             raise PackedFileError(f"it is of version {version}, and this reads {_VERSION}.")
@@ -139,30 +138,6 @@ def decoded(content: bytes) -> nn.Module:
     if _checksum(body, [*own.values()]) != check:
         raise PackedFileError("it is cut off or altered: its checksum is that of another.")
     return net
-
-
-def is_draw(path: str | Path) -> bool:
-    """True if a file begins as that of a draw."""
-    path = Path(path)
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
-
-
-def read_draw(path: str | Path) -> nn.Module:
-    """The network of a file, in evaluation mode, on the CPU; see :func:`decoded`.
-
-    Raises:
-        PackedFileError: naming the file, if it is missing, of another kind, cut off or altered.
-    """
-    if not Path(path).is_file():
-        raise PackedFileError(f"{path} cannot be read: there is no such file.")
-    ask(Path(path).stat().st_size, "it")
-    try:
-        return decoded(Path(path).read_bytes())
-    except PackedFileError as error:
-        raise PackedFileError(f"{path} cannot be read: {error}") from error
 
 
 def overhead(

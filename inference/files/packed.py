@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from ...data import TooLarge, allowing, ask, shown
 from ...models.plain import (
-    DescriptionError,
     check_same,
     checked_shape,
     describe,
@@ -35,6 +34,7 @@ from ...models.plain import (
 )
 from ..coding import PackedFileError, SymbolReader, SymbolWriter, put_floats, read_tensor
 from ..rounding import quantised
+from .draw_file import DRAW, decoded
 from .packed_file import Parts, join, split
 
 
@@ -122,11 +122,11 @@ def encoded(net: nn.Module, *, describe_net: bool = True) -> tuple[bytes, Packed
 def is_described(path: str | Path) -> bool:
     """True if a file says how its network is built, so that :func:`read` needs no ``skeleton=``."""
     with _naming(path):
-        return "description" in _parts(Path(path)).header
+        return "description" in split(_content(Path(path))).header
 
 
 def read(path: str | Path, *, skeleton: nn.Module | None = None) -> nn.Module:
-    """The network of a file, in evaluation mode, on the CPU.
+    """The network of a file, packed or a draw, in evaluation mode, on the CPU.
 
     A file may be a stranger's: memory is asked for before it is taken. What the network computes is
     not looked at, see :func:`~pyroccam.models.plain.description.rebuild`.
@@ -137,7 +137,10 @@ def read(path: str | Path, *, skeleton: nn.Module | None = None) -> nn.Module:
             numbers do not matter, and it is not changed.
     """
     with _naming(path):
-        return _network(_parts(Path(path)), skeleton)
+        content = _content(Path(path))
+        if content[: len(DRAW)] == DRAW:
+            return decoded(content)
+        return _network(split(content), skeleton)
 
 
 def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
@@ -169,27 +172,23 @@ def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
     return net
 
 
-def _parts(path: Path) -> Parts:
+def _content(path: Path) -> bytes:
     if not path.is_file():
         raise PackedFileError("there is no such file." if not path.exists() else "it is no file.")
     ask(path.stat().st_size, "it")
-    return split(path.read_bytes())
+    return path.read_bytes()
 
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Errors name the file and are of this package: what a file holds can fail in many ways."""
+    """Errors name the file and are of this package: what a file holds can fail in many ways, though
+    its checksum fits, if something else wrote it."""
     try:
         yield
     except TooLarge as error:
         raise TooLarge(f"{path}: {error.found}", error.expected, error.hint) from error
-    except (PackedFileError, DescriptionError) as error:
-        raise PackedFileError(f"{path} cannot be read: {error}") from error
     except Exception as error:
-        # The checksum fits, so this is no damage but a file that something else wrote.
-        raise PackedFileError(
-            f"{path} cannot be read: {plain_words(error)}", hint="compress the network again"
-        ) from error
+        raise PackedFileError(f"{path} cannot be read: {plain_words(error)}") from error
 
 
 # -- one tensor -----------------------------------------------------------------------------------

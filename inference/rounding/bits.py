@@ -40,11 +40,6 @@ class LayerBits:
         return self.significand + self.exponent + self.sign
 
 
-def unit_roundoff(bits: int) -> float:
-    """``u(t) = 1/2 * 2^(1-t) = 2^-t``: largest relative error of rounding to ``t`` bits."""
-    return math.ldexp(1.0, -bits)
-
-
 def bit_precision(
     kept: Mapping[str, tuple[Tensor, Tensor]],
     *,
@@ -125,7 +120,7 @@ def significand_bits(
         t = MOST if math.isinf(ratio) else 1 + math.ceil(0.5 * math.log2(max(ratio, 2.0**-60)))
         return min(max(t, 1), MOST)
     spread = v.sqrt() if rule == "deviation" else v
-    steps = torch.tensor([unit_roundoff(t) for t in range(1, MOST + 1)], dtype=torch.float64)
+    steps = torch.tensor([2.0**-t for t in range(1, MOST + 1)], dtype=torch.float64)
     too_fine = torch.searchsorted(steps.flip(0), 2 * spread.flatten(), right=True)
     return math.ceil((MOST - too_fine).double().mean().item())
 
@@ -171,7 +166,7 @@ def round_fixed_point(weights: Tensor, bits: int) -> Tensor:
 
     The error is at most half a step, whatever the size of the weight.
     """
-    step = unit_roundoff(bits)
+    step = 2.0**-bits
     return ((_finite(weights, "weights") / step + 0.5).floor() * step).to(weights.dtype)
 
 

@@ -12,7 +12,7 @@ from ...data import PyroccamError, checked
 from ...models.likelihoods import Likelihood
 from ...models.networks import DepthStack
 from ..draws import Draw, draw, draw_own
-from ..files import Small, is_draw, load_folder, read, read_draw
+from ..files import Small, load_folder, read
 from ..posterior import refuse_undecided
 from .compression import compressed
 from .decision import decide
@@ -145,6 +145,6 @@ def load(
         TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
     """
     if Path(path).is_file():
-        return read_draw(path) if is_draw(path) else read(path, skeleton=like)
+        return read(path, skeleton=like)
     stack = like if isinstance(like, DepthStack) else None
     return load_folder(path, stack, likelihood)

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from .bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
     from .pricing import priced
     from .quantise import (
-        Bits,
         Codebook,
         FixedPoint,
         Multiples,

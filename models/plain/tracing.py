@@ -16,8 +16,8 @@ from ..unpacked import AttentionWeights
 from .vocabulary import MODULES, DescriptionError
 
 WAY_OUT = (
-    "Such a network has to be built by its own code: keep its tensors only (describe_net=False), "
-    "and pass the built network as skeleton= when they are read."
+    "Such a network has to be built by its own code: a .pocc file has its tensors alone, and "
+    "inference.load(path, like=net) takes it as it is built."
 )
 
 

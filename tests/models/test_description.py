@@ -176,7 +176,7 @@ BRANCHING = plain.network(lambda net, x: x if x.sum() > 0 else -x, "Branching")
     ],
 )
 def test_what_cannot_be_described_is_named(net, named):
-    with pytest.raises(DescriptionError, match="(?s)" + named + ".*skeleton="):
+    with pytest.raises(DescriptionError, match="(?s)" + named + ".*like="):
         describe(net)
     assert not [name for name in vars(net) if "constant" in name]
 

@@ -217,19 +217,6 @@ def test_unrolled(steps, particles):
         assert dot(found, direction) == pytest.approx(slope, rel=1e-6)
 
 
-def test_a_dirichlet_has_first_and_second_derivatives():
-    """Of gamma variables of uniform numbers: L by differences, and the slope of L along v."""
-    torch.manual_seed(0)
-    made = objectives(scattered(alternatives(DIRICHLET)), Level(prior=0.3), Level(prior=2.0))
-    key, theta, h = made.key(*rows()), made.theta, made.h
-    slope = torch.func.grad(made.inner)
-    assert error(slope(theta, h, key), differences(lambda t: made.inner(t, h, key), theta)) < 1e-6
-    (v,) = directions(theta, 1)
-    (curved,) = torch.func.vjp(lambda t: slope(t, h, key), theta)[1](v)
-    inclined = along(lambda t: torch.tensor(dot(slope(t, h, key), v)), theta, v)
-    assert dot(curved, v) == pytest.approx(inclined, rel=1e-5)
-
-
 # KLs between priors of structure: in closed form, by draws and by quadrature
 
 

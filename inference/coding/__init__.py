@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from .decode_pocc import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION, read_tensor
     from .entropy import PackedFileError, SymbolReader, SymbolWriter
     from .integers import BitReader, BitWriter, DamagedBits
-    from .normals import candidates
-    from .scales import deviation, nearest, scaled
+    from .normals import candidates, deviation, nearest, scaled
     from .target import Target
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .noise import Draw, lift_noise
     from .passes import lean
     from .region_calls import in_regions
+    from .regions import pays_from
     from .trace import TracedBound, Untraceable, first_line, joint_graph
-    from .worth import pays_from
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributions, nn
 
 from ...data import PyroccamError
 from ...guides import MeanField, MeanKL, NetworkGuide
@@ -27,9 +27,7 @@ from ..storage import CHECKPOINT, claimed, fingerprint
 from ..training import Settings, StopSignal
 from .budget import filled, fitting_in
 from .options import Draw, DrawReport
-from .phases import Phase, Run
-from .posterior import Budgeted, deviations, divergences
-from .sending import Sending
+from .phases import Budgeted, Phase, Run, Sending, divergences
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -41,10 +39,10 @@ def draw(net: nn.Module, data: Dataset, how: Draw, *, likelihood: Any = None) ->
 
     The prior of each layer is N(0, s²). First the weights have independent normal posteriors, whose
     KL is brought to the budget, and s is learnt (:class:`Budgeted
-    <pyroccam.inference.draws.posterior.Budgeted>`). Then s is rounded as it will be sent,
+    <pyroccam.inference.draws.phases.Budgeted>`). Then s is rounded as it will be sent,
     weights are assigned to blocks at random, and each block keeps to its budget
     (:class:`~pyroccam.guides.MeanKL`); then they are coded one after another
-    (:class:`~pyroccam.inference.draws.sending.Sending`).
+    (:class:`~pyroccam.inference.draws.phases.Sending`).
     """
     return _coded(lambda: (_model(net, data, likelihood), None), data, how, likelihood)
 
@@ -206,4 +204,26 @@ def _freeze(model: BayesianNetwork) -> list[int]:
         found.append(nearest(float(prior.log_scale.exp())))
         prior.log_scale.fill_(math.log(deviation(found[-1])))
         prior.requires_grad_(False)
+    return found
+
+
+@torch.no_grad()
+def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
+    """The deviation of the prior of each layer, by its name."""
+    if guide.traits.point:
+        raise PyroccamError(f"A draw of {type(guide).__name__}", "guides.MeanField")
+    found: dict[str, float] = {}
+    for site, (layer, name) in model.sites.items():
+        prior: Any = base(layer.latents()[name].prior)
+        own = found.get(layer.name)
+        scale = float(prior.scale.flatten()[0]) if isinstance(prior, distributions.Normal) else 0.0
+        if not scale or bool((prior.loc != 0).any()) or bool((prior.scale != (own or scale)).any()):
+            raise PyroccamError(
+                f"A draw under the prior {type(layer.weight_prior).__name__} of {site!r}",
+                "N(0, s²) with one s for its layer",
+            )
+        nearest(scale)
+        found[layer.name] = scale
+        if not isinstance(base(guide.posterior(site)), distributions.Normal):
+            raise PyroccamError(f"A draw of {type(guide).__name__} of {site!r}", "normals")
     return found

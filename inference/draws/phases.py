@@ -1,4 +1,7 @@
-"""Trainings in parts, which stop and go on: rows and noise depend on a seed and on step numbers."""
+"""Trainings in parts, which stop and go on: rows and noise depend on a seed and on step numbers.
+
+A posterior is brought to a KL; it is divided into blocks; these are coded one after another.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributions import kl_divergence
 
-from ...guides import NetworkGuide
+from ...guides import MeanKL, NetworkGuide
 from ...models import BayesianNetwork, seeded
+from ...models.distributions import base
+from ..coding import Code, Target
 from ..storage import CHECKPOINT, CheckpointError, load_checkpoint, save_checkpoint
 from ..training import FitProgress, Interrupted, Settings, StopSignal, TrainingStep
 
@@ -143,3 +150,100 @@ class Phase:
         except (RuntimeError, KeyError, ValueError) as error:
             raise CheckpointError(f"{folder} is of another network, or budget") from error
         self.done = int(state["done"])
+
+
+_LEAST, _MOST = 1e-3, 1e3  # the weight of the KL stays between
+_DEAD = 0.02  # part of the budget by which the KL may miss it
+
+
+class Budgeted(Phase):
+    r"""Trains a pair to a KL, by the weight β of the KL in
+
+    .. math:: -E_q \log p(y \mid w) + β \, KL(q \| p).
+
+    After each unit :math:`\log β` moves by :math:`\frac12 \log(KL / C)`, unless the KL is within
+    2 % of the budget C, and β stays in [0.001, 1000]. Deviations of priors are learnt along. A
+    posterior whose KL is fixed by its parameters (:class:`~pyroccam.guides.MeanKL`) learns them
+    badly from the start, as they are moved by the likelihood alone; it begins with this one.
+    """
+
+    name = "posterior"
+    remembered = ("beta",)
+
+    def __init__(self, *pair: Any, nats: float, **training: Any) -> None:
+        super().__init__(*pair, **training)
+        self.nats, self.beta = nats, 1.0
+
+    def unit(self, number: int, kl_weight: float = 1.0) -> Tensor:
+        loss = super().unit(number, self.beta)
+        ratio = float(divergences(self.model, self.guide).sum()) / self.nats
+        if abs(ratio - 1.0) > _DEAD:
+            self.beta = min(max(self.beta * ratio**0.5, _LEAST), _MOST)
+        return loss
+
+
+@torch.no_grad()
+def divergences(model: BayesianNetwork, guide: NetworkGuide) -> Tensor:
+    """``KL(q || p)`` of every weight ``(n,)``, in the order of the sites, in nats."""
+    found = []
+    for site, (layer, name) in model.sites.items():
+        prior = base(layer.latents()[name].prior)
+        found.append(kl_divergence(base(guide.posterior(site)), prior).flatten())
+    return torch.cat(found)
+
+
+class Sending(Phase):
+    """Codes the blocks of a pair one after another, with some steps after each.
+
+    Everything random is a function of the seed and the number of the block: the candidates, the
+    choice among them, and the rows and the noise of the steps after it. The prior stays as it is
+    from now on, as the receiver will have it.
+
+    Attributes:
+        indices: of the candidates, one of each block.
+        kl: of each block when it was coded, in nats.
+        distances: mean squared distance of what was sent of a block to the means of its posterior,
+            in variances: 1 for draws of it.
+    """
+
+    name = "coding"
+    every = 100
+    remembered = ("indices", "kl", "distances")
+
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        guide: MeanKL,
+        *data: Any,
+        code: Code,
+        bits: int,
+        seed: int,
+        **training: Any,
+    ) -> None:
+        super().__init__(model, guide, *data, units=len(guide.weights.known), **training)
+        self.posterior = guide.weights
+        self.code, self.bits, self.seed = code, bits, seed
+        self.sizes = (~guide.weights.empty).sum(1).tolist()
+        self.indices: list[int] = []
+        self.kl: list[float] = []
+        self.distances: list[float] = []
+
+    def unit(self, number: int, kl_weight: float = 1.0) -> Tensor:
+        self.send(number)
+        return torch.zeros(()) if number == self.units - 1 else super().unit(number)
+
+    @torch.no_grad()
+    def send(self, block: int) -> None:
+        """Choose the candidate of a block; its weights have their values from now on."""
+        size = self.sizes[block]
+        loc, scale = (
+            part[block, :size].double().cpu().numpy() for part in self.posterior.in_blocks()
+        )
+        target = Target(loc, scale, self.seed, block)
+        noise = np.random.default_rng([self.settings.seed, block])
+        index = self.code.choose(target, self.bits, noise)
+        values = target.value(index)
+        self.posterior.know(block, torch.from_numpy(values))
+        self.indices.append(index)
+        self.kl.append(target.kl)
+        self.distances.append(float((((values - loc) / scale) ** 2).mean()))

@@ -4,7 +4,7 @@ In order, in bits: two bytes ``pD``; the version (4); the code (3), by its place
 :data:`~pyroccam.inference.coding.WORDS`; how the network is built
 (:mod:`~pyroccam.inference.files.architecture`); the tensors that are coded, each by whether
 it is the next one (1) or its number, and behind it by whether its prior has the deviation of the
-tensor before it (1) or a byte of its own (:mod:`~pyroccam.inference.coding.scales`); all other
+tensor before it (1) or a byte of its own (:mod:`~pyroccam.inference.coding.normals`); all other
 tensors as they are, deflated; the seed; the number of blocks; bits of an index (5); the indices.
 Zeros fill the last byte. Four bytes follow, which change with any byte before them and with any bit
 of any number of the network that is decoded.

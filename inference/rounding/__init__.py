@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .biases import rest_bits
     from .bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
     from .pricing import priced
     from .quantise import (
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
         Significand,
         cluster,
         quantised,
+        rest_bits,
     )
     from .rates import FLOAT_BITS, Layer, Rates, group_rates, layers_of, place_bits, sparse_rates
 

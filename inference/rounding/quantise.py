@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import Between, Count, Options, Positive, PyroccamError
-from .bits import LayerBits, round_fixed_point, round_significand
+from .bits import MOST, LayerBits, round_fixed_point, round_significand
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -166,3 +166,33 @@ def cluster(weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 def _midpoints(centres: Tensor) -> Tensor:
     return (centres[1:] + centres[:-1]) / 2
+
+
+LEAST_BITS = 3
+"""Significand bits of what is no weight, at least: it is few numbers."""
+
+_ROUNDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def rest_bits(
+    net: nn.Module, nll: Callable[[nn.Module], float], tolerance: float
+) -> dict[str, Bits]:
+    """As few significand bits, one number for all, for what a network holds beside its weights as
+    move its loss no more than is tolerated.
+
+    Returns:
+        The bits by name, for :func:`~pyroccam.inference.rounding.quantised`; none if all are
+        needed.
+    """
+    numbers = chain(net.named_parameters(), net.named_buffers())
+    names = [n for n, t in numbers if t.dim() < 2 and t.dtype in _ROUNDED and t.isfinite().all()]
+    before = nll(net)
+    for bits in range(LEAST_BITS, MOST):
+        rest: dict[str, Bits] = dict.fromkeys(names, bits)
+        try:
+            moved = nll(quantised(net, rest)) - before
+        except ValueError:  # predictions that so few digits make infinite
+            continue
+        if abs(moved) <= tolerance:
+            return rest
+    return {}

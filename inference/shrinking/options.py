@@ -93,7 +93,7 @@ class Code(Options):
             (:func:`~pyroccam.inference.training.ordinary.retrain`). The bits are those that the
             posterior knows, or more where rounding would cost too much.
         rest: also round what is no weight (biases, scales), to as few digits as move the loss by
-            0.001 nats at most (:func:`~pyroccam.inference.rounding.biases.rest_bits`).
+            0.001 nats at most (:func:`~pyroccam.inference.rounding.quantise.rest_bits`).
     """
 
     epochs: Whole = field(default=0, kw_only=True)

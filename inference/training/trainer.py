@@ -32,7 +32,7 @@ from .terminal import FitProgress, StopSignal
 TRACE_FROM = 300
 """Steps of one shape of batch from which it pays to trace them: a rounded guess for two cores, of
 which benchmarks/tracing.py measures both sides. From how many on it pays to compile what was traced
-depends on the graph (:mod:`~pyroccam.inference.compilation.worth`)."""
+depends on the graph (:mod:`~pyroccam.inference.compilation.regions`)."""
 
 REHEARSED = 300
 """Steps of a size of batch that are timed, at most."""

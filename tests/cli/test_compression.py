@@ -17,7 +17,7 @@ from pyroccam.cli.runs.execution import RunOptions
 from pyroccam.cli.runs.execution import run as run_config
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.files.packed import read
-from pyroccam.inference.rounding.biases import rest_bits
+from pyroccam.inference.rounding.quantise import rest_bits
 from pyroccam.inference.shrinking import thresholds
 from pyroccam.inference.storage.checkpoint import seal
 from pyroccam.inference.training import numbers

@@ -13,8 +13,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Draw
 from pyroccam.inference.draws import draw, phases
-from pyroccam.inference.draws.phases import Phase, shifted
-from pyroccam.inference.draws.sending import Sending
+from pyroccam.inference.draws.phases import Phase, Sending, shifted
 from pyroccam.inference.files.draw_file import decoded
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors

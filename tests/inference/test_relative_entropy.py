@@ -9,8 +9,13 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.coding import CODES, BitReader, BitWriter, DamagedBits, Target
 from pyroccam.inference.coding.counter import assignment, block_sizes, halves, philox
 from pyroccam.inference.coding.integers import code_lengths
-from pyroccam.inference.coding.normals import candidates, quantiles
-from pyroccam.inference.coding.scales import deviation, nearest, scaled
+from pyroccam.inference.coding.normals import (
+    candidates,
+    deviation,
+    nearest,
+    quantiles,
+    scaled,
+)
 from scipy import special, stats
 
 FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed

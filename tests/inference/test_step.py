@@ -10,7 +10,7 @@ from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.inference.compilation import inductor
 from pyroccam.inference.compilation.graphs import graph_of
-from pyroccam.inference.compilation.worth import pays_from
+from pyroccam.inference.compilation.regions import pays_from
 from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import CompileFallback

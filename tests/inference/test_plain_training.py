@@ -15,10 +15,11 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.posterior.predict import validated
 from pyroccam.inference.storage.checkpoint import CheckpointError
-from pyroccam.inference.training import numbers
+from pyroccam.inference.training import numbers, ordinary
 from pyroccam.inference.training.numbers import NUMBERS, as_numbers
 from pyroccam.inference.training.ordinary import (
     RATES,
+    lowest_good,
     retrain,
     row_changes,
     row_losses,
@@ -129,7 +130,8 @@ def test_a_training_is_an_ordinary_one_and_each_begins_anew(make, taught):
         classes = data.task == "classification"
         teacher = Teacher(*(t.softmax(-1) if classes else t for t in said))
     for lr in (0.02, 0.01):
-        found, losses = trained(net, fit, 1, lr, teacher)
+        one = trained(net, fit, 1, lr, teacher)
+        found, losses = one.net, one.losses
         expected = written_out(net, fit.model.likelihood, fit, teacher, lr)
         for name, ours in found.state_dict().items():
             theirs = expected.state_dict()[name]
@@ -149,9 +151,9 @@ def test_of_a_frozen_network_nothing_but_the_noise_is_learnt():
     assert not torch.equal(model.likelihood.own.log_scale, fit.model.likelihood.log_scale)
     fit = fit_weights(priors.Normal(1.0), net=network(2, 3), epochs=1)  # nor can anything here
     net = network(2, 3).requires_grad_(False)
-    found, losses = trained(net, fit, 3, 0.1)
-    assert all(map(torch.equal, found.parameters(), net.parameters()))
-    torch.testing.assert_close(losses, row_losses(net, fit))
+    found = trained(net, fit, 3, 0.1)
+    assert all(map(torch.equal, found.net.parameters(), net.parameters()))
+    torch.testing.assert_close(found.losses, row_losses(net, fit))
 
 
 class Exploding(nn.Module):
@@ -159,14 +161,16 @@ class Exploding(nn.Module):
         return x.sinh().sinh()
 
 
-def test_what_gets_no_better_stays(fitted, good):
-    again = retrain(good, fitted, 1, rates=(30.0,))
+def test_what_gets_no_better_stays(fitted, good, monkeypatch):
+    monkeypatch.setattr(ordinary, "RATES", (30.0,))
+    again = retrain(good, fitted, 1)
     assert again.lr is None
     assert again.net is good
     fit = fit_weights(priors.Normal(1.0), net=network(5, 3), rows=table(), epochs=1)
     net = network(5, 3)
     net[3] = nn.Sequential(net[3], Exploding())
-    found = retrain(net, fit, 3, (1e6,))  # the loss is infinite, or what is left is far off
+    monkeypatch.setattr(ordinary, "RATES", (1e6,))
+    found = retrain(net, fit, 3)  # the loss is infinite, or what is left is far off
     assert found.net is net
     with pytest.raises(PyroccamError):
         retrain(good, dataclasses.replace(fitted, data=fitted.data.all_rows()), 1)
@@ -178,7 +182,7 @@ def test_zeros_stay_zeros_and_the_validation_rows_are_better_off(fitted):
     found = retrain(net, fitted, 30)
     assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())  # a copy
     assert torch.equal(found.net[0].weight == 0, net[0].weight == 0)
-    assert float(found.losses.mean()) < found.before - 0.3
+    assert found.losses.mean() < row_losses(net, fitted).mean() - 0.3
     torch.testing.assert_close(row_losses(found.net, fitted), found.losses)
     assert torch.equal(retrain(net, fitted, 30).net[2].weight, found.net[2].weight)  # by its seed
 
@@ -311,22 +315,26 @@ def test_a_line_is_found_and_its_noise(validation):
     assert float(found.likelihood.scale.detach()) == pytest.approx(spread, rel=1e-2)
     assert spread < 0.3
     if not validation:
-        assert (found.tried, found.lr) == ({RATES[1]: None}, RATES[1])
+        assert (found.tried, found.trained.lr) == ({}, RATES[1])
 
 
-def test_the_best_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatch):
+def test_a_good_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatch):
+    """Each for a sixth of the epochs; a run that was broken off after two goes on with the rest."""
     data = blobs(n=400)
     net = cut_net(data)
-    whole = as_numbers(fresh(data, net), 3, out=tmp_path / "whole")
+    whole = as_numbers(fresh(data, net), 12, out=tmp_path / "whole")
+    start = fresh(data, net).model.start_network()
     for rate in RATES:
-        again = retrain(fresh(data, net).model.start_network(), fresh(data, net), 3, (rate,))
-        assert whole.tried[rate] == pytest.approx(float(again.losses.mean()))
-    assert whole.tried[whole.lr] == min(whole.tried.values())
-    least = float(row_losses(whole.net, fresh(data, net)).mean())
-    assert least == pytest.approx(whole.tried[whole.lr])
+        torch.testing.assert_close(
+            whole.tried[rate], trained(start, fresh(data, net), 2, rate).losses
+        )
+    assert whole.trained.lr == lowest_good(whole.tried)
+    again = trained(start, fresh(data, net), 12, whole.trained.lr)
+    torch.testing.assert_close(whole.trained.held_out, again.held_out)
     given = as_numbers(fresh(data, whole.net), 1)  # it stays where training makes it worse
+    least = float(whole.trained.losses.mean())
     assert float(row_losses(given.net, fresh(data)).mean()) <= least + 1e-6
-    train, tried = numbers.trained, []
+    train, tried = numbers.race, []
 
     def broken(net, fit, epochs, rate):
         if len(tried) == 2:
@@ -334,14 +342,17 @@ def test_the_best_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypa
         tried.append(rate)
         return train(net, fit, epochs, rate)
 
-    monkeypatch.setattr(numbers, "trained", broken)
+    monkeypatch.setattr(numbers, "race", broken)
     with pytest.raises(KeyboardInterrupt):
-        as_numbers(fresh(data, net), 3, out=tmp_path)
+        as_numbers(fresh(data, net), 12, out=tmp_path)
     tried.clear()
-    found = as_numbers(fresh(data, net), 3, out=tmp_path)
-    assert tried == [RATES[2]]
-    assert (found.tried, found.lr) == (whole.tried, whole.lr)
-    assert all(map(torch.equal, found.net.parameters(), whole.net.parameters()))
+    for trainings in ([RATES[2]], []):  # the last time it is there already
+        found = as_numbers(fresh(data, net), 12, out=tmp_path)
+        assert tried == trainings
+        assert all(torch.equal(found.tried[rate], whole.tried[rate]) for rate in RATES)
+        assert torch.equal(found.trained.held_out, whole.trained.held_out)
+        assert all(map(torch.equal, found.net.parameters(), whole.net.parameters()))
+        tried.clear()
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of this kind", None])
@@ -462,7 +473,7 @@ def test_half_of_the_loss_is_the_teachers(fitted, task):
     with torch.no_grad():
         net.weight.zero_()  # what is zero stays zero
         net.bias.zero_()
-    found = retrain(net, fit, 60 if classes else 200, (3e-2,), teacher)
+    found = trained(net, fit, 60 if classes else 200, 3e-2, teacher)
     y = one_hot(data.y_train, k).float() if classes else data.y_train
     bias = found.net.bias.detach()
     bias = bias.softmax(0) if classes else bias

@@ -57,8 +57,8 @@ class BayesianNetwork(Model):
         layers: names of the Bayesian layers, or a function of a module's name and the module that
             says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
             all linear, convolutional, recurrent and embedding layers, attention included, whose
-            weights are not frozen, with a warning that names the weights of other modules
-            (subclasses of layers, say), and what is frozen.
+            weights are not frozen, subclasses that compute the same included, with a warning that
+            names the weights of other modules, and what is frozen.
         likelihood: by default the one that suits the task; or the word of another, such as
             ``student-t``. One of your own takes what the network gives, a tensor, and says how it
             is used by its ``task``.

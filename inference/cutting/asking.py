@@ -1,35 +1,52 @@
-"""Operations without a rule are asked: which of their features depend on which, by numbers."""
+"""Operations are asked: which of their features depend on which, by numbers."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from ...models.plain import NORMS, Edit, shrunk
-from .ports import Call, Link, Passing
+from ...models.plain import CHANNELWISE, Edit, shrunk
+from .ports import Call, Link, Passing, is_depthwise
 
 ROWS, PLACES = 8, 3
-"""Of an input with which an operation is asked, at most, and the length of its other axes, if the
-operation takes so few of these: all, if not."""
+"""Of an input with which an operation is asked, and the length of its other axes, at most; or as
+many as there are, if it takes no others."""
 
-TURNS = 3
-"""Inputs by which a dependence may show: what is flat at one of them may not be at another."""
+NUMBERS = 48
+"""Of a feature by which a dependence may show, at least: what is flat at one of them may not be at
+another."""
 
 _ROUNDING = 1e-12
 """Of numbers that count as the same."""
 
-Values = Mapping[Node, Tensor]
+Values = Sequence[Tensor]
 
 
-def asked(call: Call) -> Passing | None:
+class Answer(NamedTuple):
+    """How an operation passes features, of any tensors of these shapes.
+
+    Attributes:
+        axis: of the features of the result.
+        pairs: by tensor, features of it and of the result, as in a :class:`Link`.
+        constants, uses, rigid: as in :class:`Passing`, of the tensors in their order.
+    """
+
+    axis: int
+    pairs: list[tuple[Tensor, Tensor]]
+    constants: Callable[[Values], Tensor]
+    uses: Tensor | None
+    rigid: bool
+
+
+def asked(call: Call, answers: dict[str, Answer | None]) -> Passing | None:
     """How an operation passes features, if each of its result is made of one of each tensor it
     reads, and if it does the same where some are missing; ``None`` if not.
 
@@ -39,111 +56,170 @@ def asked(call: Call) -> Passing | None:
     with some of the features alone: it has to give what it gave for these.
 
     What it finds holds for the numbers that it tried; a cut network is compared with the whole.
+
+    Arguments:
+        answers: of the same network to operations without numbers of their own; it is added to.
     """
-    node, module, ports, _ = call
-    norm = isinstance(module, NORMS)
-    own = module is not None and any(True for _ in module.parameters())
-    nodes = node.all_input_nodes
-    if not nodes or any(n not in ports for n in nodes) or (own and not norm):
+    nodes, module = call.tensors, call.module
+    owned = [] if module is None else [*module.parameters(), *module.buffers()]
+    if not nodes or (owned and not is_channelwise(module) and sum(p.numel() for p in owned) > 1):
         return None
-    if norm and (len(nodes) > 1 or getattr(module, "running_mean", None) is None):
+    key = "" if owned or not {*call.node.all_input_nodes} <= {*nodes} else _name(call, nodes)
+    if not key or key not in answers:
+        answers[key] = _answer(call)
+    found = answers[key]
+    if found is None:
         return None
-    for places in (PLACES, max(max(ports[n].shape) for n in nodes)):
-        try:
-            return _Asking(call, places).passing()
-        except Exception:  # other numbers, rows or types than it takes
-            continue
+    links = [Link(n, *pair) for n, pair in zip(nodes, found.pairs, strict=True)]
+    constants = found.constants
+    return Passing(
+        found.axis,
+        links,
+        lambda values: constants([values[n] for n in nodes]),
+        found.uses,
+        found.rigid,
+        asked=True,
+    )
+
+
+def is_channelwise(module: nn.Module | None) -> bool:
+    """True for a module with numbers of its own for each feature, of which some can be taken."""
+    one = isinstance(module, nn.PReLU) and module.num_parameters == 1
+    return (
+        module is not None and not one and (isinstance(module, CHANNELWISE) or is_depthwise(module))
+    )
+
+
+def _name(call: Call, nodes: Sequence[Node]) -> str:
+    """The same for calls that have the same answer."""
+    node, module = call.node, call.module
+    given = map_arg((node.args, node.kwargs), lambda n: ("input", nodes.index(n)))
+    ports = [(*call.ports[n].shape, call.ports[n].axis, n.op == "get_attr") for n in nodes]
+    kind = {} if module is None else {k: v for k, v in vars(module).items() if k[0] != "_"}
+    what = node.target if module is None else type(module)
+    return repr((what, [*kind.items()], given, ports, call.shape))
+
+
+def _answer(call: Call) -> Answer | None:
+    shapes = [call.ports[n].shape for n in call.tensors]
+    most, own = max(map(max, shapes)), max(shape[0] for shape in shapes)
+    for rows, places in ((ROWS, PLACES), (ROWS, most), (own, most)):
+        with suppress(Exception):  # other numbers, rows or types than it takes
+            if (found := _Asking(call, rows, places).answer()) is not None:
+                return found
     return None
 
 
 class _Asking:
     """An operation that is called with numbers of ours."""
 
-    def __init__(self, call: Call, places: int) -> None:
-        node, module, ports, self.shape = call
-        self.node, self.module, self.dims = node, module, len(self.shape)
-        self.nodes = node.all_input_nodes
-        self.axes = {n: ports[n].axis for n in self.nodes}
-        self.sizes = {n: ports[n].size for n in self.nodes}
-        most = max(ports[n].shape[0] for n in self.nodes)
-        self.batched = [n for n in self.nodes if ports[n].shape[0] == most and n.op != "get_attr"]
-        self.rows = max(2, min(most, ROWS))
-        rows = {n: self.rows if n in self.batched else ports[n].shape[0] for n in self.nodes}
-        self.whole = {n: (rows[n], *ports[n].shape[1:]) for n in self.nodes}
+    def __init__(self, call: Call, rows: int, places: int) -> None:
+        self.call, self.dims = call, len(call.shape)
+        self.nodes = call.tensors
+        ports = [call.ports[n] for n in self.nodes]
+        self.axes, self.sizes = [p.axis for p in ports], [p.size for p in ports]
+        most = max(p.shape[0] for p in ports)
+        self.batched = [
+            p.shape[0] == most and n.op != "get_attr"
+            for n, p in zip(self.nodes, ports, strict=True)
+        ]
+        self.rows = rows
+        self.whole = [
+            (self.rows if batched else p.shape[0], *p.shape[1:])
+            for p, batched in zip(ports, self.batched, strict=True)
+        ]
         self.shapes = self._with_places(lambda size: min(size, places))
         self.noise = torch.Generator().manual_seed(0)
+        module = call.module
+        self.channelwise = is_channelwise(module)
         self.alone = None if module is None else copy.deepcopy(module).cpu().double().eval()
 
-    def passing(self) -> Passing | None:
+    def answer(self) -> Answer | None:
         """What the answers come to."""
-        found = self._sources()
-        if found is None:
-            return None
-        axis, sources = found
-        into = {n: (of >= 0).nonzero()[:, 0] for n, of in sources.items()}
-        links = [Link(n, of[into[n]], into[n]) for n, of in sources.items()]
         uses = None
-        if isinstance(self.module, NORMS):
-            every = torch.arange(self.sizes[self.nodes[0]])
-            if axis != 1 or any(not torch.equal(one.of, one.into) for one in links):
+        if self.channelwise:
+            one, other = (self._call([self._drawn(self.shapes[0])]) for _ in "ab")
+            if self.axes != [1] or one.shape[1] != self.sizes[0]:
                 return None
-            links = [Link(self.nodes[0], every, every)]
-            uses = None if self.module.weight is None else self.module.weight.detach().cpu() != 0
-        elif not torch.stack([of >= 0 for of in sources.values()]).any(0).all():
-            return None  # what is made of none is there whatever is cut
-        if not all(self._is_the_same_with_fewer(axis, links) for _ in range(2)):
-            return None
-        return Passing(axis, links, self._constants(axis, links), uses)
+            if not self._keeps_rows_apart([v := self._drawn(self.shapes[0])], self._call([v])):
+                return None
+            axis, uses = 1, (one != other).transpose(0, 1).flatten(1).any(1)
+            pairs = [(torch.arange(len(uses)), torch.arange(len(uses)))]
+        else:
+            found = self._sources()
+            if found is None:
+                return None
+            axis, sources = found
+            made = [(of >= 0).nonzero()[:, 0] for of in sources]
+            pairs = [(of[into], into) for of, into in zip(sources, made, strict=True)]
+            if not torch.stack([of >= 0 for of in sources]).any(0).all():
+                return None  # what is made of none is there whatever is cut
+        reshapes = self.call.is_of("view", torch.reshape) or self.call.is_of("reshape")
+        for rigid in (False, True)[: 1 + reshapes]:
+            with suppress(Exception):
+                if all(self._is_the_same_with_fewer(axis, pairs, rigid) for _ in range(2)):
+                    return Answer(axis, pairs, self._constants(axis, pairs, uses), uses, rigid)
+        return None
 
-    def _with_places(self, length: Callable[[int], int]) -> dict[Node, tuple[int, ...]]:
+    def _with_places(self, length: Callable[[int], int]) -> list[tuple[int, ...]]:
         """The shapes of the tensors, all axes but those of rows and features of another length."""
-        return {
-            n: tuple(s if d in (0, self.axes[n]) else length(s) for d, s in enumerate(shape))
-            for n, shape in self.whole.items()
-        }
+        return [
+            tuple(s if d in (0, axis) else length(s) for d, s in enumerate(shape))
+            for axis, shape in zip(self.axes, self.whole, strict=True)
+        ]
 
-    def _drawn(self, n: Node, shape: Sequence[int] | None = None) -> Tensor:
+    def _drawn(self, shape: Sequence[int]) -> Tensor:
         """Numbers of both signs, some of them large."""
-        shape = self.shapes[n] if shape is None else shape
         draw = torch.randn(shape, generator=self.noise, dtype=torch.double)
         return draw * 10.0 ** torch.randint(-1, 2, draw.shape, generator=self.noise)
 
-    def _call(self, values: Values, alone: nn.Module | None = None) -> Tensor:
-        args, kwargs = map_arg((self.node.args, self.node.kwargs), lambda n: values[n].clone())
+    def _call(self, values: Values, alone: nn.Module | None = None, resized: Any = None) -> Tensor:
+        """What comes out, with a size of a reshaping call, ``(axis, size)``, instead of its own."""
+        made: dict[Node, Any] = {n: v.clone() for n, v in zip(self.nodes, values, strict=True)}
+        made |= self.call.numbers
         alone = self.alone if alone is None else alone
         with torch.no_grad():
-            if alone is not None:
-                out = alone(*args, **kwargs)
-            elif self.node.op == "call_method":
-                out = getattr(args[0], str(self.node.target))(*args[1:], **kwargs)
-            else:
-                target: Any = self.node.target
-                out = target(*args, **kwargs)
-        if not isinstance(out, Tensor) or out.dim() != self.dims or out.dtype != torch.double:
+            for node in (*self.call.inner, self.call.node):
+                args, kwargs = map_arg((node.args, node.kwargs), lambda n: made[n])
+                if node is self.call.node and alone is not None:
+                    made[node] = alone(*args, **kwargs)
+                    continue
+                if node is self.call.node and resized is not None:
+                    sizes = [*(args[1:] if len(args) > 2 else args[1])]
+                    sizes[resized[0]] = resized[1]
+                    args = (args[0], sizes)
+                target: Any = node.target
+                if node.op == "call_method":
+                    made[node] = getattr(args[0], target)(*args[1:], **kwargs)
+                else:
+                    made[node] = target(*args, **kwargs)
+        out = made[self.call.node]
+        if not isinstance(out, Tensor) or out.dim() != self.dims or not out.is_floating_point():
             raise TypeError("no tensor of its own kind")
-        return out
+        return out.double()
 
-    def _sources(self) -> tuple[int, dict[Node, Tensor]] | None:
+    def _sources(self) -> tuple[int, list[Tensor]] | None:
         """The axis of the features of the result, and by tensor the feature of which each is made,
         -1 for none."""
         axes = [*range(1, self.dims)]
-        first = self.axes[self.nodes[0]]
-        codes: dict[int, dict[Node, Tensor]] = {axis: {} for axis in axes}
-        bases = [{n: self._drawn(n) for n in self.nodes} for _ in range(TURNS)]
+        each = min(math.prod(s) // s[d] for s, d in zip(self.shapes, self.axes, strict=True))
+        turns = range(math.ceil(NUMBERS / each))
+        bases, others = ([[*map(self._drawn, self.shapes)] for _ in turns] for _ in "ab")
         outs = [self._call(base) for base in bases]
         if not all(map(_same, outs, map(self._call, bases))):
             return None  # it draws
         if not all(map(self._keeps_rows_apart, bases, outs)):
             return None
-        for n in self.nodes:
-            number = torch.arange(self.sizes[n])
-            places = max(1, math.ceil(math.log2(len(number))))
+        codes: dict[int, list[Tensor]] = {axis: [] for axis in axes}
+        for k, size in enumerate(self.sizes):
+            number = torch.arange(size)
             numbers = {axis: torch.zeros(outs[0].shape[axis]).long() for axis in axes}
             ever = {axis: numbers[axis].bool() for axis in axes}
             never = {axis: numbers[axis].bool() for axis in axes}
-            for place in range(places):
+            for place in range(max(1, math.ceil(math.log2(size)))):
                 ones = (number >> place) % 2 == 1
-                by = [self._changed(n, part, bases, outs, axes) for part in (ones, ~ones)]
+                tried = [*zip(bases, others, outs, strict=True)]
+                by = [self._changed(k, part, tried, axes) for part in (ones, ~ones)]
                 for axis in axes[:]:
                     one, other = by[0][axis], by[1][axis]
                     if (one & other).any():
@@ -156,81 +232,105 @@ class _Asking:
             for axis in axes[:]:
                 if (ever[axis] & never[axis]).any():
                     axes.remove(axis)
-                codes[axis][n] = torch.where(ever[axis], numbers[axis], -1)
+                codes[axis].append(torch.where(ever[axis], numbers[axis], -1))
         if not axes:
             return None
-        axis = first if first in axes else axes[0]
-        if outs[0].shape[axis] != self.shape[axis]:
+        axis = self.axes[0] if self.axes[0] in axes else axes[0]
+        if outs[0].shape[axis] != self.call.shape[axis]:
             raise ValueError("features are made of places")
         return axis, codes[axis]
 
-    def _keeps_rows_apart(self, base: dict[Node, Tensor], before: Tensor) -> bool:
+    def _keeps_rows_apart(self, base: Values, before: Tensor) -> bool:
         """True if another first row changes nothing of the others: what is made of all rows depends
         on how many there are."""
-        other = {n: torch.cat([self._drawn(n)[:1], base[n][1:]]) for n in self.batched}
-        out = self._call(base | other)
+        other = [
+            torch.cat([self._drawn(v.shape)[:1], v[1:]]) if batched else v
+            for v, batched in zip(base, self.batched, strict=True)
+        ]
+        out = self._call(other)
         return out.shape[0] == self.rows and _same(out[1:], before[1:])
 
     def _changed(
-        self, n: Node, part: Tensor, bases: list[dict[Node, Tensor]], outs: list[Tensor], axes: Any
+        self, k: int, part: Tensor, tried: list[tuple[Values, Values, Tensor]], axes: list[int]
     ) -> dict[int, Tensor]:
         """By axis, where the result is another if a part of the features of a tensor is."""
-        found = {axis: torch.zeros(outs[0].shape[axis]).bool() for axis in axes}
+        found = {axis: torch.zeros(tried[0][2].shape[axis]).bool() for axis in axes}
         if part.any():
-            for base, before in zip(bases, outs, strict=True):
-                where = _along(part, self.axes[n], len(self.shapes[n]))
-                out = self._call(base | {n: torch.where(where, self._drawn(n), base[n])})
+            where = _along(part, self.axes[k], len(self.shapes[k]))
+            for base, other, before in tried:
+                new = torch.where(where, other[k], base[k])
+                out = self._call([*base[:k], new, *base[k + 1 :]])
                 moved = ~((out == before) | (out.isnan() & before.isnan()))
                 for axis in axes:
                     found[axis] |= moved.any([d for d in range(self.dims) if d != axis])
         return found
 
-    def _is_the_same_with_fewer(self, axis: int, links: list[Link]) -> bool:
+    def _is_the_same_with_fewer(
+        self, axis: int, pairs: list[tuple[Tensor, Tensor]], rigid: bool
+    ) -> bool:
         """True if it gives the same features where only some of those it reads are there."""
-        values = {n: self._drawn(n) for n in self.nodes}
+        values = [*map(self._drawn, self.shapes)]
         out = self._call(values)
-        kept = torch.rand(out.shape[axis], generator=self.noise) < 0.6
-        kept[int(torch.randint(len(kept), (), generator=self.noise))] = True
-        there = {n: torch.zeros(size).bool() for n, size in self.sizes.items()}
-        before = -1
-        while before != int(kept.sum()):  # what is tied comes along
-            before = int(kept.sum())
-            for link in links:
-                there[link.source][link.of[kept[link.into]]] = True
-                kept[link.into[there[link.source][link.of]]] = True
+        share = 1.2
+        kept = torch.ones(out.shape[axis]).bool()
+        while kept.all() and share * len(kept) > 1:
+            share /= 2
+            kept = torch.rand(len(kept), generator=self.noise) < share
+            kept[int(torch.randint(len(kept), (), generator=self.noise))] = True
+            there = [torch.zeros(size).bool() for size in self.sizes]
+            before = -1
+            while before != int(kept.sum()):  # what is tied comes along
+                before = int(kept.sum())
+                for have, (of, into) in zip(there, pairs, strict=True):
+                    have[of[kept[into]]] = True
+                    kept[into[have[of]]] = True
         index = kept.nonzero()[:, 0]
-        fewer = {
-            n: values[n].index_select(self.axes[n], t.nonzero()[:, 0]) for n, t in there.items()
-        }
+        fewer = [
+            v.index_select(dim, have.nonzero()[:, 0])
+            for v, dim, have in zip(values, self.axes, there, strict=True)
+        ]
         alone = self.alone
-        if isinstance(alone, NORMS):
+        if alone is not None and self.channelwise:
             alone = shrunk(alone, Edit(outputs=index.tolist()))
-        found, right = self._call(fewer, alone), out.index_select(axis, index)
+        found = self._call(fewer, alone, (axis, len(index)) if rigid else None)
+        right = out.index_select(axis, index)
         return found.shape == right.shape and torch.allclose(found, right, 1e-9, equal_nan=True)
 
-    def _constants(self, axis: int, links: list[Link]) -> Callable[[Values], Tensor]:
+    def _constants(
+        self, axis: int, pairs: list[tuple[Tensor, Tensor]], uses: Tensor | None
+    ) -> Callable[[Values], Tensor]:
         """What comes out of features that are the same number everywhere: a number, if it is the
-        same everywhere, too, and not another one of more places."""
+        same everywhere, too, and not another one of more places. Zero times anything is one."""
 
-        def found(values: Values, shapes: Mapping[Node, Sequence[int]]) -> Tensor:
-            given = {}
-            for n in self.nodes:
-                value = _along(values[n].double(), self.axes[n], len(shapes[n]))
-                given[n] = torch.where(value.isnan(), self._drawn(n, shapes[n]), value)
-            out = self._call(given).transpose(0, axis).flatten(1)
-            same = (out - out[:, :1]).abs() <= _ROUNDING * out[:, :1].abs()
-            return out[:, 0].masked_fill(~same.all(1), math.nan)
+        def found(values: Values, more: int) -> Tensor:
+            for rows in (1, self.rows):
+                given = []
+                for own, dim, shape in zip(values, self.axes, self.whole, strict=True):
+                    value = torch.where(own.isnan(), self._drawn(own.shape), own.double())
+                    sizes = [s + more * (s > 1 and d != dim) for d, s in enumerate(shape)]
+                    sizes[0] = min(rows, shape[0])
+                    given.append(_along(value, dim, len(shape)).expand(sizes))
+                with suppress(Exception):
+                    out = self._call(given).transpose(0, axis).flatten(1)
+                    same = (out - out[:, :1]).abs() <= _ROUNDING * out[:, :1].abs()
+                    return out[:, 0].masked_fill(~same.all(1), math.nan)
+            raise ValueError("it takes other places")
 
         def constants(values: Values) -> Tensor:
-            known = torch.ones(max(int(link.into.max()) + 1 for link in links)).bool()
-            for link in links:
-                known[link.into[values[link.source][link.of].isnan()]] = False
-            if not known.any():
-                return torch.full(known.shape, math.nan, dtype=torch.double)
-            out = found(values, self.whole)
+            size = self.call.shape[axis]
+            unknown, zero = torch.zeros(size).bool(), torch.zeros(size).bool()
+            for value, (of, into) in zip(values, pairs, strict=True):
+                unknown[into[value[of].isnan()]] = True
+                zero[into[value[of] == 0]] = True
+            if uses is not None:
+                unknown &= uses
+            if (unknown & ~zero).all():
+                return torch.full((size,), math.nan, dtype=torch.double)
+            out = found(values, 0)
+            known = ~unknown | (zero & (out == 0))
             with suppress(Exception):  # it may take these places alone
-                more = found(values, self._with_places(lambda size: size + (size > 1)))
-                known &= more.shape == out.shape and (out - more).abs() <= _ROUNDING * out.abs()
+                more = found(values, 1)
+                known &= (out - more).abs() <= _ROUNDING * out.abs()
             return out.masked_fill(~known, math.nan)
 
         return constants

@@ -1,7 +1,7 @@
 """Attention as it is written out in a forward: heads apart, attending, and side by side again.
 
 Whole heads can be cut where the forward counts them itself, ``view(*shape, -1, size)``; with their
-number written into it, ``view(*shape, heads, size)``, they stay.
+number written into it, ``view(*shape, heads, size)``, where it can be traced by symbols.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,65 +21,34 @@ _PRODUCTS = {torch.matmul, operator.matmul, "matmul"}
 _ADDED = {operator.add, operator.iadd, torch.add, "add", "masked_fill"}
 
 
-def _sizes(call: Call, dims: int) -> tuple[Node, Any] | None:
-    """What a reshaping call to so many axes reads, and the sizes that it is given."""
-    node = call.node
+def heads_apart(call: Call) -> Passing | None:
+    """``(B, T, units) -> (B, T, ..., heads, size)``: a head is made of all of its units, and needs
+    them; of queries, keys and values, if they are side by side."""
+    node, shape = call.node, call.shape
     first = node.args[0] if node.args else None
     called = call.is_of("view", torch.reshape) or call.is_of("reshape")
     if not called or not isinstance(first, Node) or first not in call.ports or len(node.args) < 2:
         return None
-    sizes = node.args[1:] if len(node.args) > 2 else node.args[1]
-    ok = isinstance(sizes, tuple | list) and len(call.shape) == dims
-    return (first, sizes) if ok else None
-
-
-def heads_apart(call: Call) -> Passing | None:
-    """``(B, T, units) -> (B, T, heads, size)``: a head is made of all of its units, and needs
-    them."""
-    found, shape = _sizes(call, 4), call.shape
-    if found is None or found[1][2] != -1:
+    sizes, port = node.args[1:] if len(node.args) > 2 else node.args[1], call.ports[first]
+    if not isinstance(sizes, tuple | list) or len(sizes) != len(shape) or len(shape) < 4:
         return None
-    source, port = found[0], call.ports[found[0]]
-    if port.axis != 2 or port.shape[:2] != shape[:2] or len(port.shape) != 3:
+    if (port.axis, len(port.shape)) != (2, 3) or port.shape[:2] != shape[:2]:
         return None
-    of = torch.arange(port.size)
-    size = shape[3]
+    axis = len(shape) - 2
+    into = torch.arange(shape[axis])[:, None].expand(shape[2:]).flatten()
 
     def constants(values: Mapping[Node, Tensor]) -> Tensor:
-        each = values[source].unflatten(0, (-1, size))
+        each = values[first].view(shape[2:]).movedim(-2, 0).flatten(1)
         return torch.where((each == each[:, :1]).all(1), each[:, 0], math.nan)
 
-    return Passing(2, [Link(source, of, of // size)], constants)
-
-
-def heads_joined(call: Call) -> Passing | None:
-    """``(B, T, heads, size) -> (B, T, units)``."""
-    found, shape = _sizes(call, 3), call.shape
-    if found is None or found[1][2] != -1:
-        return None
-    source, port = found[0], call.ports[found[0]]
-    if port.axis != 2 or port.shape[:2] != shape[:2] or len(port.shape) != 4:
-        return None
-    into = torch.arange(shape[2])
-    of = into // port.shape[3]
-    return Passing(2, [Link(source, of, into)], lambda values: values[source][of])
-
-
-def reshaped(call: Call) -> Passing | None:
-    """To the shape that it has, with the features counted."""
-    found = _sizes(call, len(call.shape))
-    if found is None:
-        return None
-    source, port = found[0], call.ports[found[0]]
-    if port.shape != call.shape or found[1][port.axis] != -1:
-        return None
-    return Passing(port.axis, [straight(source, port)], lambda values: values[source])
+    link = Link(first, torch.arange(port.size), into)
+    return Passing(axis, [link], constants, rigid=sizes[axis] != -1)
 
 
 def attend(call: Call) -> Passing | None:
     """Heads that attend ``(B, heads, T, size)``, each by its own queries and keys; the same mask
     goes for all of them."""
-    node, _, ports, _ = call
+    node, ports = call.node, call.ports
     if node.target is not F.scaled_dot_product_attention:
         return None
     named = {name: node.kwargs[name] for name in ("query", "key", "value") if name in node.kwargs}
@@ -107,7 +75,7 @@ def attend(call: Call) -> Passing | None:
 def of_each_head(call: Call) -> Passing | None:
     """Attention in single steps on ``(B, heads, ., .)``: products of two, a mask that is the same
     for all heads, a softmax of each."""
-    node, _, ports, shape = call
+    node, ports, shape = call.node, call.ports, call.shape
     parts = node.all_input_nodes
     if len(shape) != 4 or not parts or any(n not in ports or ports[n].axis != 1 for n in parts):
         return None
@@ -131,7 +99,7 @@ def of_each_head(call: Call) -> Passing | None:
 
 def _is_softmax(call: Call) -> bool:
     """True for one over the last axis, which is that of positions."""
-    node, module, _, _ = call
+    node, module = call.node, call.module
     if module is not None:
         return isinstance(module, nn.Softmax) and module.dim in (-1, 3)
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)

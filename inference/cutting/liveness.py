@@ -21,7 +21,7 @@ from torch.fx import Node
 
 from ...models.plain import is_select, rows_first
 from ...models.unpacked import Cell
-from .operations import is_depthwise, pads_zeros
+from .ports import is_depthwise, pads_zeros
 from .recurrence import connections, constant_bias, needed, silent
 from .wiring import Step, Wiring
 
@@ -104,7 +104,7 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
             if not step.aligned:
                 fed = torch.full((step.width,), bool(fed.any()))
             if is_select(step.module):
-                mine = fed[step.module.index.cpu()]
+                mine = step.chosen(fed, False)
             else:
                 mine = (_weight(step) != 0).any(2)[:, fed].any(1)
             if isinstance(step.module, Cell):
@@ -116,6 +116,33 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
             stopped = step.name
     output = next(node for node in wiring.graph.nodes if node.op == "output")
     return bool(moves[output].any()), stopped
+
+
+def why_zeros_stay(wiring: Wiring, live: Live, kept: dict[Node, Tensor]) -> dict[str, str]:
+    """Of layers with outputs that are kept, ``(O,)`` each, though they are zero or nobody reads
+    them: how many, and for what."""
+    zeros = {}
+    for step in wiring.layers():
+        rows, used = live.rows[step.name], live.used[step.node]
+        found = kept[step.node] & (~used | (rows.constant == 0))
+        if found.any():
+            zeros[step.name] = step.node, found
+    if not zeros:
+        return {}
+    nodes = [*wiring.steps]
+    marks = {}
+    for number, (node, step) in enumerate(wiring.steps.items(), 1):
+        marks[node] = (live.used[node] | (step.kind == "source")).long() * number
+    spread(wiring, marks)
+    why = {}
+    for name, (node, found) in zeros.items():
+        at = nodes[int(marks[node][found].max()) - 1]
+        readers = [n for n in at.users if at in wiring.whole and n not in wiring.steps]
+        readers += [n for n in at.users if n in wiring.steps and wiring.steps[n].kind == "source"]
+        by = (readers or [at])[0]
+        where = by.target if by.op == "call_module" else by.name
+        why[name] = f"{int(found.sum())} outputs that are zero stay, for {str(where)!r}"
+    return why
 
 
 def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
@@ -191,7 +218,7 @@ def _constants(wiring: Wiring) -> dict[Node, Tensor]:
         elif step.kind == "passing":
             values[node] = step.passing.constants(values)
         elif is_select(step.module):
-            values[node] = values[step.reads][step.module.index.cpu()] if step.aligned else unknown
+            values[node] = step.chosen(values[step.reads], 0.0) if step.aligned else unknown
         elif isinstance(step.module, Cell):
             values[node] = unknown.masked_fill(silent(step.module, _known(step, values)), 0.0)
         else:
@@ -227,9 +254,10 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
         if step.kind != "layer":
             continue
         if is_select(step.module):
-            columns = torch.zeros_like(used[step.reads])
-            if step.aligned:
-                columns[step.module.index.cpu()[mine]] = True
+            size = len(used[step.reads])
+            columns = torch.zeros(max(size, step.width) + 1).bool()
+            columns[step.module.index.cpu()[mine]] = True
+            columns = columns[:size]
         else:
             known, weight = _known(step, values), _weight(step)
             merged = _merged(step, values)

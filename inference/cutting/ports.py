@@ -10,6 +10,8 @@ import torch
 from torch import Size, Tensor, nn
 from torch.fx import Node
 
+from ...models.plain import CONVS, TRANSPOSED, layer_kind
+
 Constants = Callable[[Mapping[Node, Tensor]], Tensor]
 
 
@@ -28,12 +30,29 @@ class Port:
 
 class Call(NamedTuple):
     """A step of a network: a node of its graph, the module that it calls, if it calls one, the
-    ports of the tensors before it, and the shape of its result."""
+    ports of the tensors before it, and the shape of its result; what else it reads, such as sizes,
+    and the nodes that are part of it, in the order in which they run: those that give several
+    tensors, or rows that are not in front."""
 
     node: Node
     module: nn.Module | None
     ports: Mapping[Node, Port]
     shape: Size
+    numbers: Mapping[Node, Any]
+    inner: tuple[Node, ...] = ()
+
+    @property
+    def tensors(self) -> list[Node]:
+        """The tensors with features that it reads; none, where it reads others."""
+        nodes = (n for part in (*self.inner, self.node) for n in part.all_input_nodes)
+        read = [n for n in dict.fromkeys(nodes) if n not in self.numbers and n not in self.inner]
+        return read if all(n in self.ports for n in read) else []
+
+    @property
+    def name(self) -> str:
+        """Of the operation, or of the class of the module."""
+        target = self.node.target if self.module is None else type(self.module)
+        return str(getattr(target, "__name__", target))
 
     def is_of(self, method: str, *functions: Any) -> bool:
         """True if it calls a method of this name, or one of these functions."""
@@ -70,6 +89,7 @@ class Passing:
         rigid: the number of features is written into the call, so a cut has to change it.
         mixed: further features that its own are made of, which can be cut without them.
         ties: features of the tensors it reads that can only be cut together, and with what node.
+        asked: it said so itself.
     """
 
     axis: int
@@ -79,10 +99,31 @@ class Passing:
     rigid: bool = False
     mixed: list[Link] = field(default_factory=list)
     ties: list[tuple[Node, Link]] = field(default_factory=list)
+    asked: bool = False
 
 
 NOTHING = Passing(1, [], lambda values: torch.empty(0))
 """What is said of a step that passes no features."""
+
+
+def is_depthwise(module: nn.Module | None) -> bool:
+    """True if each channel of a convolution is made of the same channel before it."""
+    if not isinstance(module, CONVS) or layer_kind(module) is None:
+        return False
+    return module.groups == module.in_channels == module.out_channels > 1
+
+
+def pads_zeros(module: nn.Module) -> bool:
+    """True if a constant channel stops being one at the border.
+
+    Of a transposed convolution it does so anywhere: each position gets other parts of the kernel.
+    """
+    if isinstance(module, TRANSPOSED):
+        return True
+    if not isinstance(module, CONVS) or module.padding_mode != "zeros":
+        return False
+    padding = module.padding
+    return padding != "valid" if isinstance(padding, str) else any(padding)
 
 
 def straight(node: Node, port: Port) -> Link:

@@ -71,6 +71,10 @@ class Example(NamedTuple):
         own = tuple(x.clone() for x in self.tensors) if tensors is None else tensors
         return net(**dict(zip(self.names, own, strict=True))) if self.names else net(*own)
 
+    def head(self, rows: int) -> Example:
+        """The first rows."""
+        return Example(tuple(x[:rows] for x in self.tensors), self.names)
+
     def near(self, times: float = 1.0) -> Example:
         """Other inputs close by, or larger ones; whole numbers are the same."""
         noise = torch.Generator().manual_seed(0)
@@ -90,8 +94,46 @@ class ValuesDecide(Exception):
     """The path of a pass may depend on values."""
 
 
-def recorded(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size]]:
-    """The graph of one pass in evaluation mode, and the shapes of its tensors.
+class Run:
+    """What is seen of a graph's nodes while they run.
+
+    Attributes:
+        shapes: of tensors.
+        numbers: sizes, and whatever else is no tensor.
+        roots: of a tensor, the first that has its memory.
+        overwritten: tensors whose values change behind the back of another reader: ``relu_(x)`` is
+            harmless if nobody else reads ``x``, or anything that ``x`` is a view of.
+        seen: modules whose own tensors are looked at (for their type, say).
+    """
+
+    def __init__(self) -> None:
+        self.shapes: dict[Node, Size] = {}
+        self.numbers: dict[Node, Any] = {}
+        self.roots: dict[Node, Node] = {}
+        self.overwritten: set[Node] = set()
+        self.seen: set[str] = set()
+
+    def note(self, node: Node, read: list[tuple[Node, Tensor, int]], out: Any) -> None:
+        """Add a node, with what it has read, each with its version before, and what it gives."""
+        leaves = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        held = {t.untyped_storage().data_ptr() for t in leaves}
+        self.roots[node] = node
+        for source, tensor, version in read:
+            root = self.roots.get(source, source)
+            if tensor._version != version:
+                same = [n for n, r in self.roots.items() if r is root and n is not node]
+                if any(len(n.users) > 1 for n in same):
+                    self.overwritten.update(same)
+            if tensor.untyped_storage().data_ptr() in held:
+                self.roots[node] = root
+        if isinstance(out, Tensor):
+            self.shapes[node] = out.shape
+        elif not leaves:
+            self.numbers[node] = out
+
+
+def recorded(net: nn.Module, example: Example) -> tuple[Graph, Run]:
+    """The graph of one pass in evaluation mode, and what is seen of it.
 
     Masks and ids that are whole numbers may decide something, as whether there is a mask at all,
     if every layer is called; values of features and amounts may not.
@@ -108,7 +150,7 @@ def recorded(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size]]
     own = {name.rpartition(".")[0] for name, _ in net.named_parameters()}
     if recorder.decided and (idle := own - called - direct):
         raise ValuesDecide(f"{min(idle)} is not called on the example, but may be on other rows")
-    return recorder.graph, recorder.shapes
+    return recorder.graph, recorder.run
 
 
 def _is_tensor(value: Any) -> bool:
@@ -121,7 +163,7 @@ class _Recorder(TorchFunctionMode):
     def __init__(self, net: nn.Module, example: Example) -> None:
         super().__init__()
         self.graph = Graph(owning_module=net)  # type: ignore[arg-type]
-        self.shapes: dict[Node, Size] = {}
+        self.run = Run()
         self.free: set[Node] = set()  # made of whole numbers that were given, and constants
         self.decided = False
         self._inside = 0
@@ -135,7 +177,7 @@ class _Recorder(TorchFunctionMode):
     def _bind(self, node: Node, tensor: Tensor, free: bool) -> None:
         self._nodes[id(tensor)] = node
         self._kept.append(tensor)
-        self.shapes[node] = tensor.shape
+        self.run.shapes[node] = tensor.shape
         if free:
             self.free.add(node)
 
@@ -147,9 +189,13 @@ class _Recorder(TorchFunctionMode):
             self._bind(node, tensor, not isinstance(tensor, nn.Parameter))
         return self._nodes[id(tensor)]
 
-    def _note(self, op: str, target: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _versions(self, args: Any) -> list[tuple[Node, Tensor, int]]:
+        return [(self.node_of(t), t, t._version) for t in tree_leaves(args) if _is_tensor(t)]
+
+    def _note(self, op: str, target: Any, args: Any, kwargs: Any, out: Any, read: Any) -> None:
         given = tree_map(lambda v: self.node_of(v) if _is_tensor(v) else v, (args, kwargs))
         node = self.graph.create_node(op, target, *given)
+        self.run.note(node, read, out)
         free = op != "call_module" and {*node.all_input_nodes} <= self.free
         if isinstance(out, Tensor):
             self._bind(node, out, free)
@@ -158,7 +204,8 @@ class _Recorder(TorchFunctionMode):
             if isinstance(part, Tensor):
                 picked = self.graph.call_function(operator.getitem, (node, place))
                 self._bind(picked, part, free)
-                self.shapes.setdefault(node, part.shape) if self._is_cell(node) else None
+                self.run.roots[picked] = self.run.roots[node]
+                self.run.shapes.setdefault(node, part.shape) if self._is_cell(node) else None
 
     def _is_cell(self, node: Node) -> bool:
         root: Any = self.graph.owning_module
@@ -168,9 +215,12 @@ class _Recorder(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
         if self._inside:
-            return out
+            return func(*args, **kwargs)
+        own = (self._held.get(id(t), "") for t in tree_leaves((args, kwargs)))
+        self.run.seen |= {path.rpartition(".")[0] for path in own}
+        before = [(t, t._version) for t in tree_leaves((args, kwargs)) if _is_tensor(t)]
+        out = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _READS:
             if any(self.node_of(t) not in self.free for t in tree_leaves(args) if _is_tensor(t)):
@@ -179,28 +229,34 @@ class _Recorder(TorchFunctionMode):
         elif any(map(_is_tensor, tree_leaves(out))):
             method = getattr(Tensor, name, None) is func and name not in _NAMED
             target = name if method else _NAMED.get(name, func)
-            self._note("call_method" if method else "call_function", target, args, kwargs, out)
+            read = [(self.node_of(t), t, version) for t, version in before]
+            kind = "call_method" if method else "call_function"
+            self._note(kind, target, args, kwargs, out, read)
         return out
 
     @contextmanager
     def watching(self, net: nn.Module) -> Iterator[None]:
         """Modules that are steps are, for a while."""
 
-        def enter(*_: Any) -> None:
+        versions: list[Any] = []
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if not self._inside:
+                versions[:] = self._versions((args, kwargs))
             self._inside += 1
 
         def leave(name: str) -> Callable[..., None]:
             def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
                 self._inside -= 1
                 if not self._inside:
-                    self._note("call_module", name, args, kwargs, out)
+                    self._note("call_module", name, args, kwargs, out, [*versions])
 
             return hook
 
         hooks = []
         for name, module in net.named_modules():
             if name and is_leaf(module):
-                hooks.append(module.register_forward_pre_hook(enter))
+                hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
                 hooks.append(module.register_forward_hook(leave(name), with_kwargs=True))
         try:
             yield

@@ -53,12 +53,14 @@ class CutReport:
     Arguments:
         layers: by name, in the order in which they run; without those that are left whole.
         left_whole: the layers that could not be cut, with the reason.
+        zeros: layers of which zeros are left, and what needs them.
         parameters_before, parameters_after: of the whole network.
         parameters_given: of a network that was narrowed before, what it had at first.
     """
 
     layers: dict[str, LayerCut]
     left_whole: dict[str, str]
+    zeros: dict[str, str]
     parameters_before: int
     parameters_after: int
     parameters_given: int | None = None
@@ -88,4 +90,5 @@ class CutReport:
                 f"{len(layer.outputs)} of {layer.outputs_before} outputs"
             )
         lines += [f"  {name} is left whole: {reason}" for name, reason in self.left_whole.items()]
+        lines += [f"  {name}: {reason}" for name, reason in self.zeros.items()]
         return "\n".join(lines)

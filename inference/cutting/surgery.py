@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -21,7 +23,7 @@ from ...models import feed_like
 from ...models.plain import Edit, Plan, is_select, rows_first, shrink
 from ...models.unpacked import Cell, Heads
 from .cost import count_parameters
-from .liveness import Live, find_live, follow_input
+from .liveness import Live, find_live, follow_input, why_zeros_stay
 from .masks import Mask, masked
 from .recording import Example, Inputs
 from .report import CutReport, LayerCut
@@ -29,6 +31,9 @@ from .wiring import Step, Wiring, read_wiring
 
 ROWS = 64
 """Rows of the data on which a cut network is compared with the whole one."""
+
+PLACE = 16
+"""Multiplications that take as long as to put one number into its place."""
 
 
 class Cut(NamedTuple):
@@ -48,8 +53,9 @@ def cut(
 
     Everything that dies of it goes too: units that nobody reads, what only fed them, units that
     became constant (they move into the next bias, or into one constant channel if a convolution
-    with a border of zeros comes next). What cannot be cut exactly is left, as zeros: channels of a
-    residual sum that another branch needs. The two networks agree in evaluation mode; that is
+    with a border of zeros comes next). Where zeros have to be there, for a residual sum or an
+    operation on all features, they are put into their places behind the layer, if that takes less
+    time than it saves; or else they are left. The two networks agree in evaluation mode; that is
     checked on the example.
 
     Arguments:
@@ -76,18 +82,26 @@ def cut(
     zeroed = masked(net, masks).eval()
     try:
         return _cut(net, zeroed, examples)
-    except RuntimeError:  # where an operation answers otherwise than it goes on, none is asked
-        return _cut(net, zeroed, examples, asks=False)
+    except RuntimeError as error:  # layers are looked at, or an operation is not what it said
+        failed = error
+    for doubted in ("", *sorted(read_wiring(zeroed, examples).asked)):
+        with suppress(RuntimeError):
+            return _cut(net, zeroed, examples, doubted, around=doubted != "")
+    raise failed
 
 
-def _cut(net: nn.Module, zeroed: nn.Module, examples: Example, asks: bool = True) -> Cut:
-    wiring = read_wiring(zeroed, examples, asks)
+def _cut(
+    net: nn.Module, zeroed: nn.Module, examples: Example, doubted: str = "", around: bool = True
+) -> Cut:
+    wiring = read_wiring(zeroed, examples, doubted)
     alive, stopped = follow_input(wiring)
     if not alive:
         raise PyroccamError(
             f"No path is left from the input of {type(net).__name__} to its output: at layer "
             f"{stopped!r} nothing that is kept is fed"
         )
+    if not around:
+        wiring.steps = {node: replace(step, bare=True) for node, step in wiring.steps.items()}
     live = find_live(wiring)
     plan = _plan(wiring, live, examples.given)
     small = feed_like(shrink(zeroed, plan), zeroed).eval()
@@ -95,12 +109,15 @@ def _cut(net: nn.Module, zeroed: nn.Module, examples: Example, asks: bool = True
         _settle(step, live, plan, small)
     _compare(zeroed, small, examples)
     layers: dict[str, LayerCut] = {}
+    kept = {}
     for step in wiring.layers():
         edit = plan.edits.get(step.name, Edit())
         layers |= LayerCut.of(step.name, step.module, edit)
+        kept[step.node] = _taken(edit.outputs, len(live.used[step.node]))
     report = CutReport(
         layers=layers,
         left_whole=dict(wiring.reasons),
+        zeros=why_zeros_stay(wiring, live, kept),
         parameters_before=count_parameters(net),
         parameters_after=count_parameters(small),
     )
@@ -125,7 +142,7 @@ def _plan(wiring: Wiring, live: Live, takes: int | tuple[str, ...]) -> Plan:
     for node, step in wiring.steps.items():
         there = live.there[node]
         if step.passing.rigid and not there.all():
-            reshapes[node.name] = int(there.sum())
+            reshapes[node.name] = step.port.axis, int(there.sum())
         if step.module is None:
             continue
         edit = _edit(step, live)
@@ -144,22 +161,48 @@ def _edit(step: Step, live: Live) -> Edit:
     given = live.there[step.reads] if step.aligned else torch.ones(step.width).bool()
     place = given.cumsum(0) - given.long()  # where each input now stands
     if is_select(step.module):
-        index = step.module.index.cpu()
         # What is there but unused may point at what is gone: anything else will do.
-        new = torch.where(given[index], place[index], 0)[there]
-        return Edit(select=None if torch.equal(new, index) else new.tolist())
+        new = step.chosen(place, float(given.sum())) * step.chosen(given, True)
+        new = new[there]
+        same = torch.equal(new, step.module.index.cpu())
+        return Edit(select=None if same else new.tolist())
     reads = _columns(step, live, given)
     select = None if torch.equal(reads, given) else place[reads].tolist()
-    return Edit(_left(there), _left(reads), select, _wants_bias(step, live))
+    kept = _rows(step, live, reads)
+    edit = Edit(_left(kept), _left(reads), select, _wants_bias(step, live))
+    if torch.equal(kept, there):
+        return edit
+    position = torch.where(kept, kept.cumsum(0) - 1, kept.sum())
+    return replace(edit, place=position[there].tolist())
 
 
 def _left(mask: Tensor) -> list[int] | None:
     return None if mask.all() else mask.nonzero()[:, 0].tolist()
 
 
+def _taken(kept: list[int] | None, size: int) -> Tensor:
+    mask = torch.full((size,), kept is None)
+    mask[kept or []] = True
+    return mask
+
+
+def _rows(step: Step, live: Live, reads: Tensor) -> Tensor:
+    """The outputs that a layer keeps. Zeros that have to be there are put into their places behind
+    it, where that costs less than it saves."""
+    rows, there = live.rows[step.name], live.there[step.node]
+    zero = there & (~live.used[step.node] | (rows.constant == 0))
+    if step.bare or isinstance(step.module, Cell):
+        return there
+    each = int(reads.sum()) * rows_first(step.module)[0, 0].numel()
+    if each * int(zero.sum()) < PLACE * int(there.sum()):
+        return there
+    kept = there & ~zero
+    return kept if kept.any() else torch.arange(len(there)) == int(there.long().argmax())
+
+
 def _columns(step: Step, live: Live, given: Tensor) -> Tensor:
     """The inputs that a layer keeps; at least one, since no layer can be without."""
-    reads = live.rows[step.name].reads
+    reads = given if step.bare else live.rows[step.name].reads
     if reads.any():
         return reads
     return torch.arange(len(given)) == int(given.long().argmax())
@@ -189,26 +232,27 @@ def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
     """Write the constants into the bias and zeros into the rows that only fill a place."""
     edit = plan.edits.get(step.name, Edit())
     layer = small.get_submodule(step.name)
-    if edit.select is not None:
+    if edit.select is not None or edit.place is not None:
         assert isinstance(layer, nn.Sequential)
-        layer = layer[1]
+        layer = layer[edit.select is not None]
     if isinstance(layer, Cell):
         _settle_cell(layer, step, live, edit)
         return
     weight, bias = rows_first(layer), getattr(layer, "bias", None)
-    rows, there = live.rows[step.name], live.there[step.node]
+    rows = live.rows[step.name]
+    left = slice(None) if edit.outputs is None else torch.tensor(edit.outputs)
     if rows.merged is not None and rows.reads[rows.merged[0]]:
         column = int(rows.reads[: rows.merged[0]].sum())
-        weight[:, column] = rows.merged[1][there].view_as(weight[:, column]).to(weight)
+        weight[:, column] = rows.merged[1][left].view_as(weight[:, column]).to(weight)
     idle = ~live.used[step.node]
     if not isinstance(layer, nn.Embedding):  # which has no bias to be constant by
         idle = idle | ~rows.constant.isnan()
-    weight[idle[there].to(weight.device)] = 0
+    weight[idle[left].to(weight.device)] = 0
     if step.kind == "layer":  # a column that only fills a place may have weights that cancelled
         read = rows.reads if edit.inputs is None else rows.reads[torch.tensor(edit.inputs)]
         weight[:, ~read.to(weight.device)] = 0
     if isinstance(bias, Tensor):
-        bias.copy_(_final_bias(step, live)[there])
+        bias.copy_(_final_bias(step, live)[left])
 
 
 def _settle_cell(cell: Cell, step: Step, live: Live, edit: Edit) -> None:

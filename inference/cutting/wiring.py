@@ -5,18 +5,18 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves
 
 from ...data import PyroccamError
 from ...models.plain import (
     CONVS,
     LAYERS,
-    NORMS,
     TRANSPOSED,
     is_select,
     layer_kind,
@@ -24,10 +24,9 @@ from ...models.plain import (
     trace,
 )
 from ...models.unpacked import Cell, Heads
-from .asking import asked
-from .operations import is_depthwise, overwritten
-from .ports import NOTHING, Call, Passing, Port
-from .recording import Example, ValuesDecide, recorded
+from .asking import ROWS, Answer, asked, is_channelwise
+from .ports import NOTHING, Call, Passing, Port, is_depthwise
+from .recording import Example, Run, ValuesDecide, recorded
 from .steps import passing
 
 
@@ -48,6 +47,7 @@ class Step:
         passing: what it does to features; nothing, for steps that are not passing.
         reads: for layers, the tensor before it.
         aligned: for layers, whether that tensor has its features along the axis the layer reads.
+        bare: for layers, whether nothing may stand around them, for their tensors are looked at.
     """
 
     node: Node
@@ -58,6 +58,11 @@ class Step:
     passing: Passing = NOTHING
     reads: Any = None
     aligned: bool = False
+    bare: bool = False
+
+    def chosen(self, values: Tensor, zero: float) -> Tensor:
+        """What a ``select`` takes of values ``(I,)`` of features, with that of its zeros."""
+        return torch.cat([values, values.new_full((1,), zero)])[self.module.index.cpu()]
 
     @property
     def width(self) -> int:
@@ -77,7 +82,7 @@ class Wiring:
 
     ``whole`` are the tensors that something needs with all their features; of those in
     ``overwritten`` the values are not known either. ``reasons`` says, by layer, why it is left
-    whole.
+    whole; ``asked`` are the names of operations that were.
     """
 
     graph: Graph
@@ -85,6 +90,7 @@ class Wiring:
     whole: set[Node] = field(default_factory=set)
     overwritten: set[Node] = field(default_factory=set)
     reasons: dict[str, str] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
 
     def layers(self) -> Iterator[Step]:
         """The layers that can be cut, in the order in which they run; no ``select``."""
@@ -95,25 +101,30 @@ class Wiring:
                 yield step
 
 
-class _Shapes(Interpreter):
-    """Runs a graph and remembers the shapes of its tensors."""
+class _Noting(Interpreter):
+    """Runs a graph and remembers what is seen of it."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
-        self.shapes: dict[Node, Size] = {}
+        self.noted = Run()
 
     def run_node(self, n: Node) -> Any:
+        read = [
+            (source, tensor, tensor._version)
+            for source in n.all_input_nodes
+            for tensor in tree_leaves(self.env[source])
+            if isinstance(tensor, Tensor)
+        ]
         out = super().run_node(n)
+        self.noted.note(n, read, out)
         if n.op == "call_module" and isinstance(self.fetch_attr(str(n.target)), Cell):
-            self.shapes[n] = out[0].shape
-        if isinstance(out, Tensor):
-            self.shapes[n] = out.shape
+            self.noted.shapes[n] = out[0].shape
         return out
 
 
-def _seen(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size], bool]:
-    """The graph of a network, the shapes of its tensors, and whether it is of symbols, which say
-    what a size is made of; or else of one pass.
+def _seen(net: nn.Module, example: Example) -> tuple[Graph, Run, bool]:
+    """The graph of a network, what is seen of it, and whether it is of symbols, which say what a
+    size is made of; or else of one pass.
 
     Raises:
         PyroccamError: if it cannot be traced, or cannot run on the example.
@@ -126,7 +137,7 @@ def _seen(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size], bo
         except ValuesDecide:
             pass
         raise
-    runner = _Shapes(traced)
+    runner = _Noting(traced)
     try:
         with torch.no_grad():
             runner.run(*(x.clone() for x in example.tensors))
@@ -135,37 +146,52 @@ def _seen(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size], bo
             f"{type(net).__name__} cannot run on the example of shape {example}: "
             + str(error).partition("\n")[0]
         ) from error
-    return traced.graph, runner.shapes, True
+    return traced.graph, runner.noted, True
 
 
-def read_wiring(net: nn.Module, example: Example, asks: bool = True) -> Wiring:
+def read_wiring(net: nn.Module, example: Example, doubted: str = "") -> Wiring:
     """The steps of ``net``, in evaluation mode.
 
     Arguments:
         net: a network that may be run and put into evaluation mode; its values are not changed.
         example: its inputs, as it is called.
-        asks: operations without a rule.
+        doubted: an operation that is not asked.
 
     Raises:
         PyroccamError: if it cannot be traced, or cannot run on the example.
     """
-    graph, shapes, symbols = _seen(net.eval(), example)
-    wiring = Wiring(graph)
+    example = example.head(ROWS)
+    graph, run, symbols = _seen(net.eval(), example)
+    wiring = Wiring(graph, overwritten=run.overwritten)
     whole = _left_whole(net, graph)
     ports: dict[Node, Port] = {}
+    inner: dict[Node, tuple[Node, ...]] = {}
+    answers: dict[str, Answer | None] = {}
+    rows = len(example.tensors[0])
     for node in graph.nodes:
         module = net.get_submodule(node.target) if node.op == "call_module" else None
-        wiring.overwritten |= overwritten(node, module)
-        shape = shapes.get(node)
+        shape = run.shapes.get(node)
+        before = dict.fromkeys(n for m in node.all_input_nodes for n in inner.get(m, ()))
+        one_tensor = shape is not None and (len(shape) < 2 or shape[0] % rows == 0)
+        calls = module is None and node.op.startswith("call_")
+        if calls and node not in run.numbers and not one_tensor:
+            inner[node] = (*before, node)
+            continue
         if shape is not None and len(shape) > 1 and node.op != "output":
-            step = _step(node, module, ports, shape, whole, symbols, asks)
+            call = Call(node, module, ports, shape, run.numbers, tuple(before))
+            step = _step(call, whole, symbols, None if call.name == doubted else answers)
+            if step.passing.asked:
+                wiring.asked.add(call.name)
+            if step.kind == "layer" and step.name in run.seen:
+                step = replace(step, bare=True)
             wiring.steps[node] = step
             ports[node] = step.port
             if step.kind != "source":
                 if step.reads is not None and not step.aligned:
                     wiring.whole.add(step.reads)
                 continue
-        wiring.whole |= _needed_whole(node)
+        for one in (*before, node):
+            wiring.whole |= _needed_whole(one, ports)
     wiring.whole |= wiring.overwritten
     wiring.whole &= set(wiring.steps)
     wiring.reasons = _reasons(net, wiring, whole)
@@ -173,14 +199,9 @@ def read_wiring(net: nn.Module, example: Example, asks: bool = True) -> Wiring:
 
 
 def _step(
-    node: Node,
-    module: nn.Module | None,
-    ports: dict[Node, Port],
-    shape: Size,
-    whole: dict[str, str],
-    symbols: bool,
-    asks: bool,
+    call: Call, whole: dict[str, str], symbols: bool, answers: dict[str, Answer | None] | None
 ) -> Step:
+    node, module, ports, shape = call[:4]
     name = str(node.target) if module is not None else ""
     unknown = Step(node, Port(shape, 1), "source")
     if node.op in ("placeholder", "get_attr") or (name and name in whole):
@@ -192,16 +213,13 @@ def _step(
         if axis is not None:
             aligned = axis == before.axis
             port = Port(shape, axis)
-            return Step(node, port, "layer", name, module, reads=sources[0], aligned=aligned)
-    call = Call(node, module, ports, shape)
+            return Step(node, port, "layer", name, module, NOTHING, sources[0], aligned)
     found = passing(call)
-    if found is None and asks:
-        found = asked(call)
+    if found is None and answers is not None:
+        found = asked(call, answers)
     if found is None or (found.rigid and not symbols):  # whose forward stays as it is
         return unknown
-    kinds = (nn.GroupNorm, nn.Embedding, Heads)
-    owns = module is not None and (type(module) in kinds or is_depthwise(module))
-    owns |= isinstance(module, NORMS)
+    owns = type(module) in (nn.GroupNorm, nn.Embedding, Heads) or is_channelwise(module)
     port = Port(shape, found.axis)
     return Step(node, port, "passing", name, module if owns else None, found)
 
@@ -219,17 +237,21 @@ def _layer_axis(module: nn.Module, port: Port) -> int | None:
     return None
 
 
-def _needed_whole(node: Node) -> set[Node]:
-    """Features that an unknown step needs whole: all it reads, but for the size of the batch."""
-    if node.op == "placeholder":
+def _needed_whole(node: Node, ports: dict[Node, Port]) -> set[Node]:
+    """Features that an unknown step needs whole: all it reads, but for sizes of other axes."""
+    needed = set(node.all_input_nodes)
+    port = ports.get(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
+    sizes = (node.op, node.target) == ("call_method", "size")
+    sizes |= node.target is getattr and node.args[1:] in (("shape",), ("ndim",))
+    if node.target is len or (sizes and port is None):
         return set()
-    if node.target is len or (node.target == "size" and node.args[1:] == (0,)):
-        return set()
-    shape = (node.op, node.target) == ("call_method", "size") and len(node.args) == 1
-    shape |= node.target is getattr and node.args[1:] == ("shape",)
-    if shape and all(n.target is operator.getitem and n.args[1] == 0 for n in node.users):
-        return set()
-    return set(node.all_input_nodes)
+    if not sizes or port is None:
+        return needed
+    asked = node.args[1:] if node.op == "call_method" else ()
+    axes = [*asked] or [n.args[1] for n in node.users if n.target is operator.getitem]
+    known = asked or len(axes) == len(node.users) or node.args[1:] == ("ndim",)
+    others = all(isinstance(a, int) and a % len(port.shape) != port.axis for a in axes)
+    return set() if known and others else needed
 
 
 def _reasons(net: nn.Module, wiring: Wiring, whole: dict[str, str]) -> dict[str, str]:

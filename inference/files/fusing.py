@@ -60,7 +60,7 @@ def fused(net: nn.Module, rows: Inputs) -> nn.Module:
     whole, before = copy.deepcopy(net).eval(), copy.deepcopy(net).eval()
     example = Example.of(whole, rows)
     try:
-        graph, shapes = recorded(whole, example)
+        graph, run = recorded(whole, example)
     except ValuesDecide:
         return whole
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
@@ -86,7 +86,9 @@ def fused(net: nn.Module, rows: Inputs) -> nn.Module:
         if type(norm) not in _NORMALISATIONS or norm.running_mean is None:
             continue
         (source,) = node.all_input_nodes
-        made = _together(alone(source), norm, shapes[source]) if len(source.users) == 1 else None
+        made = (
+            _together(alone(source), norm, run.shapes[source]) if len(source.users) == 1 else None
+        )
         if made is not None:
             whole.set_submodule(str(source.target), made)
             whole.set_submodule(str(node.target), nn.Identity())

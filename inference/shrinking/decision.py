@@ -15,6 +15,7 @@ from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
+from ...models.plain import is_select
 from ..cutting import ROWS, CutReport, cut, has_path
 from ..posterior import Layer, layer_moments, mean_network, require
 from ..training import RATES, Teacher, Trained, may_teach, retrain, row_losses, teacher_of, trained
@@ -247,12 +248,15 @@ def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[
 
 
 def inside(net: nn.Module, name: str) -> str:
-    """Name of a layer in a cut network: it, or the cell it is in, may stand behind a selection of
-    inputs."""
+    """Name of a layer in a cut network: it, or the cell it is in, may stand between choices of
+    inputs and of outputs."""
     cell, _, own = name.rpartition(".")
     if cell and not hasattr(net.get_submodule(cell), own):
-        return f"{cell}.1.{own}"
-    return f"{name}.1" if isinstance(net.get_submodule(name), nn.Sequential) else name
+        return f"{inside(net, cell)}.{own}"
+    around = net.get_submodule(name)
+    if not isinstance(around, nn.Sequential):
+        return name
+    return f"{name}.{next(key for key, part in around.named_children() if not is_select(part))}"
 
 
 def kept_of(report: CutReport, layer: BayesianLayer) -> tuple[Tensor | None, Tensor | None]:

@@ -34,7 +34,7 @@ def narrow(
     What is above the thresholds is cut out of the network, as :func:`~pyroccam.inference.shrink`
     does; what stays keeps its posterior. What was cut out does not come back. What could only be
     set to zero may: single weights (of a prior without groups) of units that stay, groups of a
-    convolution with groups and of a layer that is left whole, channels of a residual sum that
+    convolution with groups and of a layer that is left whole, a few channels of a residual sum that
     another branch needs. They begin at zero, with the deviations they had, and are trained further
     like all others.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ...data import PyroccamError
-from ..plain import LAYERS, output_dim
+from ..plain import LAYERS, layer_kind, output_dim
 from ..priors import LayerShape
 from ..unpacked import Matrix
 
@@ -27,9 +27,16 @@ _CONV: dict[type[nn.Module], Callable[..., Tensor]] = {
 }
 
 AFFINE: tuple[type[nn.Module], ...] = LAYERS
-"""Layers whose weights can be random: these types exactly. Subclasses may do something else."""
+"""Layers whose weights can be random, and subclasses that compute the same."""
 KNOWN = ", ".join(kind.__name__ for kind in AFFINE if kind is not Matrix)
 """The types of torch among them, in words."""
+
+
+def affine_kind(layer: nn.Module) -> type[nn.Module] | None:
+    """The type of :data:`AFFINE` that a layer computes as, from its weight and bias alone; ``None``
+    if there is none."""
+    kind = layer_kind(layer)
+    return kind if type(layer) is kind or layer.state_dict().keys() <= {"weight", "bias"} else None
 
 
 class Affine:
@@ -45,7 +52,8 @@ class Affine:
     """
 
     def __init__(self, name: str, layer: Any) -> None:
-        if type(layer) not in AFFINE:
+        kind = affine_kind(layer)
+        if kind is None:
             found = f"layer {name!r} is a {type(layer).__name__}"
             raise PyroccamError(found, f"one of {KNOWN}", "leave it out of layers=")
         weight, bias = layer._parameters.get("weight"), getattr(layer, "bias", None)
@@ -64,7 +72,7 @@ class Affine:
             transposed = isinstance(layer, _ConvTransposeNd)
             spatial = weight.dim() - 2
             self.feature_dim = -1 - spatial
-            self._function = _CONV[type(layer)]
+            self._function = _CONV[kind]
             self._options = {
                 "stride": layer.stride,
                 "padding": layer.padding,

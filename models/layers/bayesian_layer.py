@@ -48,8 +48,9 @@ class BayesianLayer(nn.Module):
 
     Arguments:
         name: in the network; the sites are ``name.weight``, ``name.bias`` and those of the prior.
-        layer: of a type in :data:`~pyroccam.models.layers.affine.AFFINE`. It is not changed. Where
-            the prior has no latent ``bias``, a bias stays a parameter.
+        layer: of a type in :data:`~pyroccam.models.layers.affine.AFFINE`, or one that computes as
+            such a layer. It is not changed. Where the prior has no latent ``bias``, a bias stays a
+            parameter.
         prior: of its weights.
         position: in the order in which the network uses its layers.
         random_bias: or leave the bias a parameter, whatever the prior says of it, as one is that is

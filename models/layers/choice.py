@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ...data import PyroccamError
 from .. import evaluating, fields_of, seeded
 from ..priors import WeightPrior
-from .affine import AFFINE, KNOWN, Affine
+from .affine import KNOWN, Affine, affine_kind
 
 Chosen = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
 
@@ -46,16 +47,19 @@ def choose_layers(
 
 
 def _usual(module: nn.Module) -> bool:
-    """True for a layer that becomes Bayesian where none is named: no weight of it is frozen."""
+    """True for a layer that becomes Bayesian where none is named: no weight of it is frozen, and it
+    is none of which attention takes the weight."""
     own = module.named_parameters(recurse=False)
     learnt = any(p.requires_grad for name, p in own if name.startswith("weight"))
-    return learnt and type(module) in AFFINE and getattr(module, "max_norm", None) is None
+    if not learnt or getattr(module, "max_norm", None) is not None:
+        return False
+    return type(module) is not NonDynamicallyQuantizableLinear and affine_kind(module) is not None
 
 
 def tell_others(net: nn.Module, names: set[str]) -> None:
     """Warn of weights that stay numbers though nobody said so, and of those that stay at all."""
     learnt = (
-        "are not random but learnt as numbers: {}. Only layers of exactly the types "
+        "are not random but learnt as numbers: {}. Only layers that compute as "
         f"{KNOWN}, and those in attention and recurrent layers, are random by default; name the "
         "random layers by layers=[...] if this is as it should be."
     )

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from .own_classes import torch_only
     from .pruned import PrunedNetwork
     from .surgery import (
+        CHANNELWISE,
         CONVS,
         LAYERS,
-        NORMS,
         TRANSPOSED,
         Edit,
         Plan,

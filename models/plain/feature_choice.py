@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeGuard, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 
@@ -15,7 +16,7 @@ class Select(fx.GraphModule):
     index: Tensor
 
 
-def select(index: Sequence[int] | Tensor, dim: int = 1) -> Select:
+def select(index: Sequence[int] | Tensor, dim: int = 1, zeros: bool = False) -> Select:
     """``x.index_select(dim, index)``: keeps some features, in the order of ``index``.
 
     It is of torch alone, a :class:`torch.fx.GraphModule`, so that a cut network which is pickled
@@ -24,15 +25,21 @@ def select(index: Sequence[int] | Tensor, dim: int = 1) -> Select:
     Arguments:
         index: positions of the kept features; a buffer, saved with the weights.
         dim: the axis of the features: 1 in front of a convolution, -1 in front of a linear layer.
+        zeros: the position behind the last feature is a zero; ``dim`` counts from the end.
 
     Example:
         >>> select([0, 2])(torch.tensor([[5.0, 6.0, 7.0]]))
         tensor([[5., 7.]])
+        >>> select([0, 2, 1], -1, zeros=True)(torch.tensor([[5.0, 7.0]]))
+        tensor([[5., 0., 7.]])
     """
     root = nn.Module()
     root.register_buffer("index", torch.as_tensor(index, dtype=torch.long).clone())
     graph = fx.Graph()
-    x, chosen = graph.placeholder("x"), graph.get_attr("index")
+    x = graph.placeholder("x")
+    if zeros:
+        x = graph.call_function(F.pad, (x, [*[0] * (-2 * dim - 1), 1]))
+    chosen = graph.get_attr("index")
     graph.output(graph.call_method("index_select", (x, dim, chosen)))
     return cast(Select, fx.GraphModule(root, graph, "Select"))
 
@@ -41,14 +48,17 @@ def is_select(module: nn.Module | None) -> TypeGuard[Select]:
     """True of a module that does what :func:`select` makes, an unpickled one too."""
     if not isinstance(module, fx.GraphModule):
         return False
-    steps = [(node.op, node.target) for node in module.graph.nodes]
-    return steps[1:] == [
-        ("get_attr", "index"), ("call_method", "index_select"), ("output", "output")
-    ]  # fmt: skip
+    steps = [node.target for node in module.graph.nodes if node.target is not F.pad]
+    return steps[1:] == ["index", "index_select", "output"]
+
+
+def fills_zeros(module: Select) -> bool:
+    """True if it makes features that are zero."""
+    return any(node.target is F.pad for node in module.graph.nodes)
 
 
 def selected_dim(module: Select) -> int:
     """The axis of the features of what :func:`select` made."""
-    dim = [*module.graph.nodes][2].args[1]
+    dim = [*module.graph.nodes][-2].args[1]
     assert isinstance(dim, int)
     return dim

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ...data import PyroccamError
 from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix
-from .feature_choice import is_select, select, selected_dim
+from .feature_choice import fills_zeros, is_select, select, selected_dim
 from .tracing import plain_default, traced
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -27,10 +27,12 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LAYERS = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
 LAYERS: tuple[type[nn.Module], ...] = _LAYERS
 _SUBCLASSED = (nn.Linear, *CONVS, *TRANSPOSED)
-NORMS = (
+_NORMS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 )
+CHANNELWISE: tuple[type[nn.Module], ...] = (*_NORMS, nn.PReLU)
+"""Modules, of a subclass, too, that keep channels apart."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,15 @@ class Edit:
         select: a choice of inputs with this index (:func:`~.feature_choice.select`) goes in front;
             for such a choice, its new index.
         bias: give the module a bias if it has none.
+        place: a choice of outputs with this index goes behind, where the position behind the last
+            is a zero.
     """
 
     outputs: list[int] | None = None
     inputs: list[int] | None = None
     select: list[int] | None = None
     bias: bool = False
+    place: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,13 @@ class Plan:
 
     Arguments:
         edits: by the names of the modules.
-        reshapes: new sizes for flattening calls whose size is written into ``forward``, such as
-            ``x.view(-1, 800)``, by the names of the graph's nodes.
+        reshapes: new sizes, ``(axis, size)``, for reshaping calls whose size is written into
+            ``forward``, such as ``x.view(-1, 800)``, by the names of the graph's nodes.
         inputs: what ``forward`` is called with, see :func:`trace`.
     """
 
     edits: dict[str, Edit] = field(default_factory=dict)
-    reshapes: dict[str, int] = field(default_factory=dict)
+    reshapes: dict[str, tuple[int, int]] = field(default_factory=dict)
     inputs: int | tuple[str, ...] = 1
 
 
@@ -71,14 +76,15 @@ class _Tracer(fx.Tracer):
     # A choice of inputs stays one step, so that a cut network can be cut again; what is between the
     # linear layers of attention and recurrent layers is one, as is any normalisation.
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell, *NORMS))
+        one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell, *_NORMS))
         one |= layer_kind(m) is not None
         return one or super().is_leaf_module(m, module_qualified_name)
 
 
 def layer_kind(module: nn.Module) -> type[nn.Module] | None:
     """The type of :data:`LAYERS` that a module computes as: its own, or that of which its class is
-    one, if ``forward`` gives the same on random numbers; ``None`` if there is none."""
+    one, if ``forward`` gives the same on random numbers, in evaluation and in its mode; ``None`` if
+    there is none."""
     if type(module) in LAYERS:
         return type(module)
     kind = next((one for one in _SUBCLASSED if isinstance(module, one)), None)
@@ -91,7 +97,9 @@ def layer_kind(module: nn.Module) -> type[nn.Module] | None:
         noise = torch.Generator().manual_seed(0)
         x = torch.randn(shape, generator=noise, dtype=torch.double)
         with torch.no_grad():
-            return kind if torch.equal(own.forward(x), kind.forward(own, x)) else None
+            expected = kind.forward(own, x)
+            modes = (own.train(mode).forward(x) for mode in (False, module.training))
+            return kind if all(torch.equal(out, expected) for out in modes) else None
     except Exception:  # it takes something else
         return None
 
@@ -166,10 +174,10 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     if graphed is None:
         return small
     nodes = {node.name: node for node in graphed.graph.nodes}
-    for name, size in plan.reshapes.items():
+    for name, new_size in plan.reshapes.items():
         if name not in nodes:
             raise PyroccamError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
-        _resize(nodes[name], size)
+        _resize(nodes[name], *new_size)
     graphed.recompile()
     return graphed
 
@@ -178,7 +186,8 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
     """A smaller copy of a module."""
     if is_select(module):
         assert edit.select is not None
-        return select(edit.select, selected_dim(module)).to(module.index.device)
+        made = select(edit.select, selected_dim(module), fills_zeros(module))
+        return made.to(module.index.device)
     new = copy.deepcopy(module)
     if isinstance(new, Heads):
         new.query_sizes = _sizes_left(new.query_sizes, edit.inputs)
@@ -187,7 +196,7 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
     if isinstance(new, Cell):
         for name, own in zip(("ih", "hh"), cell_edits(new, edit), strict=True):
             setattr(new, name, shrunk(getattr(new, name), own))
-        return new if edit.select is None else _behind(select(edit.select, -1), new)
+        return _between(new, edit, -1, -1)
     if isinstance(new, nn.GroupNorm):
         each = new.num_channels // new.num_groups
         for name in ("weight", "bias"):
@@ -195,7 +204,11 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.num_channels = new.num_channels if edit.outputs is None else len(edit.outputs)
         new.num_groups = new.num_channels // each
         return new
-    if isinstance(new, NORMS):
+    if isinstance(new, nn.PReLU):
+        _keep(new, "weight", 0, edit.outputs)
+        new.num_parameters = len(new.weight)
+        return new
+    if isinstance(new, _NORMS):
         for name in ("weight", "bias", "running_mean", "running_var"):
             _keep(new, name, 0, edit.outputs)
         new.num_features = new.num_features if edit.outputs is None else len(edit.outputs)
@@ -221,9 +234,9 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.out_channels = rows
         new.groups = rows if new.groups > 1 else 1  # depthwise only, else it is not cut
         new.in_channels = columns * new.groups
-    if edit.select is None:
-        return new
-    return _behind(select(edit.select, -1 if isinstance(new, nn.Linear) else 1), new)
+    if isinstance(new, nn.Linear):
+        return _between(new, edit, -1, -1)
+    return _between(new, edit, 1, 1 - new.weight.dim())
 
 
 def cell_edits(cell: Cell, edit: Edit) -> tuple[Edit, Edit]:
@@ -235,9 +248,15 @@ def cell_edits(cell: Cell, edit: Edit) -> tuple[Edit, Edit]:
     return Edit(rows, edit.inputs, bias=edit.bias), Edit(rows, edit.outputs, bias=edit.bias)
 
 
-def _behind(front: nn.Module, module: nn.Module) -> nn.Sequential:
+def _between(module: nn.Module, edit: Edit, before: int, after: int) -> nn.Module:
+    """A module with the choices that stand around it, along these axes."""
+    front = [] if edit.select is None else [select(edit.select, before)]
+    back = [] if edit.place is None else [select(edit.place, after, zeros=True)]
+    if not front and not back:
+        return module
     device = next(module.parameters()).device
-    return nn.Sequential(front.to(device), module).train(module.training)
+    parts = (part.to(device) for part in (*front, module, *back))
+    return nn.Sequential(*parts).train(module.training)
 
 
 def _sizes_left(sizes: list[int], kept: list[int] | None) -> list[int]:
@@ -259,7 +278,7 @@ def _keep(module: nn.Module, name: str, dim: int, kept: list[int] | None) -> Non
     setattr(module, name, part)
 
 
-def _resize(node: fx.Node, size: int) -> None:
+def _resize(node: fx.Node, axis: int, size: int) -> None:
     sizes = node.args[1:] if len(node.args) > 2 else node.args[1]
     assert isinstance(sizes, (tuple, list))
-    node.args = (node.args[0], (sizes[0], size))
+    node.args = (node.args[0], (*sizes[:axis], size, *sizes[axis + 1 :]))

@@ -84,8 +84,8 @@ _TORCH = """abs add amax amin argmax bmm cat chunk clamp concat cos div einsum e
     reshape rsqrt sigmoid sign sin softmax log_softmax split sqrt square squeeze stack std sub sum
     gru lstm rnn_relu rnn_tanh tanh transpose unbind unsqueeze var where"""
 _FUNCTIONAL = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
-    avg_pool1d avg_pool2d avg_pool3d conv1d conv2d conv3d dropout elu gelu hardswish hardtanh
-    interpolate layer_norm leaky_relu linear log_softmax logsigmoid max_pool1d max_pool2d
+    avg_pool1d avg_pool2d avg_pool3d batch_norm conv1d conv2d conv3d dropout elu gelu hardswish
+    hardtanh interpolate layer_norm leaky_relu linear log_softmax logsigmoid max_pool1d max_pool2d
     max_pool3d mish normalize pad relu relu6 scaled_dot_product_attention selu sigmoid silu softmax
     softplus tanh"""
 

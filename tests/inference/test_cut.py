@@ -177,10 +177,13 @@ def test_a_residual_sum_ties_its_channels():
     small, report = cut_exactly(net, x, masks)
     # Channels 4 and 5 are zero on both sides, 5 is not read either. The others are needed by one.
     assert report.layers["stem"].outputs.tolist() == [0, 1, 2, 3]
-    assert report.layers["two"].outputs.tolist() == [0, 1, 2, 3]
+    assert report.layers["two"].outputs.tolist() == [2, 3]  # behind it, zeros are put before them
     assert report.layers["one"].inputs.tolist() == [0, 1, 2]  # 3 of the stem is zero
-    assert (small.two.weight[:2] == 0).all()
-    assert (small.stem.weight[3] == 0).all()
+    assert small.two[1].index.tolist() == [2, 2, 0, 1]
+    assert (small.stem.weight[3] == 0).all()  # a place for one would cost more than it does
+    again, second = cut(small, x)
+    assert second.parameters_after == report.parameters_after
+    torch.testing.assert_close(again(x), small(x))
     dead = {"one": Mask(inputs=keep(6)), "two": Mask(inputs=keep(5))}
     small, report = cut_exactly(net, x, dead)
     assert len(report.layers["one"].outputs) == len(report.layers["one"].inputs) == 1
@@ -293,20 +296,22 @@ def test_what_writes_in_place_is_seen():
     net.a.weight.data[1] = 0.0  # so unit 1 is -1, and 0 after
     cut_exactly(net, torch.randn(5, 6).double(), {})
 
+    def added(net, x):
+        kept = out = net.a(x)
+        out += 0.1 * torch.tanh(net.b(x))
+        return net.c(kept)
+
+    cut_exactly(with_layers(added), torch.randn(5, 6).double(), {})
+
 
 @pytest.mark.parametrize("large", [False, True])
 def test_what_a_trace_hides_is_refused(large):
     """One row that is large does not hide that others are wrong."""
-
-    def forward(net, x):
-        kept = out = net.a(x)
-        out += 0.1 * torch.tanh(net.b(x))
-        return kept * 1.0 if large else net.c(kept)
-
+    net = with_layers(lambda net, x: net.c(net.a(x)) + 1e-3 * net.a.out_features, "Hidden", b=None)
     x = torch.randn(8, 6).double()
     x[0] *= 1e4 if large else 1.0
     with pytest.raises(RuntimeError, match="Hidden cannot be cut"):
-        cut(with_layers(forward, "Hidden"), x)
+        cut(net, x, {"a": Mask(outputs=keep(6, 1, 2))})
 
 
 @pytest.mark.parametrize("last", [torch.zeros_like, torch.log, lambda x: 1 / (0 * x), torch.mean])

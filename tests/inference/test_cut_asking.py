@@ -54,6 +54,7 @@ PASSING = {
     "stacked": lambda x: torch.stack([x, 2 * x], 2).sum(2),
     "side by side": lambda x: torch.cat([x, x], 3),
     "norm of another class": ActAfter(12),
+    "slopes": nn.PReLU(12),
 }
 
 MIXING = {
@@ -62,7 +63,6 @@ MIXING = {
     "shuffled": nn.PixelShuffle(2),
     "padded channels": lambda x: F.pad(x, (0, 0, 0, 0, 1, 1)),
     "cumsum of channels": lambda x: x.cumsum(1),
-    "slopes": nn.PReLU(12),
     "tied to places": lambda x: x.view(-1, 12, 6, 6),
     "sorted": lambda x: x.flatten(2).sort(2).values,
     "condition": lambda x: torch.where(x > 0, x, 0.1 * x),

@@ -11,6 +11,7 @@ from pyroccam.models import BayesianStack, DepthStack, LearntDepth, priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import Rows, small_net
 from torch import nn
+from torch.nn import functional as F
 
 ROWS = Rows(3)
 
@@ -96,13 +97,38 @@ def test_weights_that_stay_numbers_are_named(recwarn):
         model = BayesianNetwork(Attending(kind=Subclass), ROWS, prior=NORMAL)
     assert list(model.layers) == ["head"]
     assert told[0].filename == __file__
-    derived = type("Derived", (nn.Linear,), {})
+    derived = type("Derived", (nn.Linear,), {"forward": lambda net, x: 2 * F.linear(x, net.weight)})
     many = nn.Sequential(*(derived(3, 3) for _ in range(6)), nn.LayerNorm((3,)), nn.Linear(3, 2))
     with pytest.warns(UserWarning, match=r": 0.weight \(Derived\), 1.* 3.weight .* and 2 more"):
         make(many)
     for options in ({"layers": ["7"]}, {"prior": {"7": NORMAL}}, {"layers": lambda n, _: n == "7"}):
         make(many, **options)
     assert not len(recwarn)
+
+
+class Ours(nn.Linear):
+    """A linear layer of another class."""
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+class Noisy(nn.Linear):
+    """One that draws in training."""
+
+    def forward(self, x):
+        return super().forward(x) + self.training * torch.randn(())
+
+
+def test_a_subclass_that_computes_the_same_is_random():
+    net = nn.Sequential(Ours(3, 4), nn.Tanh(), Noisy(4, 4), Ours(4, 2))
+    with pytest.warns(UserWarning, match=r"numbers: 2.weight \(Noisy\)\."):
+        model = make(net)
+    assert list(model.layers) == ["0", "3"]
+    plain = model.start_network()
+    assert [type(part) for part in plain] == [Ours, nn.Tanh, Noisy, Ours]
+    x = torch.randn(4, 3)
+    assert torch.equal(plain(x), net.eval()(x))
 
 
 class Asking(nn.Module):

@@ -35,7 +35,8 @@ class Answer(NamedTuple):
 
     Attributes:
         axis: of the features of the result.
-        pairs: by tensor, features of it and of the result, as in a :class:`Link`.
+        pairs: by tensor, features of it and of the result, as in a :class:`Link`; of a tensor with
+            one feature for all of the result, that is not cut with them.
         constants, uses, rigid: as in :class:`Passing`, of the tensors in their order.
     """
 
@@ -71,15 +72,21 @@ def asked(call: Call, answers: dict[str, Answer | None]) -> Passing | None:
     if found is None:
         return None
     links = [Link(n, *pair) for n, pair in zip(nodes, found.pairs, strict=True)]
+    alone = [_is_one_for_all(link.of, link.into) for link in links]
     constants = found.constants
     return Passing(
         found.axis,
-        links,
+        [link for link, one in zip(links, alone, strict=True) if not one],
         lambda values: constants([values[n] for n in nodes]),
         found.uses,
         found.rigid,
+        mixed=[link for link, one in zip(links, alone, strict=True) if one],
         asked=True,
     )
+
+
+def _is_one_for_all(of: Tensor, into: Tensor) -> bool:
+    return len(into) > 1 and not of.any()
 
 
 def is_channelwise(module: nn.Module | None) -> bool:
@@ -128,7 +135,10 @@ class _Asking:
             (self.rows if batched else p.shape[0], *p.shape[1:])
             for p, batched in zip(ports, self.batched, strict=True)
         ]
-        self.shapes = self._with_places(lambda size: min(size, places))
+        self.shapes = [
+            tuple(s if d in (0, axis) else min(s, places) for d, s in enumerate(shape))
+            for axis, shape in zip(self.axes, self.whole, strict=True)
+        ]
         self.noise = torch.Generator().manual_seed(0)
         module = call.module
         self.channelwise = is_channelwise(module)
@@ -161,13 +171,6 @@ class _Asking:
                     return Answer(axis, pairs, self._constants(axis, pairs, uses), uses, rigid)
         return None
 
-    def _with_places(self, length: Callable[[int], int]) -> list[tuple[int, ...]]:
-        """The shapes of the tensors, all axes but those of rows and features of another length."""
-        return [
-            tuple(s if d in (0, axis) else length(s) for d, s in enumerate(shape))
-            for axis, shape in zip(self.axes, self.whole, strict=True)
-        ]
-
     def _drawn(self, shape: Sequence[int]) -> Tensor:
         """Numbers of both signs, some of them large."""
         draw = torch.randn(shape, generator=self.noise, dtype=torch.double)
@@ -175,7 +178,10 @@ class _Asking:
 
     def _call(self, values: Values, alone: nn.Module | None = None, resized: Any = None) -> Tensor:
         """What comes out, with a size of a reshaping call, ``(axis, size)``, instead of its own."""
-        made: dict[Node, Any] = {n: v.clone() for n, v in zip(self.nodes, values, strict=True)}
+        made: dict[Node, Any] = {
+            n: v > 0 if n in self.call.truths else v.clone()
+            for n, v in zip(self.nodes, values, strict=True)
+        }
         made |= self.call.numbers
         alone = self.alone if alone is None else alone
         with torch.no_grad():
@@ -185,7 +191,7 @@ class _Asking:
                     made[node] = alone(*args, **kwargs)
                     continue
                 if node is self.call.node and resized is not None:
-                    sizes = [*(args[1:] if len(args) > 2 else args[1])]
+                    sizes: Any = [*args[1:]] if len(args) > 2 else [*args[1]]
                     sizes[resized[0]] = resized[1]
                     args = (args[0], sizes)
                 target: Any = node.target
@@ -251,7 +257,7 @@ class _Asking:
         return out.shape[0] == self.rows and _same(out[1:], before[1:])
 
     def _changed(
-        self, k: int, part: Tensor, tried: list[tuple[Values, Values, Tensor]], axes: list[int]
+        self, k: int, part: Tensor, tried: Sequence[tuple[Values, Values, Tensor]], axes: list[int]
     ) -> dict[int, Tensor]:
         """By axis, where the result is another if a part of the features of a tensor is."""
         found = {axis: torch.zeros(tried[0][2].shape[axis]).bool() for axis in axes}
@@ -283,7 +289,8 @@ class _Asking:
                 before = int(kept.sum())
                 for have, (of, into) in zip(there, pairs, strict=True):
                     have[of[kept[into]]] = True
-                    kept[into[have[of]]] = True
+                    if not _is_one_for_all(of, into):
+                        kept[into[have[of]]] = True
         index = kept.nonzero()[:, 0]
         fewer = [
             v.index_select(dim, have.nonzero()[:, 0])

@@ -13,13 +13,14 @@ Three passes over the steps of a network, each run until nothing more changes:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from ...models.plain import is_select, rows_first
+from ...models.plain import Edit, is_select, rows_first
 from ...models.unpacked import Cell
 from .ports import is_depthwise, pads_zeros
 from .recurrence import connections, constant_bias, needed, silent
@@ -118,13 +119,15 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
     return bool(moves[output].any()), stopped
 
 
-def why_zeros_stay(wiring: Wiring, live: Live, kept: dict[Node, Tensor]) -> dict[str, str]:
-    """Of layers with outputs that are kept, ``(O,)`` each, though they are zero or nobody reads
-    them: how many, and for what."""
+def why_zeros_stay(wiring: Wiring, live: Live, edits: Mapping[str, Edit]) -> dict[str, str]:
+    """Of layers with outputs that are kept though they are zero or nobody reads them: how many,
+    and for what."""
     zeros = {}
     for step in wiring.layers():
-        rows, used = live.rows[step.name], live.used[step.node]
-        found = kept[step.node] & (~used | (rows.constant == 0))
+        found = ~live.used[step.node] | (live.rows[step.name].constant == 0)
+        kept = edits[step.name].outputs if step.name in edits else None
+        if kept is not None:
+            found &= torch.zeros_like(found).index_fill(0, torch.tensor(kept), True)
         if found.any():
             zeros[step.name] = step.node, found
     if not zeros:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,14 +31,15 @@ class Port:
 class Call(NamedTuple):
     """A step of a network: a node of its graph, the module that it calls, if it calls one, the
     ports of the tensors before it, and the shape of its result; what else it reads, such as sizes,
-    and the nodes that are part of it, in the order in which they run: those that give several
-    tensors, or rows that are not in front."""
+    which tensors are of truths, and the nodes that are part of it, in the order in which they
+    run: those that give several tensors, or rows that are not in front."""
 
     node: Node
     module: nn.Module | None
     ports: Mapping[Node, Port]
     shape: Size
     numbers: Mapping[Node, Any]
+    truths: Collection[Node] = ()
     inner: tuple[Node, ...] = ()
 
     @property

@@ -98,7 +98,7 @@ class Run:
     """What is seen of a graph's nodes while they run.
 
     Attributes:
-        shapes: of tensors.
+        shapes, truths: of tensors, and those that are true or false.
         numbers: sizes, and whatever else is no tensor.
         roots: of a tensor, the first that has its memory.
         overwritten: tensors whose values change behind the back of another reader: ``relu_(x)`` is
@@ -108,6 +108,7 @@ class Run:
 
     def __init__(self) -> None:
         self.shapes: dict[Node, Size] = {}
+        self.truths: set[Node] = set()
         self.numbers: dict[Node, Any] = {}
         self.roots: dict[Node, Node] = {}
         self.overwritten: set[Node] = set()
@@ -128,6 +129,8 @@ class Run:
                 self.roots[node] = root
         if isinstance(out, Tensor):
             self.shapes[node] = out.shape
+            if out.dtype == torch.bool:
+                self.truths.add(node)
         elif not leaves:
             self.numbers[node] = out
 
@@ -155,6 +158,10 @@ def recorded(net: nn.Module, example: Example) -> tuple[Graph, Run]:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
+
+
+def _versions(*args: Any) -> list[tuple[Tensor, int]]:
+    return [(t, t._version) for t in tree_leaves(args) if _is_tensor(t)]
 
 
 class _Recorder(TorchFunctionMode):
@@ -189,13 +196,10 @@ class _Recorder(TorchFunctionMode):
             self._bind(node, tensor, not isinstance(tensor, nn.Parameter))
         return self._nodes[id(tensor)]
 
-    def _versions(self, args: Any) -> list[tuple[Node, Tensor, int]]:
-        return [(self.node_of(t), t, t._version) for t in tree_leaves(args) if _is_tensor(t)]
-
-    def _note(self, op: str, target: Any, args: Any, kwargs: Any, out: Any, read: Any) -> None:
+    def _note(self, op: str, target: Any, args: Any, kwargs: Any, out: Any, before: Any) -> None:
         given = tree_map(lambda v: self.node_of(v) if _is_tensor(v) else v, (args, kwargs))
         node = self.graph.create_node(op, target, *given)
-        self.run.note(node, read, out)
+        self.run.note(node, [(self.node_of(t), t, version) for t, version in before], out)
         free = op != "call_module" and {*node.all_input_nodes} <= self.free
         if isinstance(out, Tensor):
             self._bind(node, out, free)
@@ -219,7 +223,7 @@ class _Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         own = (self._held.get(id(t), "") for t in tree_leaves((args, kwargs)))
         self.run.seen |= {path.rpartition(".")[0] for path in own}
-        before = [(t, t._version) for t in tree_leaves((args, kwargs)) if _is_tensor(t)]
+        before = _versions(args, kwargs)
         out = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _READS:
@@ -229,9 +233,8 @@ class _Recorder(TorchFunctionMode):
         elif any(map(_is_tensor, tree_leaves(out))):
             method = getattr(Tensor, name, None) is func and name not in _NAMED
             target = name if method else _NAMED.get(name, func)
-            read = [(self.node_of(t), t, version) for t, version in before]
             kind = "call_method" if method else "call_function"
-            self._note(kind, target, args, kwargs, out, read)
+            self._note(kind, target, args, kwargs, out, before)
         return out
 
     @contextmanager
@@ -242,7 +245,7 @@ class _Recorder(TorchFunctionMode):
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
             if not self._inside:
-                versions[:] = self._versions((args, kwargs))
+                versions[:] = _versions(args, kwargs)
             self._inside += 1
 
         def leave(name: str) -> Callable[..., None]:

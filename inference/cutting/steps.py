@@ -23,17 +23,14 @@ from torch.fx import Node
 
 from ...models.plain import CONVS
 from ...models.unpacked import Cell, Heads
-from .heads import attend, heads_apart, of_each_head
 from .ports import Call, Link, Passing, is_depthwise, pads_zeros, straight
 
 
 def passing(call: Call) -> Passing | None:
     """How a step passes features; ``None`` if it is not known to."""
-    if (found := attend(call)) is not None:
-        return found
     if any(isinstance(v, Node) for v in call.node.kwargs.values()):
         return None
-    for rule in (_depthwise, _cat, _group_norm, _lookup, _heads, _part, heads_apart, of_each_head):
+    for rule in (_depthwise, _cat, _group_norm, _lookup, _heads, _part, _heads_apart):
         if (found := rule(call)) is not None:
             return found
     return None
@@ -139,6 +136,31 @@ def _heads(call: Call) -> Passing | None:
         mixed=mixed,
         ties=[(key, straight(query, ports[query]))],
     )
+
+
+def _heads_apart(call: Call) -> Passing | None:
+    """``(B, T, units) -> (B, T, ..., heads, size)``: a head is made of all of its units, and needs
+    them; of queries, keys and values, if they are side by side. With their number written into it,
+    whole heads can be cut where the forward is traced by symbols."""
+    node, shape = call.node, call.shape
+    first = node.args[0] if node.args else None
+    called = call.is_of("view", torch.reshape) or call.is_of("reshape")
+    if not called or not isinstance(first, Node) or first not in call.ports or len(node.args) < 2:
+        return None
+    sizes, port = node.args[1:] if len(node.args) > 2 else node.args[1], call.ports[first]
+    if not isinstance(sizes, tuple | list) or len(sizes) != len(shape) or len(shape) < 4:
+        return None
+    if (port.axis, len(port.shape)) != (2, 3) or port.shape[:2] != shape[:2]:
+        return None
+    axis = len(shape) - 2
+    into = torch.arange(shape[axis])[:, None].expand(shape[2:]).flatten()
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        each = values[first].view(shape[2:]).movedim(-2, 0).flatten(1)
+        return torch.where((each == each[:, :1]).all(1), each[:, 0], math.nan)
+
+    link = Link(first, torch.arange(port.size), into)
+    return Passing(axis, [link], constants, rigid=sizes[axis] != -1)
 
 
 def _part(call: Call) -> Passing | None:

@@ -1,8 +1,7 @@
 """Cut groups out of a plain network: smaller, faster, and the same function as with zeros.
 
 torch-pruning does not keep the function: it takes a whole channel for one unit behind a flatten,
-cannot cut the inputs of a network, and treats whatever it does not know as acting on every unit
-alone. So the dependencies are read here, with torch.fx and a list of operations; others are asked
+and treats whatever it does not know as acting on every unit alone. So operations are asked
 (:mod:`.asking`).
 """
 
@@ -109,15 +108,13 @@ def _cut(
         _settle(step, live, plan, small)
     _compare(zeroed, small, examples)
     layers: dict[str, LayerCut] = {}
-    kept = {}
     for step in wiring.layers():
         edit = plan.edits.get(step.name, Edit())
         layers |= LayerCut.of(step.name, step.module, edit)
-        kept[step.node] = _taken(edit.outputs, len(live.used[step.node]))
     report = CutReport(
         layers=layers,
         left_whole=dict(wiring.reasons),
-        zeros=why_zeros_stay(wiring, live, kept),
+        zeros=why_zeros_stay(wiring, live, plan.edits),
         parameters_before=count_parameters(net),
         parameters_after=count_parameters(small),
     )
@@ -178,12 +175,6 @@ def _edit(step: Step, live: Live) -> Edit:
 
 def _left(mask: Tensor) -> list[int] | None:
     return None if mask.all() else mask.nonzero()[:, 0].tolist()
-
-
-def _taken(kept: list[int] | None, size: int) -> Tensor:
-    mask = torch.full((size,), kept is None)
-    mask[kept or []] = True
-    return mask
 
 
 def _rows(step: Step, live: Live, reads: Tensor) -> Tensor:

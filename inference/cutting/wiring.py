@@ -172,13 +172,13 @@ def read_wiring(net: nn.Module, example: Example, doubted: str = "") -> Wiring:
         module = net.get_submodule(node.target) if node.op == "call_module" else None
         shape = run.shapes.get(node)
         before = dict.fromkeys(n for m in node.all_input_nodes for n in inner.get(m, ()))
-        one_tensor = shape is not None and (len(shape) < 2 or shape[0] % rows == 0)
+        one_tensor = shape is not None and (len(shape) < 2 or shape[0] == 1 or shape[0] % rows == 0)
         calls = module is None and node.op.startswith("call_")
         if calls and node not in run.numbers and not one_tensor:
             inner[node] = (*before, node)
             continue
         if shape is not None and len(shape) > 1 and node.op != "output":
-            call = Call(node, module, ports, shape, run.numbers, tuple(before))
+            call = Call(node, module, ports, shape, run.numbers, run.truths, tuple(before))
             step = _step(call, whole, symbols, None if call.name == doubted else answers)
             if step.passing.asked:
                 wiring.asked.add(call.name)

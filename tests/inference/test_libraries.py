@@ -87,7 +87,7 @@ ZOO = {  # what is left of the parameters, at most, and the configuration; the f
     "timm res2net50_14w_8s": (0.41, {}),
     "timm ese_vovnet19b_slim_dw": (0.37, {}),
     "torchvision resnet18": (0.36, {}),
-    "torchvision mobilenet_v2": (0.37, {}),
+    "torchvision mobilenet_v2": (0.38, {}),
     "torchvision densenet121": (0.35, {}),
     "torchvision shufflenet_v2_x0_5": (0.58, {}),
     "torchvision efficientnet_b0": (0.37, {}),
@@ -98,7 +98,7 @@ ZOO = {  # what is left of the parameters, at most, and the configuration; the f
     "transformers Albert": (1.01, {**WORDS, "embedding_size": 40}),  # one layer, used twice
 }
 HEARD = ("o_proj", "out_lin", "attention.output.dense", "attn.proj", "attention.dense")
-INNER = ("fc2", "output.dense", "lin2", "down_proj", "ffn_output")
+INNER = ("fc2", "output.dense", "lin2", "down_proj", "ffn_output", "block.5")
 CLASSES = 7
 
 

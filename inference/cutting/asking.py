@@ -101,7 +101,8 @@ def _name(call: Call, nodes: Sequence[Node]) -> str:
     """The same for calls that have the same answer."""
     node, module = call.node, call.module
     given = map_arg((node.args, node.kwargs), lambda n: ("input", nodes.index(n)))
-    ports = [(*call.ports[n].shape, call.ports[n].axis, n.op == "get_attr") for n in nodes]
+    kinds = [(call.ports[n].axis, n.op == "get_attr", n in call.truths) for n in nodes]
+    ports = [(*call.ports[n].shape, *kind) for n, kind in zip(nodes, kinds, strict=True)]
     kind = {} if module is None else {k: v for k, v in vars(module).items() if k[0] != "_"}
     what = node.target if module is None else type(module)
     return repr((what, [*kind.items()], given, ports, call.shape))
@@ -200,8 +201,10 @@ class _Asking:
                 else:
                     made[node] = target(*args, **kwargs)
         out = made[self.call.node]
-        if not isinstance(out, Tensor) or out.dim() != self.dims or not out.is_floating_point():
+        if not isinstance(out, Tensor) or out.dim() != self.dims:
             raise TypeError("no tensor of its own kind")
+        if not out.is_floating_point() and out.dtype != torch.bool:
+            raise TypeError("whole numbers")
         return out.double()
 
     def _sources(self) -> tuple[int, list[Tensor]] | None:

@@ -139,7 +139,8 @@ def why_zeros_stay(wiring: Wiring, live: Live, edits: Mapping[str, Edit]) -> dic
     spread(wiring, marks)
     why = {}
     for name, (node, found) in zeros.items():
-        at = nodes[int(marks[node][found].max()) - 1]
+        number = int(marks[node][found].max())
+        at = nodes[number - 1] if number else node
         readers = [n for n in at.users if at in wiring.whole and n not in wiring.steps]
         readers += [n for n in at.users if n in wiring.steps and wiring.steps[n].kind == "source"]
         by = (readers or [at])[0]

@@ -1,11 +1,18 @@
 """Operations that no rule names, between a convolution and a linear layer."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from cutting import cut_exactly, made
+from fitting import fit_weights, images
 from plain import network
+from pyroccam import inference
 from pyroccam.inference.cutting import Mask, cut, masked
+from pyroccam.inference.posterior.layers import mean_network
+from pyroccam.inference.shrinking.decision import decide
+from pyroccam.models import priors
 from torch import nn
 
 
@@ -55,6 +62,7 @@ PASSING = {
     "side by side": lambda x: torch.cat([x, x], 3),
     "norm of another class": ActAfter(12),
     "slopes": nn.PReLU(12),
+    "condition": lambda x: torch.where(x > 0, x, 0.1 * x),
 }
 
 MIXING = {
@@ -65,7 +73,6 @@ MIXING = {
     "cumsum of channels": lambda x: x.cumsum(1),
     "tied to places": lambda x: x.view(-1, 12, 6, 6),
     "sorted": lambda x: x.flatten(2).sort(2).values,
-    "condition": lambda x: torch.where(x > 0, x, 0.1 * x),
     "size of another": lambda x: x.amax((2, 3), keepdim=True).expand_as(x) - x,
     "sorted channels": lambda x: x.sort(1).values,
     "sum of places that is no zero": lambda x: x.logsumexp((2, 3)),
@@ -106,6 +113,36 @@ def test_channels_go_through_what_keeps_them_apart(name):
 @pytest.mark.parametrize("name", MIXING)
 def test_zeros_are_put_before_what_makes_channels_of_each_other_or_is_not_followed(name):
     assert placed(MIXING[name])
+
+
+class Odd(nn.Module):
+    """An operation on all channels between two layers that could be cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 12, 3)
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, x):
+        return self.head(self.conv(self.stem(x).tanh()).softmax(1).mean((2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore:The cut by")
+def test_a_pair_goes_on_with_zeros_in_their_places():
+    rows = images()
+    fit = fit_weights(priors.GroupNormalJeffreys(), Odd, rows, epochs=1)
+    with torch.no_grad():
+        fit.guide.factors["conv/scale"].log_scale[::2] = 9.0
+    at = inference.Thresholds({"stem": math.inf, "conv": 3.0, "head": math.inf})
+    for _ in range(2):
+        expected = decide(fit, at).net(rows.x_train)
+        pair = inference.narrow(fit, cut=at)
+        assert pair[0].names == {"stem": "stem", "conv": "conv.0", "head": "head"}
+        assert len(pair[0].layers["conv.0"].start["weight"]) == 6
+        net = mean_network(*pair)
+        torch.testing.assert_close(net(rows.x_train), expected, rtol=1e-4, atol=1e-5)
+        fit = inference.fit(*pair, rows, epochs=1, progress=False, device="cpu")
+        at = inference.Thresholds(math.inf)
 
 
 @pytest.mark.parametrize(("kind", "left"), [(Ours, 5), (Doubled, 8)])

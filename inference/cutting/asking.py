@@ -192,7 +192,8 @@ class _Asking:
                     made[node] = alone(*args, **kwargs)
                     continue
                 if node is self.call.node and resized is not None:
-                    sizes: Any = [*args[1:]] if len(args) > 2 else [*args[1]]
+                    sizes: Any = args[1:] if len(args) > 2 else args[1]
+                    sizes = [*sizes]
                     sizes[resized[0]] = resized[1]
                     args = (args[0], sizes)
                 target: Any = node.target

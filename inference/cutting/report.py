@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -53,17 +53,17 @@ class CutReport:
     Arguments:
         layers: by name, in the order in which they run; without those that are left whole.
         left_whole: the layers that could not be cut, with the reason.
-        zeros: layers of which zeros are left, and what needs them.
         parameters_before, parameters_after: of the whole network.
         parameters_given: of a network that was narrowed before, what it had at first.
+        zeros: layers of which zeros are left, and what needs them.
     """
 
     layers: dict[str, LayerCut]
     left_whole: dict[str, str]
-    zeros: dict[str, str]
     parameters_before: int
     parameters_after: int
     parameters_given: int | None = None
+    zeros: dict[str, str] = field(default_factory=dict)
 
     @property
     def sizes(self) -> list[int]:

@@ -95,6 +95,7 @@ class Report(CutReport):
             f"{row['bits']} bits.",
             f"Compression rates as papers count them: {rates}.",
             *(f"Layer {name} was left whole: {why}" for name, why in self.left_whole.items()),
+            *(f"Layer {name}: {why}" for name, why in self.zeros.items()),
         ]
 
     def rows(self) -> list[dict[str, Any]]:

@@ -101,7 +101,9 @@ def _name(call: Call, nodes: Sequence[Node]) -> str:
     """The same for calls that have the same answer."""
     node, module = call.node, call.module
     given = map_arg((node.args, node.kwargs), lambda n: ("input", nodes.index(n)))
-    kinds = [(call.ports[n].axis, n.op == "get_attr", n in call.truths) for n in nodes]
+    kinds = [
+        (call.ports[n].axis, n.op == "get_attr", n in call.truths, n in call.fixed) for n in nodes
+    ]
     ports = [(*call.ports[n].shape, *kind) for n, kind in zip(nodes, kinds, strict=True)]
     kind = {} if module is None else {k: v for k, v in vars(module).items() if k[0] != "_"}
     what = node.target if module is None else type(module)
@@ -110,12 +112,17 @@ def _name(call: Call, nodes: Sequence[Node]) -> str:
 
 def _answer(call: Call) -> Answer | None:
     shapes = [call.ports[n].shape for n in call.tensors]
-    most, own = max(map(max, shapes)), max(shape[0] for shape in shapes)
+    most, own = max(map(max, shapes)), _rows_of(call)
     for rows, places in ((ROWS, PLACES), (ROWS, most), (own, most)):
         with suppress(Exception):  # other numbers, rows or types than it takes
             if (found := _Asking(call, rows, places).answer()) is not None:
                 return found
     return None
+
+
+def _rows_of(call: Call) -> int:
+    """The rows of the tensors that are no constants."""
+    return max((call.ports[n].shape[0] for n in call.tensors if n.op != "get_attr"), default=1)
 
 
 class _Asking:
@@ -126,9 +133,9 @@ class _Asking:
         self.nodes = call.tensors
         ports = [call.ports[n] for n in self.nodes]
         self.axes, self.sizes = [p.axis for p in ports], [p.size for p in ports]
-        most = max(p.shape[0] for p in ports)
+        self.fixed = [n in call.fixed for n in self.nodes]
         self.batched = [
-            p.shape[0] == most and n.op != "get_attr"
+            p.shape[0] == _rows_of(call) and n.op != "get_attr"
             for n, p in zip(self.nodes, ports, strict=True)
         ]
         self.rows = rows
@@ -221,18 +228,21 @@ class _Asking:
         if not all(map(self._keeps_rows_apart, bases, outs)):
             return None
         codes: dict[int, list[Tensor]] = {axis: [] for axis in axes}
+        mixed = dict.fromkeys(axes, 0)
         for k, size in enumerate(self.sizes):
             number = torch.arange(size)
             numbers = {axis: torch.zeros(outs[0].shape[axis]).long() for axis in axes}
             ever = {axis: numbers[axis].bool() for axis in axes}
             never = {axis: numbers[axis].bool() for axis in axes}
+            both = dict.fromkeys(axes, False)
             for place in range(max(1, math.ceil(math.log2(size)))):
                 ones = (number >> place) % 2 == 1
                 tried = [*zip(bases, others, outs, strict=True)]
                 by = [self._changed(k, part, tried, axes) for part in (ones, ~ones)]
                 for axis in axes[:]:
                     one, other = by[0][axis], by[1][axis]
-                    if (one & other).any():
+                    both[axis] |= bool((one & other).any())
+                    if both[axis] and not self.fixed[k]:
                         axes.remove(axis)
                     numbers[axis] += one.long() << place
                     ever[axis] |= one | other
@@ -240,12 +250,15 @@ class _Asking:
                 if not axes:
                     return None
             for axis in axes[:]:
-                if (ever[axis] & never[axis]).any():
+                both[axis] |= bool((ever[axis] & never[axis]).any())
+                mixed[axis] += both[axis]
+                if both[axis] and not self.fixed[k]:
                     axes.remove(axis)
-                codes[axis].append(torch.where(ever[axis], numbers[axis], -1))
+                links = ever[axis] & (not both[axis])  # or else it is there as a whole
+                codes[axis].append(torch.where(links, numbers[axis], -1))
         if not axes:
             return None
-        axis = self.axes[0] if self.axes[0] in axes else axes[0]
+        axis = min(axes, key=lambda a: (mixed[a], a != self.axes[0]))
         if outs[0].shape[axis] != self.call.shape[axis]:
             raise ValueError("features are made of places")
         return axis, codes[axis]
@@ -287,7 +300,10 @@ class _Asking:
             share /= 2
             kept = torch.rand(len(kept), generator=self.noise) < share
             kept[int(torch.randint(len(kept), (), generator=self.noise))] = True
-            there = [torch.zeros(size).bool() for size in self.sizes]
+            there = [
+                torch.full((size,), fixed and not len(of))
+                for size, fixed, (of, _) in zip(self.sizes, self.fixed, pairs, strict=True)
+            ]
             before = -1
             while before != int(kept.sum()):  # what is tied comes along
                 before = int(kept.sum())
@@ -330,8 +346,9 @@ class _Asking:
         def constants(values: Values) -> Tensor:
             size = self.call.shape[axis]
             unknown, zero = torch.zeros(size).bool(), torch.zeros(size).bool()
-            for value, (of, into) in zip(values, pairs, strict=True):
+            for value, fixed, (of, into) in zip(values, self.fixed, pairs, strict=True):
                 unknown[into[value[of].isnan()]] = True
+                unknown |= fixed and not len(of)
                 zero[into[value[of] == 0]] = True
             if uses is not None:
                 unknown &= uses

@@ -31,8 +31,8 @@ class Port:
 class Call(NamedTuple):
     """A step of a network: a node of its graph, the module that it calls, if it calls one, the
     ports of the tensors before it, and the shape of its result; what else it reads, such as sizes,
-    which tensors are of truths, and the nodes that are part of it, in the order in which they
-    run: those that give several tensors, or rows that are not in front."""
+    which tensors are of truths, and which are never cut, and the nodes that are part of it, in the
+    order in which they run: those that give several tensors, or rows that are not in front."""
 
     node: Node
     module: nn.Module | None
@@ -40,6 +40,7 @@ class Call(NamedTuple):
     shape: Size
     numbers: Mapping[Node, Any]
     truths: Collection[Node] = ()
+    fixed: Collection[Node] = ()
     inner: tuple[Node, ...] = ()
 
     @property

@@ -167,6 +167,7 @@ def read_wiring(net: nn.Module, example: Example, doubted: str = "") -> Wiring:
     ports: dict[Node, Port] = {}
     inner: dict[Node, tuple[Node, ...]] = {}
     answers: dict[str, Answer | None] = {}
+    fixed: set[Node] = set()
     rows = len(example.tensors[0])
     for node in graph.nodes:
         module = net.get_submodule(node.target) if node.op == "call_module" else None
@@ -178,7 +179,7 @@ def read_wiring(net: nn.Module, example: Example, doubted: str = "") -> Wiring:
             inner[node] = (*before, node)
             continue
         if shape is not None and len(shape) > 1 and node.op != "output":
-            call = Call(node, module, ports, shape, run.numbers, run.truths, tuple(before))
+            call = Call(node, module, ports, shape, run.numbers, run.truths, fixed, tuple(before))
             step = _step(call, whole, symbols, None if call.name == doubted else answers)
             if step.passing.asked:
                 wiring.asked.add(call.name)
@@ -186,6 +187,9 @@ def read_wiring(net: nn.Module, example: Example, doubted: str = "") -> Wiring:
                 step = replace(step, bare=True)
             wiring.steps[node] = step
             ports[node] = step.port
+            links = step.passing.links
+            if step.kind == "source" or (links and all(link.source in fixed for link in links)):
+                fixed.add(node)
             if step.kind != "source":
                 if step.reads is not None and not step.aligned:
                     wiring.whole.add(step.reads)

@@ -193,11 +193,13 @@ class _Run:
         """Write rounded weights; the run's own file again where rules and place are its own."""
         from ...inference.storage import seal
         from ..methods import FILE, compress_run, cut_of, evaluate, network_of_file, said_of_file
+        from ..runs import known_of
 
         folder, result = self.folder, self.result
         cut_at, allowed = self._cut(cut, nats)
         own = target == folder / FILE and target.is_file()
-        if own and epochs and cut_at is None:  # another search would find another
+        kept = own and "refused" in known_of(folder)  # the plain network was handed back
+        if kept or (own and epochs and cut_at is None):  # another search would find another
             net = network_of_file(result, target, self.config.options.get("threshold"), allowed)
             console.say(
                 f"{target} is the network by the rules of the run already, of "

@@ -241,8 +241,11 @@ class Method(ABC):
         return 0.95
 
     @abstractmethod
-    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
-        """Metrics of a fit on a split, by network or way to predict."""
+    def scores(
+        self, result: Fit, split: str, folder: Path | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Metrics of a fit on a split, by network or way to predict; with the folder of the run
+        those of what it handed back, too, where a stack is cut."""
 
     def on_test(self, result: Fit) -> Mapping[str, Any]:
         """Metrics on the test rows, as ``metrics.json`` has them."""

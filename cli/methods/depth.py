@@ -36,7 +36,9 @@ class _OverDepth(Method):
 
     over = "stack"
 
-    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
+    def scores(
+        self, result: Fit, split: str, folder: Path | None = None
+    ) -> dict[str, dict[str, float]]:
         return {"full": result.evaluate(split)}
 
     def on_test(self, result: Fit) -> dict[str, float]:
@@ -97,16 +99,21 @@ class _LearntDepth(_OverDepth):
         deepest = AtDepth("", "", "", likelihood=self.likelihood)
         return {"fixed depth": deepest.build(begin(), data)}
 
-    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
-        net, data = at_depth(result), result.data
+    def scores(
+        self, result: Fit, split: str, folder: Path | None = None
+    ) -> dict[str, dict[str, float]]:
+        net: Any = at_depth(result) if folder is None else self.smaller(result, folder)
+        data = result.data
         pruned = by_parts(data, split, lambda x, y: evaluate_pruned(net, x, y, data.y_std))
         return {**super().scores(result, split), "pruned": pruned}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
         if not (folder / "pruned").is_dir():
             return at_depth(result)
-        like = result.model.likelihood
-        return load(folder / "pruned", like=result.model.stack, likelihood=like)
+        own = at_depth(result).likelihood  # none of a kind that a description knows
+        stack = result.model.stack
+        like = stack if stack.description is None else None
+        return load(folder / "pruned", like=like, likelihood=own)
 
     def report(self, run: Finished) -> dict[str, Any]:
         """The depth, two networks that are cut there, and the one of fixed depth beside them."""

@@ -63,6 +63,10 @@ class EverySize(FromNumbers):
     tolerance: NotNegative | None = None
 
     @property
+    def gives_way(self) -> bool:
+        return self.bytes is None and self.milliseconds is None
+
+    @property
     def passes(self) -> float:
         """Of the networks along the path, each drawn, cut, rounded and packed."""
         return 2.2 * self.points

@@ -73,7 +73,9 @@ class RandomStructure(Method):
         each = settings.epochs_for(data.N)
         return {"structures afresh": (1 + self.random, each)} if compare else {}
 
-    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
+    def scores(
+        self, result: Fit, split: str, folder: Path | None = None
+    ) -> dict[str, dict[str, float]]:
         return result.evaluate_ways(split)
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:

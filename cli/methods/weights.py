@@ -71,6 +71,11 @@ class OverWeights(Method):
     finish: float = 0.0
 
     @property
+    def gives_way(self) -> bool:
+        """The plain network is handed back where it is better."""
+        return True
+
+    @property
     def passes(self) -> float:
         """The message takes passes of the training rows."""
         return 3.0
@@ -108,7 +113,9 @@ class OverWeights(Method):
         if not any(by_validation(rule, data) for rule in self.cuts.values()):
             yield "tolerance", "changes nothing: add threshold=validation."
 
-    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
+    def scores(
+        self, result: Fit, split: str, folder: Path | None = None
+    ) -> dict[str, dict[str, float]]:
         return result.evaluate_ways(split, noise=self.noise)
 
     def compared(self, fits: Sequence[Fit]) -> tuple[Fit, nn.Module]:
@@ -148,7 +155,7 @@ class OverWeights(Method):
                 learnt = [uncut(f"Nothing was cut: {error}")]
                 return {**found, "not_compressed": str(error), "learnt": learnt}
             told_of = [told(small.report, **{"file, bytes": small.bytes})]
-            if run.numbers is not None and not searched:
+            if run.numbers is not None and self.gives_way and not searched:
                 needed = tolerance_of(again, first, run.numbers.trained)
                 allowed = NATS if self.tolerance is None else max(NATS, self.tolerance)
                 if needed > allowed:

@@ -28,6 +28,7 @@ from ...inference.training import (
     fit_repeats,
     pick_device,
 )
+from ...models.networks import DepthStack
 from .. import draw, draw_repeats
 from ..methods import Finished, Pair, find
 from .building import build_network, untrained
@@ -120,6 +121,8 @@ class _Job:
             return
         pair = self.config.chosen.build(self.network(), self.data)
         settings = Settings.of(self.config.settings_of(0))
+        if isinstance(pair[0].start_network(), DepthStack):
+            return
         fresh = untrained(pair, self.data.to(device), settings)
         self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
 

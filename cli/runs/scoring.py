@@ -55,7 +55,7 @@ def score(
     for added, result.data in sets.items():
         if not result.data.counts[split]:
             continue
-        scores = config.chosen.scores(result, split)
+        scores = config.chosen.scores(result, split, folder)
         if small is not None:
             # It may be the file of another run, and torch.fx prints where a network fails.
             with reading(path), redirect_stderr(None):

@@ -66,7 +66,7 @@ _PARTS = {
     "numbers": ("plain network, {epochs} epochs", "other"),
     "pruned": ("handed back", "small"),
     "single_exit": ("chosen depth alone", "other"),
-    "ddn": ("plain network of that depth", "other"),
+    "ddn": ("plain network", "other"),
     "compressed": ("handed back", "small"),
     "refused": ("cut, and worse", "other"),
     "draw": ("read from the draw's file", "other"),

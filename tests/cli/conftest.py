@@ -9,7 +9,14 @@ from pyroccam.cli.methods import METHODS
 
 DEPTH = ["--data", "spirals", *sets("max_depth=4 width=8 data.n=400 steps=40")]
 STACK = ["--data", "digits", *sets("width=10 max_depth=3 epochs=10 number_bits=2")]
-PATH = ["--data", "digits", "--epochs", "6", *sets("lr=0.01 batch_size=64 points=3 scale=null")]
+PATH = [
+    "--no-compare",
+    "--data",
+    "digits",
+    "--epochs",
+    "6",
+    *sets("lr=0.01 batch_size=64 points=3 scale=null"),
+]
 EVERY_SIZE = [*PATH, *sets("hidden=[12] low=0.05 high=5")]
 GRAPH = ["--data", "digits", "--epochs", "2", *sets("width=8 random=2")]
 
@@ -21,15 +28,16 @@ OF = {
     "structure": [*GRAPH, *sets("structure=gumbel-softmax:1:0.3")],
     "miracle": [*SMALL, *sets("size=300 coding=1 between=0 threshold=valley")],
     "epr": [
-        "--data", "digits", *sets("hidden=[20] steps=600 kl_weight=0.1 prior=integers:0.3 lr=0.01")
+        "--no-compare", "--data", "digits", *sets("hidden=[20] steps=600 kl_weight=0.1 prior=integers:0.3 lr=0.01")
     ],
     "deep-compression": [
-        "--data", "digits", "--epochs", "10", *sets("hidden=[12] lr=0.02 retrain=3"),
+        "--no-compare", "--data", "digits", "--epochs", "10",
+        *sets("hidden=[12] lr=0.02 retrain=3"),
         *sets("retrain_lr=0.01 keep=[0.25,0.5] bits=[3,2] share=2"),
     ],
-    "dns": [*SMALL, *sets("surgery=6 c=0.5")],
+    "dns": [*SMALL, "--no-compare", *sets("surgery=6 c=0.5")],
     "sws": [
-        *SMALL, *sets("components=8 spread=0.6 scale=0.25 zero_precision=[5000,2] retrain=2"),
+        *SMALL, "--no-compare", *sets("components=8 spread=0.6 scale=0.25 zero_precision=[5000,2] retrain=2"),
         *sets("zero=0.7 share=30 share_lr=0.005 tau=0.02 batch_size=64"),
     ],
     "dropout": SMALL,

@@ -18,7 +18,7 @@ from pyroccam.cli.runs.execution import run as run_config
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.files.packed import read
 from pyroccam.inference.rounding.quantise import rest_bits
-from pyroccam.inference.shrinking import thresholds
+from pyroccam.inference.shrinking import decision, thresholds
 from pyroccam.inference.storage.checkpoint import seal
 from pyroccam.inference.training import numbers
 from pyroccam.inference.training import ordinary as retraining
@@ -65,7 +65,16 @@ def test_options_that_cannot_be_are_refused(words, said, runs):
 def test_compress_does_as_the_run_did(tmp_path):
     """The same file again by default; another beside it by other rules."""
     out = tmp_path / "run"
-    call("fit", "gnj", *SMALL, *WHOLE, *sets("threshold=valley"), "--out", out)
+    call(
+        "fit",
+        "gnj",
+        *SMALL,
+        *WHOLE,
+        *sets("threshold=valley start=0"),
+        "--no-compare",
+        "--out",
+        out,
+    )
     file, config = out / "compressed.pocc", json.loads((out / "config.json").read_text())
     before = file.read_bytes()
     assert "Beware" not in call("evaluate", out)
@@ -118,7 +127,9 @@ def test_decompress_writes_tensors_and_a_description(runs, tmp_path):
 def test_a_point_takes_a_codebook_and_no_threshold(tmp_path):
     """Which is trained no further: of one point all ways to predict are the same."""
     out, file = tmp_path / "run", tmp_path / "four.pocc"
-    call("fit", "bayes", *SMALL, *sets("guide=delta finish=0"), "--out", out)
+    call(
+        "fit", "bayes", *SMALL, *sets("guide=delta finish=0 start=0"), "--no-compare", "--out", out
+    )
     found = metrics_of(out)
     assert found["structure"]["weights"] == 64 * 12 + 12 * 10
     assert found["structure"]["rates"]["pruning"] == 1.0
@@ -198,10 +209,10 @@ def test_numbers_that_were_trained_are_not_trained_again(tmp_path, monkeypatch):
 
     command = ["fit", "gnj", *SMALL, "--out", tmp_path / "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(numbers, "trained", stopped)
+        patch.setattr(retraining, "trained", stopped)
         call(*command, code=130)
     assert "holds a run already" in call(*command, code=2)
-    for module in (numbers, retraining):
+    for module in (numbers, retraining, decision):
         monkeypatch.setattr(module, "trained", counted)
     rates.clear()
     call(*command, "--resume")

@@ -119,7 +119,7 @@ def test_depth(runs):
     assert fit.structure.depth_probs.tolist() == pytest.approx(structure["depth_probs"])
     d = structure["depth_chosen"]
     assert f"Depth {d} of 4 was chosen" in said
-    for words in (f"q(d={d}) = ", "E[d] = ", "all depths", "trained at that depth"):
+    for words in (f"q(d={d}) = ", "E[d] = ", "all depths", "plain network"):
         assert words in said  # brackets are not eaten as markup
     for key in ("pruned", "single_exit"):
         net = inference.load(folder / key)
@@ -208,6 +208,24 @@ def test_shared_weights(runs):
     assert all(1 <= bits <= 3 for bits in structure["bits"].values())  # of seven values
     assert isinstance(fit.guide.by, guides.Book)
     assert inference.shrink(fit).report.nonzero == structure["weights"]
+
+
+def test_the_plain_network_is_handed_back_where_it_is_better(runs, tmp_path):
+    """At a rate at which the method learns nothing; the file is the other network's, and is not
+    overwritten by what was refused."""
+    out = tmp_path / "run"
+    short = sets("hidden=[20] steps=600 lr=1e-5")
+    said = call("fit", "epr", "--data", "digits", *short, "--out", out)
+    found = metrics_of(out)
+    assert found["refused"]["test"]["nll"] > found["numbers"]["test"]["nll"] + 0.05
+    assert "Handed back is the plain network" in said
+    before = (out / "compressed.pocc").read_bytes()
+    x, y = load_fit(out).data.split("test")
+    accuracy = float((read(out / "compressed.pocc")(x).argmax(-1) == y).double().mean())
+    assert accuracy == pytest.approx(found["compressed"]["test"]["accuracy"])
+    assert accuracy == pytest.approx(found["numbers"]["test"]["accuracy"], abs=0.01)
+    call("compress", out)
+    assert (out / "compressed.pocc").read_bytes() == before
 
 
 def test_rounds_of_pruning_and_shared_values(runs, tmp_path):
@@ -402,7 +420,7 @@ def test_repeats_report_mean_and_spread(repeated):
 def test_repeats_on_the_same_rows_predict_together(ensemble):
     folder, said = ensemble
     assert "All 2 together" in said
-    assert "cut and rounded" in said
+    assert "handed back" in said
     found = metrics_of(folder)
     nlls = [one["test"]["ensemble"]["nll"] for one in found["repeats"]]
     assert found["spread"]["together"]["nll"] <= sum(nlls) / 2 + 1e-6

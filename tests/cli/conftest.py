@@ -28,7 +28,8 @@ OF = {
     "structure": [*GRAPH, *sets("structure=gumbel-softmax:1:0.3")],
     "miracle": [*SMALL, *sets("size=300 coding=1 between=0 threshold=valley")],
     "epr": [
-        "--no-compare", "--data", "digits", *sets("hidden=[20] steps=600 kl_weight=0.1 prior=integers:0.3 lr=0.01")
+        "--no-compare", "--data", "digits",
+        *sets("hidden=[20] steps=600 kl_weight=0.1 prior=integers:0.3 lr=0.01"),
     ],
     "deep-compression": [
         "--no-compare", "--data", "digits", "--epochs", "10",
@@ -37,7 +38,8 @@ OF = {
     ],
     "dns": [*SMALL, "--no-compare", *sets("surgery=6 c=0.5")],
     "sws": [
-        *SMALL, "--no-compare", *sets("components=8 spread=0.6 scale=0.25 zero_precision=[5000,2] retrain=2"),
+        *SMALL, "--no-compare",
+        *sets("components=8 spread=0.6 scale=0.25 zero_precision=[5000,2] retrain=2"),
         *sets("zero=0.7 share=30 share_lr=0.005 tau=0.02 batch_size=64"),
     ],
     "dropout": SMALL,

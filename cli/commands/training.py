@@ -74,7 +74,7 @@ def fit(
                      "steps if left out."),
     ] = None,
     compare: Annotated[
-        bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
+        bool, typer.Option(help="Also train a plain network, for comparison.")
     ] = True,
     figures: Annotated[bool, typer.Option(help="Draw the figures of the run.")] = True,
 ) -> None:  # fmt: skip

@@ -55,15 +55,15 @@ class Bayes(OverWeights):
     Attributes:
         prior: prior of the weights, in words.
         guide: posterior of the weights, in words.
-        start: fraction of the run for which weights are numbers at first, at each of three learning
-            rates; the posterior begins with the best of them.
-        finish: fraction of the run in which what is left in the end is trained as numbers.
+        start: fraction of the run for which weights are numbers at first, at the best of three
+            learning rates, each of which is tried for a sixth of it; the posterior begins there.
+        finish: fraction of the run for which each smaller network is trained as numbers in the end.
         scales: scales of groups are drawn for each ``example``, or once for a ``batch``.
         max_scale: largest standard deviation of a weight, its scales apart.
         threshold: rule or number by which the network is cut in the end.
-        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out.
-            Where what is left is trained on (finish=) it is 0.02: the mean may be worse by half of
-            it, and the mean with a standard error by all of it.
+        tolerance: nats of a row, and share of errors, that a smaller network may lose to the plain
+            one; 0.01 if left out. A cut by the validation rows that is not trained on (finish=0,
+            or narrow=) may cost so many nats, or 0.001.
         narrow: fractions of the run after which the network is cut on the way.
         narrow_at: rule or number of the cuts on the way.
         narrow_tolerance: tolerance of the cuts on the way; that of the last cut if left out.

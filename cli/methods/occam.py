@@ -133,9 +133,11 @@ class Occam(FromNumbers):
 
     Attributes:
         last: fraction of the run in which the network of the chosen depth, narrowed, is trained on.
-        finish: fraction of the run in which what is left in the end is trained as numbers.
+        finish: fraction of the run for which each smaller network is trained as numbers in the end.
         threshold: rule or number by which the network is cut in the end.
-        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out.
+        tolerance: nats of a row, and share of errors, that a smaller network may lose to the whole
+            one as numbers; 0.01 if left out. A cut before the last fit, or of another depth, may
+            cost so many nats, or 0.001.
         narrow_at: rule or number of the cut before the last fit.
     """
 

@@ -140,34 +140,40 @@ class OverWeights(Method):
             found["numbers"] = _of_numbers(run.numbers, first)
         if guide.traits.zero_mean:
             return found  # there is no mean network to cut
+        small: Small | None = None
         with TemporaryDirectory() as scratch:
             path = (Path(scratch) if out is None else out) / FILE
+            epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
+            # What was narrowed since has other weights, and of a point nothing is searched for.
+            searched = epochs > 0 and self.threshold is None and not guide.traits.point
+            given = None if run.numbers is None or len(run.fits) > 1 else run.numbers.trained
+            rule = cut_of(result, self.threshold, self.tolerance, epochs, given)
             try:
-                epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
-                # What was narrowed since has other weights, and of a point nothing is searched for.
-                searched = epochs > 0 and self.threshold is None and not guide.traits.point
-                same = len(run.fits) == 1 and searched
-                plain = run.numbers.trained if same and run.numbers is not None else None
-                rule = cut_of(result, self.threshold, self.tolerance, epochs, plain)
                 code = Digits(epochs=0 if searched else epochs, rest=True)
                 small, sizes, again = _compressed(result, rule, code, path)
+                told_of = [told(small.report, **{"file, bytes": small.bytes})]
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
-                learnt = [uncut(f"Nothing was cut: {error}")]
-                return {**found, "not_compressed": str(error), "learnt": learnt}
-            told_of = [told(small.report, **{"file, bytes": small.bytes})]
-            if run.numbers is not None and self.gives_way and not searched:
+                found["not_compressed"] = str(error)
+                told_of = [uncut(f"Nothing was cut: {error}")]
+            refused = small is None
+            if small is not None and run.numbers is not None and self.gives_way and not searched:
                 needed = tolerance_of(again, first, run.numbers.trained)
                 allowed = NATS if self.tolerance is None else max(NATS, self.tolerance)
-                if needed > allowed:
+                if refused := needed > allowed:
                     found["refused"] = {
                         "parameters": count_parameters(again), "test": evaluate(result, again),
                     }  # fmt: skip
                     told_of = [uncut(HANDED_BACK.format(needed, allowed))]
-                    plain = plain_network(first, run.numbers.trained)
-                    sizes, again = _written(plain, result, path)
+            if refused:
+                if run.numbers is None or not self.gives_way:
+                    return {**found, "learnt": told_of}
+                if small is None:
+                    told_of[0]["sentences"].append("Handed back is the plain network.")
+                plain = plain_network(first, run.numbers.trained)
+                sizes, again = _written(plain, result, path)
             test = evaluate(result, again)  # of the file, as everything that is said of it
         found |= sent(result, again, sizes["file_bytes"])
-        if out is not None and run.figures:
+        if out is not None and run.figures and small is not None:
             draw_compressed(result, small, out / "figures", first)
         nets = {"before": before, "mean": mean, "compressed": again}
         speed = compare_speed(nets, data.x_test, "before")
@@ -179,8 +185,8 @@ class OverWeights(Method):
             **timed(speed["compressed"]),
             "test": test,
         }
-        found["structure"] = {**small.report.to_json(), **sizes}
-        found["warnings"] = list(small.warnings)
+        found["structure"] = {**({} if small is None else small.report.to_json()), **sizes}
+        found["warnings"] = [] if small is None else list(small.warnings)
         found["learnt"] = [
             *told_of,
             smaller(

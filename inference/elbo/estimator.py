@@ -288,7 +288,7 @@ class Bound(ELBOModule):
     def terms(self, *args: Tensor) -> Terms:
         """One evaluation, in its parts."""
         if isinstance(self.model, PlainNetwork) and not pyro.infer.util.is_validation_enabled():
-            return self._of_numbers(*args)
+            return _of_numbers(self.model, *args)
         model: Any = config_enumerate(self.model) if self.enumerate_model else self.model
         # Local reparameterisation, for one: an effect around guide and model.
         handler = getattr(self.guide, "handler", None)
@@ -303,15 +303,16 @@ class Bound(ELBOModule):
                 raise
         raise own
 
-    def _of_numbers(self, x: Tensor, y: Tensor) -> Terms:
-        """The same where nothing is random but the targets, without Pyro's handlers."""
-        log_p = self.model.log_prob(self.model.part("net")(x), y)
-        likelihood = (log_p * (self.model.size / len(x))).sum()
-        return Terms(likelihood, torch.zeros_like(likelihood), {"y": log_p.detach()}, (), {})
-
     def forward(self, *args: Tensor) -> Tensor:
         """``β KL - E_q[log p(y | z)]``, a scalar."""
         return self.terms(*args).loss(self.kl_weight)
+
+
+def _of_numbers(model: PlainNetwork, x: Tensor, y: Tensor) -> Terms:
+    """The terms where nothing is random but the targets, without Pyro's handlers."""
+    log_p = model.log_prob(model.part("net")(x), y)
+    likelihood = (log_p * (model.size / len(x))).sum()
+    return Terms(likelihood, torch.zeros_like(likelihood), {"y": log_p.detach()}, (), {})
 
 
 def _before_pyro(error: Exception) -> Exception:

@@ -156,8 +156,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     decision, kept = good
     if share == SHARES[1] and draft is not None:
         said = (
-            f"Nothing was cut: by the {len(tried.losses)} validation rows half of the weights need "
-            f"a tolerance of {needed:.2g}, and {how.nats:g} is allowed."
+            f"No weight was cut: by the {len(tried.losses)} validation rows half of them need a "
+            f"tolerance of {needed:.2g}, and {how.nats:g} is allowed."
         )
         decision = replace(decision, warnings=[said])
     return decision, kept

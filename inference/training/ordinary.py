@@ -137,7 +137,8 @@ def trained(
                 trainer.run(FitProgress("numbers", trainer.total_steps, False), StopSignal())
     found = one.model.part("net").to(memory_format=torch.contiguous_format).cpu().eval()
     seen = look(found, fit, teacher)
-    looks = torch.stack([*one.model.likelihood.looks, seen])
+    before: Any = one.model.likelihood
+    looks = torch.stack([*before.looks, seen])
     return Trained(found, seen[0], held_out(looks), lr)
 
 

@@ -167,10 +167,13 @@ class OverWeights(Method):
             if refused:
                 if run.numbers is None or not self.gives_way:
                     return {**found, "learnt": told_of}
+                try:
+                    plain = plain_network(first, run.numbers.net)
+                except (ValueError, RuntimeError):  # nor can that be cut
+                    return {**found, "learnt": told_of}
+                sizes, again = _written(plain, result, path)
                 if small is None:
                     told_of[0]["sentences"].append("Handed back is the plain network.")
-                plain = plain_network(first, run.numbers.trained)
-                sizes, again = _written(plain, result, path)
             test = evaluate(result, again)  # of the file, as everything that is said of it
         found |= sent(result, again, sizes["file_bytes"])
         if out is not None and run.figures and small is not None:
@@ -383,7 +386,10 @@ def network_of_file(
     if is_described(path):
         return load(path)
     kept = path.parent / "metrics.json"
-    structure = json.loads(kept.read_text()).get("structure", {}) if kept.is_file() else {}
+    metrics = json.loads(kept.read_text()) if kept.is_file() else {}
+    if metrics.keys() & {"refused", "not_compressed"}:
+        return load(path, like=plain_network(result, result.model.start_network()).net)
+    structure = metrics.get("structure", {})
     if "retrained" in structure and threshold is None:
         found = {n: math.inf if t is None else t for n, t in structure["thresholds"].items()}
         return load(path, like=at_thresholds(result, found).net)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ...data import PyroccamError
-from ...models import BayesianNetwork, unfed
+from ...models import BayesianNetwork, feed_like, unfed
 from ...models.networks import without_statistics
 from ...models.plain import torch_only
 from ..cutting import ROWS, CutReport, cut
@@ -233,11 +233,11 @@ def compressed(fit: Fit, asked: Cut | None = None, code: Code | None = None) -> 
     return Small(small, said, said.warnings, fit.data, model.likelihood)
 
 
-def plain_network(fit: Fit, plain: Trained) -> Small:
+def plain_network(fit: Fit, net: nn.Module) -> Small:
     """A network that was trained as numbers beside a fit, as it is handed back: cut where it has
     zeros, at the temperature that suits the validation rows, with as few digits as they allow."""
     example = fit.data.head(ROWS)[0].cpu()
-    net, report = cut(plain.net.cpu(), example)
+    net, report = cut(net.cpu(), example)
     net = without_statistics(tempered(net, fit)[0])
     names = dict.fromkeys(layers_of(net), LayerBits(1, 0))
 
@@ -252,7 +252,8 @@ def plain_network(fit: Fit, plain: Trained) -> Small:
 
 def tolerance_of(net: nn.Module, fit: Fit, plain: Trained) -> float:
     """The tolerance that a network needs beside one that was trained as numbers (:func:`lost`)."""
-    return lost(look(net, fit)[1:], plain.held_out, fit.data.classes)
+    seen = look(feed_like(copy.deepcopy(net), plain.net), fit)
+    return lost(seen[1:], plain.held_out, fit.data.classes)
 
 
 def _shared(

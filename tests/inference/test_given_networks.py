@@ -225,7 +225,7 @@ def test_what_is_frozen_stays_through_training_cutting_and_retraining(how, monke
     again = inference.fit(*smaller, table, epochs=2, **QUICK)
     found["narrow"] = again.posterior.mean_network()
     if how == "in evaluation":  # compress writes statistics into scales that are not frozen
-        found["retrained"] = trained(found["the means"], fit, 2, 0.1)[0]
+        found["retrained"] = trained(found["the means"], fit, 2, 0.1).net
     else:
         again = 2 * (how == "layers")
         found["compressed"] = inference.shrink(

@@ -159,7 +159,7 @@ def test_curvature_through_unpacked_modules(kind):
     model = models.BayesianNetwork(net, own, prior=priors.Normal())
     options = {"epochs": 1, "progress": False, "device": "cpu", "seed": 0}
     fit = inference.fit(model, guides.MeanField(model), own, **options)
-    found = fit.posterior.curvature(probes=None, rows=20)
+    found = fit.posterior.curvature(probes=400, rows=20)
     means = fit.posterior.mean_network()
     hidden = []
     means.out.register_forward_pre_hook(lambda _, given: hidden.append(given[0]))
@@ -167,7 +167,8 @@ def test_curvature_through_unpacked_modules(kind):
         probs = means(fit.data.x_train[:20]).softmax(-1)
     bent = torch.einsum("ni,nc->ci", hidden[0] ** 2, probs * (1 - probs)) / len(probs)
     expected = -fit.posterior.layers["out"].variance * bent
-    torch.testing.assert_close(found["out"].kappa, expected, rtol=1e-3, atol=1e-8)
+    off = (found["out"].kappa - expected).abs()
+    assert (off <= 5 * found["out"].error + 1e-3 * expected.abs()).all()
 
 
 def graph(structure):

@@ -109,7 +109,7 @@ def ours(cell: Cell, method: str, settings: dict[str, Any]) -> Row:
     """A run of a method with no options, what it hands back, and how long ordinary trainings take
     just before and just after it."""
     source, ordinary = cell.source(), [_ordinary_seconds(cell)]
-    begun = time.perf_counter()
+    begun = time.process_time()
     sets = {f"data.{key}": value for key, value in cell.stranger.options.items()} | settings
     network = f"{NETWORKS_MODULE}:{cell.network}"
     try:
@@ -119,7 +119,7 @@ def ours(cell: Cell, method: str, settings: dict[str, Any]) -> Row:
     except (ValueError, RuntimeError, TypeError) as error:  # a cell that fails is a result, too
         return {**cell.said, "failed": f"{type(error).__name__}: {error}"}
     found = {name: metrics[name] for name in _KEPT if name in metrics}
-    found["seconds"] = time.perf_counter() - begun
+    found["seconds"] = time.process_time() - begun
     ordinary.append(_ordinary_seconds(cell))
     found["ordinary_seconds"] = len(RATES) * fmean(ordinary)
     return {**cell.said, "ours": found}

@@ -60,7 +60,7 @@ def train(net: nn.Module, data: Dataset, *, lr: float, seed: int, epochs: int) -
         seed: of the order of the rows.
         epochs: passes over the training rows.
     """
-    begun = time.perf_counter()
+    begun = time.process_time()
     loss = nn.CrossEntropyLoss() if data.task == "classification" else nn.MSELoss()
     optimizer = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=1e-2)
     batches = -(-len(data.x_train) // BATCH)
@@ -82,7 +82,7 @@ def train(net: nn.Module, data: Dataset, *, lr: float, seed: int, epochs: int) -
             best, kept = now, copy.deepcopy(net.state_dict())
     net.load_state_dict(kept)
     net.eval()
-    return Trained(net, best, scores(net, data), time.perf_counter() - begun)
+    return Trained(net, best, scores(net, data), time.process_time() - begun)
 
 
 def search(make: Callable[[], nn.Module], data: Dataset, seed: int) -> Trained:

@@ -156,7 +156,8 @@ class OverWeights(Method):
                 found["not_compressed"] = str(error)
                 told_of = [uncut(f"Nothing was cut: {error}")]
             refused = small is None
-            if small is not None and run.numbers is not None and self.gives_way and not searched:
+            judged = self.gives_way and not searched and len(data.x_val) > 0
+            if small is not None and run.numbers is not None and judged:
                 needed = tolerance_of(again, first, run.numbers.trained)
                 allowed = NATS if self.tolerance is None else max(NATS, self.tolerance)
                 if refused := needed > allowed:

@@ -120,7 +120,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     labels and from what the posterior predicts, and is judged by :func:`lost`. The first that
     loses too much ends the search: sizes are tested in a fixed order, so that one that loses more
     than the largest loss is handed back in one of twenty runs at most. At first nothing goes:
-    where what learns from the posterior loses too much, no network learns from it.
+    the whole network that learns from the posterior stands for the plain one if it is better, and
+    if not, no network learns from it.
 
     Returns:
         The plain network where no other passes, cut where it has zeros; with a warning where
@@ -147,10 +148,11 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
             break
         tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
         needed = lost(tried.held_out, plain.held_out, fit.data.classes)
-        if needed <= how.nats:
+        if share == 1:  # nothing is cut, and the better one stays
+            better = tried.held_out[0].mean() <= plain.held_out[0].mean()
+            good, teacher = ((draft, tried), teacher) if better else (good, None)
+        elif needed <= how.nats:
             good = draft, tried
-        elif share == 1:
-            teacher = None
         else:
             break
     decision, kept = good

@@ -18,7 +18,17 @@ from ...models.layers import BayesianLayer
 from ...models.plain import is_select
 from ..cutting import ROWS, CutReport, cut, has_path
 from ..posterior import Layer, layer_moments, mean_network, require
-from ..training import RATES, Teacher, Trained, may_teach, retrain, row_losses, teacher_of, trained
+from ..training import (
+    FEW,
+    RATES,
+    Teacher,
+    Trained,
+    may_teach,
+    retrain,
+    row_losses,
+    teacher_of,
+    trained,
+)
 from .depth import settled
 from .options import Cut, Noise, Search
 from .relevance import Irrelevance, irrelevance, weight_irrelevance
@@ -120,8 +130,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     labels and from what the posterior predicts, and is judged by :func:`lost`. The first that
     loses too much ends the search: sizes are tested in a fixed order, so that one that loses more
     than the largest loss is handed back in one of twenty runs at most. At first nothing goes:
-    the whole network that learns from the posterior stands for the plain one if it is better, and
-    if not, no network learns from it.
+    the whole network that learns from the posterior stands for the plain one if it is better, or
+    where there are too few rows to tell, and if not, no network learns from it.
 
     Returns:
         The plain network where no other passes, cut where it has zeros; with a warning where
@@ -149,7 +159,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
         needed = lost(tried.held_out, plain.held_out, fit.data.classes)
         if share == 1:  # nothing is cut, and the better one stays
-            better = tried.held_out[0].mean() <= plain.held_out[0].mean()
+            few = len(fit.data.x_val) < FEW
+            better = few or tried.held_out[0].mean() <= plain.held_out[0].mean()
             good, teacher = ((draft, tried), teacher) if better else (good, None)
         elif needed <= how.nats:
             good = draft, tried

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .settings import MOST_STEPS, Settings
     from .statistics import keeps_statistics, renew_statistics
     from .step import CompileFallback, TrainingStep
-    from .teacher import Teacher, may_teach, teacher_of
+    from .teacher import FEW, Teacher, may_teach, teacher_of
     from .terminal import FitProgress, StopSignal
     from .trainer import Interrupted, NonFiniteLoss, Pace, Trainer
 

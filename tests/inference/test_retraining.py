@@ -176,6 +176,14 @@ def test_sizes_are_halved_until_one_loses_too_much(monkeypatch, fit, losses, tri
     assert bool(decided.warnings) == (left == 0)
 
 
+def test_where_few_rows_tell_nothing_what_the_posterior_taught_stays(monkeypatch, fit):
+    few = dataclasses.replace(fit.data, x_val=fit.data.x_val[:49], y_val=fit.data.y_val[:49])
+    few_fit = dataclasses.replace(fit, data=few)
+    sizes, made, (_, kept) = scripted(monkeypatch, few_fit, [0.5, 1.0])
+    assert (sizes, made) == ([1.0, 0.5], [True, True])
+    assert float(kept.held_out.mean()) == 0.5
+
+
 def test_a_plain_network_is_left_where_nothing_is_as_good(monkeypatch, fit):
     sizes, made, (decided, kept) = scripted(monkeypatch, fit, [1.0], taught=False)
     assert (sizes, made, len(decided.warnings)) == ([0.5], [False], 1)

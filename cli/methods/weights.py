@@ -156,7 +156,7 @@ class OverWeights(Method):
                 found["not_compressed"] = str(error)
                 told_of = [uncut(f"Nothing was cut: {error}")]
             refused = small is None
-            judged = self.gives_way and not searched and len(data.x_val) > 0
+            judged = run.compare and self.gives_way and not searched and len(data.x_val) > 0
             if small is not None and run.numbers is not None and judged:
                 needed = tolerance_of(again, first, run.numbers.trained)
                 allowed = NATS if self.tolerance is None else max(NATS, self.tolerance)
@@ -166,7 +166,7 @@ class OverWeights(Method):
                     }  # fmt: skip
                     told_of = [uncut(HANDED_BACK.format(needed, allowed))]
             if refused:
-                if run.numbers is None or not self.gives_way:
+                if run.numbers is None or not (run.compare and self.gives_way):
                     return {**found, "learnt": told_of}
                 try:
                     plain = plain_network(first, run.numbers.net)

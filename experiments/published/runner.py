@@ -310,7 +310,9 @@ def of_method(
     def run_one(seed: int) -> Row:
         config, data = resolve(method, given.data, seed, **how)
         out = None if given.runs is None else Path(given.runs) / f"{name}-{seed}"
-        options = RunOptions(device=given.device, resume=out is not None)
+        # What a method leaves is reported as it is, also where a plain network is better.
+        compare = method == "structure"
+        options = RunOptions(device=given.device, resume=out is not None, compare=compare)
         return row(run(config, data, out=out, options=options))
 
     return File(name, {"config": first.without_seed()}, run_one, seeds(given))

@@ -25,7 +25,7 @@ from ...inference.posterior import (
     poster_ece,
 )
 from ...inference.shrinking import NATS, at_depth, full_network, lost
-from ...inference.training import Fit, Settings
+from ...inference.training import FEW, Fit, Settings
 from ...models.networks import DepthStack
 from ...models.plain import PrunedNetwork
 from .base import HANDED_BACK, Finished, Method, Pair, certified, smaller, timed, told, uncut
@@ -128,7 +128,7 @@ class _LearntDepth(_OverDepth):
             ),
         }
         nets = {"marginal": at_depth(result), "single": at_depth(result, "last")}
-        if ddn is not None and len(data.x_val):
+        if ddn is not None and len(data.x_val) >= FEW:  # fewer do not tell
             needed = lost(_seen(result, nets["marginal"]), _seen(ddn), data.classes)
             if needed > NATS:
                 test = metrics_on_test(result, nets["marginal"])

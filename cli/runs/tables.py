@@ -68,7 +68,7 @@ _PARTS = {
     "single_exit": ("chosen depth alone", "other"),
     "ddn": ("plain network", "other"),
     "compressed": ("handed back", "small"),
-    "refused": ("cut, and worse", "other"),
+    "refused": ("cut, not handed back", "other"),
     "draw": ("read from the draw's file", "other"),
     "discretised": ("chosen structure, cut out", "small"),
     "retrained": ("chosen structure, afresh", "other"),

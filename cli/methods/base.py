@@ -197,7 +197,7 @@ class Method(ABC):
         """Epochs of the training as numbers with whose network the first fit begins, if any."""
         return 0
 
-    def beside(self, settings: Settings, data: Dataset) -> int:
+    def plain_epochs(self, settings: Settings, data: Dataset) -> int:
         """Epochs of the plain network that a run is compared with, if none was trained before."""
         return 0
 

@@ -131,8 +131,6 @@ class Bayes(OverWeights):
             yield "narrow_at", "changes nothing: no cut is on the way. Add narrow=[0.25,0.5]."
         yield from super().refusals(settings, data)
         by_rows = [name for name, rule in self.cuts.items() if by_validation(rule, data)]
-        if by_rows == ["narrow_at"] and self.narrow_tolerance is not None:
-            yield "tolerance", "changes nothing: it is of the last cut. Add threshold=validation."
         if "narrow_at" not in by_rows:
             without = "no cut on the way is by validation rows (narrow=, without narrow_at=)"
             yield "narrow_tolerance", f"changes nothing: {without}."

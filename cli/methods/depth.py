@@ -24,7 +24,7 @@ from ...inference.posterior import (
     outputs_by_depth,
     poster_ece,
 )
-from ...inference.shrinking import NATS, at_depth, full_network, lost
+from ...inference.shrinking import NATS, at_depth, full_network, needed_tolerance
 from ...inference.training import FEW, Fit, Settings
 from ...models.networks import DepthStack
 from ...models.plain import PrunedNetwork
@@ -129,7 +129,9 @@ class _LearntDepth(_OverDepth):
         }
         nets = {"marginal": at_depth(result), "single": at_depth(result, "last")}
         if ddn is not None and len(data.x_val) >= FEW:  # fewer do not tell
-            needed = lost(_seen(result, nets["marginal"]), _seen(ddn), data.classes)
+            needed = needed_tolerance(
+                _row_scores(result, nets["marginal"]), _row_scores(ddn), data.classes
+            )
             if needed > NATS:
                 test = metrics_on_test(result, nets["marginal"])
                 found["refused"] = {"test": test, "parameters": count_parameters(nets["marginal"])}
@@ -202,7 +204,7 @@ class ClosedForm(ByGradient):
 
 
 @torch.no_grad()
-def _seen(result: Fit, net: PrunedNetwork | None = None) -> Tensor:
+def _row_scores(result: Fit, net: PrunedNetwork | None = None) -> Tensor:
     """The loss of each validation row, and whether its class is missed, ``(2, N)``."""
     (x, y), like = result.data.split("val"), result.model.likelihood
     outputs, shares = result.outputs(x), result.weights

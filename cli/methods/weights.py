@@ -80,7 +80,7 @@ class OverWeights(Method):
         """The message takes passes of the training rows."""
         return 3.0
 
-    def beside(self, settings: Settings, data: Dataset) -> int:
+    def plain_epochs(self, settings: Settings, data: Dataset) -> int:
         return 0 if self.over == "stack" else settings.epochs_for(data.N)
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
@@ -110,8 +110,8 @@ class OverWeights(Method):
             if rule == "validation" and not len(data.x_val):
                 other = f"data.val_fraction=0.1, or {name}=valley, noise or a number"
                 yield name, f"needs validation rows, and there are none. Set {other}."
-        if not any(by_validation(rule, data) for rule in self.cuts.values()):
-            yield "tolerance", "changes nothing: add threshold=validation."
+        if not len(data.x_val):
+            yield "tolerance", "changes nothing: there are no validation rows."
 
     def scores(
         self, result: Fit, split: str, folder: Path | None = None
@@ -137,7 +137,7 @@ class OverWeights(Method):
         found: dict[str, Any] = {"parameters": count_parameters(mean), **_message(result)}
         found["learnt"] = [uncut(_NO_MEAN)] if guide.traits.zero_mean else []
         if run.numbers is not None:
-            found["numbers"] = _of_numbers(run.numbers, first)
+            found["numbers"] = _plain_row(run.numbers, first)
         if guide.traits.zero_mean:
             return found  # there is no mean network to cut
         small: Small | None = None
@@ -159,7 +159,7 @@ class OverWeights(Method):
             judged = run.compare and self.gives_way and not searched and len(data.x_val) > 0
             if small is not None and run.numbers is not None and judged:
                 needed = tolerance_of(again, first, run.numbers.trained)
-                allowed = NATS if self.tolerance is None else max(NATS, self.tolerance)
+                allowed = NATS if self.tolerance is None else self.tolerance
                 if refused := needed > allowed:
                     found["refused"] = {
                         "parameters": count_parameters(again), "test": evaluate(result, again),
@@ -368,7 +368,7 @@ def _written(small: Small, result: Fit, path: Path) -> tuple[dict[str, Any], nn.
     return sizes, load(path, like=small.net if small.undescribed else None)
 
 
-def _of_numbers(numbers: Numbers, first: Fit) -> dict[str, Any]:
+def _plain_row(numbers: Numbers, first: Fit) -> dict[str, Any]:
     """The plain network of a run, as ``metrics.json`` has it."""
     return {
         "parameters": count_parameters(numbers.net),

@@ -108,7 +108,7 @@ def parts_of(config: RunConfig, data: Dataset, compare: bool) -> list[Part]:
     whole, method = Settings.of(config.settings), config.chosen
     names = [config.method, *(stage.name for stage in config.stages)]
     found = []
-    if epochs := method.numbers(whole, data) or (compare and method.beside(whole, data)):
+    if epochs := method.numbers(whole, data) or (compare and method.plain_epochs(whole, data)):
         found = [Part("numbers", 1, epochs_of_numbers(epochs, len(data.x_val) > 0))]
     found += [
         Part(name, 1, Settings.of(config.settings_of(number)).epochs_for(data.N))

@@ -200,7 +200,7 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
         draw_repeats(passed, out / "figures")
     with apart():  # times of networks are of an idle machine, and searches of one process
         for job in jobs if options.compare else ():
-            job.train_numbers(chosen.beside(own, job.data), options.device, options.progress)
+            job.train_numbers(chosen.plain_epochs(own, job.data), options.device, options.progress)
         return [
             _report(job, before, compared.get(i), options)
             for i, (job, before) in enumerate(zip(jobs, passed, strict=True))

@@ -288,7 +288,7 @@ class Bound(ELBOModule):
     def terms(self, *args: Tensor) -> Terms:
         """One evaluation, in its parts."""
         if isinstance(self.model, PlainNetwork) and not pyro.infer.util.is_validation_enabled():
-            return _of_numbers(self.model, *args)
+            return _plain_terms(self.model, *args)
         model: Any = config_enumerate(self.model) if self.enumerate_model else self.model
         # Local reparameterisation, for one: an effect around guide and model.
         handler = getattr(self.guide, "handler", None)
@@ -308,7 +308,7 @@ class Bound(ELBOModule):
         return self.terms(*args).loss(self.kl_weight)
 
 
-def _of_numbers(model: PlainNetwork, x: Tensor, y: Tensor) -> Terms:
+def _plain_terms(model: PlainNetwork, x: Tensor, y: Tensor) -> Terms:
     """The terms where nothing is random but the targets, without Pyro's handlers."""
     log_p = model.log_prob(model.part("net")(x), y)
     likelihood = (log_p * (model.size / len(x))).sum()

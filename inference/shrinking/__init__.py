@@ -6,7 +6,7 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .compression import Report, compressed, plain_network, tolerance_of
-    from .decision import SHARES, at_thresholds, lost
+    from .decision import SHARES, at_thresholds, needed_tolerance
     from .depth import at_depth, full_network, settled, worthwhile
     from .graph import discretise, random_structures
     from .intervals import scale_intervals

@@ -39,7 +39,7 @@ from ..rounding import (
     sparse_rates,
 )
 from ..training import Trained, look, retrain, row_changes, tempered
-from .decision import decide, inside, kept_of, lost, smallest
+from .decision import decide, inside, kept_of, needed_tolerance, smallest
 from .depth import settled
 from .magnitude import by_layer
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
@@ -251,12 +251,12 @@ def plain_network(fit: Fit, net: nn.Module) -> Small:
 
 
 def tolerance_of(net: nn.Module, fit: Fit, plain: Trained) -> float:
-    """The tolerance that a network needs beside one that was trained as numbers (:func:`lost`);
-    none if it is better on average."""
+    """The :func:`needed_tolerance` of a network beside one that was trained as numbers; none if it
+    is no worse on average. Thresholds of the network may have been chosen by the same rows."""
     seen = look(feed_like(copy.deepcopy(net), plain.net), fit)
     if (seen[1:] - plain.held_out).mean(1).max() <= 0:
         return 0.0
-    return lost(seen[1:], plain.held_out, fit.data.classes)
+    return needed_tolerance(seen[1:], plain.held_out, fit.data.classes)
 
 
 def _shared(

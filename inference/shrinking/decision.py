@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 
-SURE = 0.95
+CONFIDENCE = 0.95
 """How sure it is that a network which is handed back loses no more than the largest loss."""
 
-LARGEST = 2.5
+LARGEST_LOSS = 2.5
 """That loss, as a multiple of what may be lost on average."""
 
 
@@ -127,9 +127,9 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
 
     Weights go in the order of their irrelevance, in all layers alike, half of those that are left
     each time, and units that have lost all of theirs with them. What is left is trained from the
-    labels and from what the posterior predicts, and is judged by :func:`lost`. The first that
-    loses too much ends the search: sizes are tested in a fixed order, so that one that loses more
-    than the largest loss is handed back in one of twenty runs at most. At first nothing goes:
+    labels and from what the posterior predicts, and is judged by :func:`needed_tolerance`. The
+    first that loses too much ends the search: sizes are tested in a fixed order, so that the limits
+    need no correction for how many are tried. At first nothing goes:
     the whole network that learns from the posterior stands for the plain one if it is better, or
     where there are too few rows to tell, and if not, no network learns from it.
 
@@ -157,7 +157,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         if draft is None:
             break
         tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
-        needed = lost(tried.held_out, plain.held_out, fit.data.classes)
+        needed = needed_tolerance(tried.held_out, plain.held_out, fit.data.classes)
         if share == 1:  # nothing is cut, and the better one stays
             few = len(fit.data.x_val) < FEW
             better = few or tried.held_out[0].mean() <= plain.held_out[0].mean()
@@ -189,8 +189,8 @@ def _draft(
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
 
 
-def lost(one: Tensor, other: Tensor, classes: int | None) -> float:
-    r"""What has to be allowed for a network to stand for another, by rows that chose neither.
+def needed_tolerance(one: Tensor, other: Tensor, classes: int | None) -> float:
+    r"""What has to be allowed for a network to stand for another, by validation rows.
 
     .. math:: \max_k \max\left(\bar d_k,\;
               \tfrac25 \left(\bar d_k + t_{0.95, N - 1} \, s_k / \sqrt N\right)\right)
@@ -201,8 +201,12 @@ def lost(one: Tensor, other: Tensor, classes: int | None) -> float:
     they are few. A few rows that both get right say little of the next one: in a classification
     one more row counts, which the network misses, at the loss of a guess, log C.
 
+    The certainty is that of Student's limit for rows that chose neither network. No checkpoint was
+    chosen by the row that judges it; the learning rate, a temperature or the noise of a regression,
+    and where a smaller network begins were chosen by all of them.
+
     Arguments:
-        one, other: ``(2, N)``, as :func:`~pyroccam.inference.training.ordinary.held_out` has them.
+        one, other: ``(2, N)``, as :func:`~pyroccam.inference.training.ordinary.cross_fit` has them.
         classes: C, of a classification.
 
     Returns:
@@ -222,7 +226,11 @@ def lost(one: Tensor, other: Tensor, classes: int | None) -> float:
     from scipy.stats import t  # slow to import
 
     mean, error = differences.mean(1), differences.std(1) / math.sqrt(rows)
-    return float(torch.maximum(mean, (mean + float(t.ppf(SURE, rows - 1)) * error) / LARGEST).max())
+    return float(
+        torch.maximum(
+            mean, (mean + float(t.ppf(CONFIDENCE, rows - 1)) * error) / LARGEST_LOSS
+        ).max()
+    )
 
 
 def at_thresholds(

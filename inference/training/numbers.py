@@ -18,7 +18,7 @@ from ...models.likelihoods import Likelihood
 from ..distributed import joined
 from ..posterior import validated
 from ..storage import CheckpointError, write_whole
-from .ordinary import RATES, Trained, as_it_is, lowest_good, race, raced, trained
+from .ordinary import RATES, Trained, choose_rate, race, race_epochs, score_untrained, trained
 from .terminal import FitProgress
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Numbers:
 
 def epochs_of_numbers(epochs: int, validation: bool) -> int:
     """Epochs of all trainings of :func:`as_numbers`."""
-    return epochs + (len(RATES) * raced(epochs) if validation else 0)
+    return epochs + (len(RATES) * race_epochs(epochs) if validation else 0)
 
 
 def as_numbers(
@@ -83,7 +83,7 @@ def as_numbers(
     rates = RATES if len(fit.data.x_val) else ()
     start, path, ranks = fit.model.start_network(), None if out is None else out / NUMBERS, joined()
     tried, kept, seconds = ranks.from_first(lambda: _read(path, start))
-    found = None if kept is None else _with(start, **kept)
+    found = None if kept is None else _restored(start, **kept)
 
     def keep() -> None:
         if path is not None and ranks.first:
@@ -98,11 +98,11 @@ def as_numbers(
             tried[rate] = race(start, fit, epochs, rate)
             seconds += time.perf_counter() - began
             keep()
-        best = lowest_good(tried) if rates else RATES[1]
+        best = choose_rate(tried) if rates else RATES[1]
         bar.next(f"learning rate {best:g}")
         if found is None:
             began = time.perf_counter()
-            found, before = trained(start, fit, epochs, best), as_it_is(start, fit)
+            found, before = trained(start, fit, epochs, best), score_untrained(start, fit)
             if rates and not found.losses.mean() < before.losses.mean():
                 found = before
             seconds += time.perf_counter() - began
@@ -137,22 +137,22 @@ def _read(
         with safe_open(str(path), "pt") as file:
             said = json.loads(file.metadata()["numbers"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        tried = {float(n): losses for n, losses in _below("tried.", tensors).items()}
+        tried = {float(n): losses for n, losses in _under("tried.", tensors).items()}
         kept = None
         if "lr" in said:
-            kept = {"lr": said["lr"], "state": _below("net.", tensors)}
+            kept = {"lr": said["lr"], "state": _under("net.", tensors)}
             kept |= {name: tensors[name] for name in ("losses", "held_out")}
-            _with(start, **kept)
+            _restored(start, **kept)
         return tried, kept, float(said["seconds"])
     except _NO_SUCH_FILE as error:
         raise CheckpointError(f"{path} holds no network of this run ({error})") from error
 
 
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-def _with(start: nn.Module, state: dict[str, Tensor], **rest: Any) -> Trained:
+def _restored(start: nn.Module, state: dict[str, Tensor], **rest: Any) -> Trained:
     net = copy.deepcopy(start)
     net.load_state_dict(state)
     return Trained(net.eval(), **rest)

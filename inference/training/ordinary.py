@@ -65,10 +65,10 @@ class Trained:
 
 def race(net: nn.Module, fit: Fit, epochs: int, lr: float) -> Tensor:
     """The loss of each validation row after a short training at a learning rate."""
-    return trained(net, fit, raced(epochs), lr).losses
+    return trained(net, fit, race_epochs(epochs), lr).losses
 
 
-def lowest_good(tried: Mapping[float, Tensor]) -> float:
+def choose_rate(tried: Mapping[float, Tensor]) -> float:
     """The lowest of the learning rates whose losses are, in the mean, not above the least by more
     than a standard error of the difference: in a short training a high one looks better than it is
     in the end.
@@ -83,7 +83,7 @@ def lowest_good(tried: Mapping[float, Tensor]) -> float:
     )
 
 
-def raced(epochs: int) -> int:
+def race_epochs(epochs: int) -> int:
     """Epochs of a training that shows what a learning rate is good for."""
     return max(1, epochs // RACE)
 
@@ -95,20 +95,20 @@ def retrain(net: nn.Module, fit: Fit, epochs: int) -> Trained:
     on the validation rows, and the network as it was is kept if that is no better.
 
     Arguments:
-        epochs: passes over the training rows at the learning rate that is best for a sixth of
-            them. It falls along a cosine.
+        epochs: passes over the training rows at the learning rate that is good for a sixth of
+            them (:func:`choose_rate`). It falls along a cosine.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
     """
     if not len(fit.data.x_val):
         raise PyroccamError("a retraining without validation rows", "some of them", "val_fraction=")
-    lr = lowest_good({rate: race(net, fit, epochs, rate) for rate in RATES})
-    found, before = trained(net, fit, epochs, lr), as_it_is(net, fit)
+    lr = choose_rate({rate: race(net, fit, epochs, rate) for rate in RATES})
+    found, before = trained(net, fit, epochs, lr), score_untrained(net, fit)
     return found if found.losses.mean() < before.losses.mean() else before
 
 
-def as_it_is(net: nn.Module, fit: Fit) -> Trained:
+def score_untrained(net: nn.Module, fit: Fit) -> Trained:
     """A network that is not trained, among those that are."""
     seen = look(net, fit, None)
     return Trained(net, seen[0], seen[1:], None)
@@ -139,10 +139,10 @@ def trained(
     seen = look(found, fit, teacher)
     before: Any = one.model.likelihood
     looks = torch.stack([*before.looks, seen])
-    return Trained(found, seen[0], held_out(looks), lr)
+    return Trained(found, seen[0], cross_fit(looks), lr)
 
 
-def held_out(looks: Tensor) -> Tensor:
+def cross_fit(looks: Tensor) -> Tensor:
     """What is known of each row at the look that the other half of the rows chooses.
 
     Rows that chose a checkpoint make it look better than it is; so each half judges the choice of
@@ -164,7 +164,7 @@ def held_out(looks: Tensor) -> Tensor:
     first, second = order[: rows // 2], order[rows // 2 :]
     found = looks.new_zeros(looks.shape[1:])[1:]
     for choosing, judged in ((first, second), (second, first)):
-        best = looks[:, 0, choosing].mean(1).argmin()
+        best = looks[:, 0, choosing].mean(1).nan_to_num(math.inf).argmin()
         found[:, judged] = looks[best][1:, judged]
     return found
 

@@ -126,7 +126,7 @@ def test_a_search_is_as_long_as_it_is_taken_for(monkeypatch, begun):
 
     monkeypatch.setattr(ordinary, "trained", train)
     monkeypatch.setattr(decision, "trained", train)
-    monkeypatch.setattr(decision, "lost", lambda *_: 0.0)
+    monkeypatch.setattr(decision, "needed_tolerance", lambda *_: 0.0)
     plain = train(fit.model.start_network(), fit, 0, 3e-3) if begun else None
     decision.smallest(fit, inference.Search(12, plain=plain))
     method = find("gnj").with_options({"finish": 0.5})

@@ -120,8 +120,7 @@ NARROWED = "narrow=[0.22,0.44,0.67] "
         ("gnj last_rows=all", "narrow=[] cuts nothing"),
         (f"gnj {NARROWED} threshold=noise last_rows=all data.val_fraction=0", "are no validation"),
         (f"gnj {NARROWED} last_rows=all threshold=validation", "threshold='validation' is chosen"),
-        ("gnj threshold=3.0 tolerance=0.01", "tolerance=0.01 changes nothing"),
-        (f"gnj {NARROWED} threshold=noise narrow_tolerance=0.02 tolerance=0.01", "=0.01 changes"),
+        ("gnj threshold=3.0 tolerance=0.01 data.val_fraction=0", "tolerance=0.01 changes nothing"),
         ("gnj narrow_tolerance=0.01", "narrow_tolerance=0.01 changes nothing"),
         (f"gnj {NARROWED} narrow_at=valley narrow_tolerance=0.01", "=0.01 changes nothing"),
         ("gnj --network mlp", "perceptron"),
@@ -169,7 +168,8 @@ def test_what_cannot_be_is_said_before_the_training(words, said, tmp_path):
     "words",
     ["narrow=[0.3] threshold=noise last_rows=all", "narrow=[0.3] last_rows=all threshold=3.0",
      "threshold=validation tolerance=0.01", "tolerance=0.01",
-     "narrow=[0.3] threshold=noise tolerance=0.01"],
+     "narrow=[0.3] threshold=noise narrow_tolerance=0.02 tolerance=0.01",
+     "threshold=3.0 tolerance=0.01"],
 )  # fmt: skip
 def test_tolerances_and_rows_that_have_an_effect(words):
     RunConfig.resolve("gnj", "digits", sets=parse_settings(words.split()))

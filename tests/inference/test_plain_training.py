@@ -19,7 +19,7 @@ from pyroccam.inference.training import numbers, ordinary
 from pyroccam.inference.training.numbers import NUMBERS, as_numbers
 from pyroccam.inference.training.ordinary import (
     RATES,
-    lowest_good,
+    choose_rate,
     retrain,
     row_changes,
     row_losses,
@@ -328,7 +328,7 @@ def test_a_good_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatc
         torch.testing.assert_close(
             whole.tried[rate], trained(start, fresh(data, net), 2, rate).losses
         )
-    assert whole.trained.lr == lowest_good(whole.tried)
+    assert whole.trained.lr == choose_rate(whole.tried)
     again = trained(start, fresh(data, net), 12, whole.trained.lr)
     torch.testing.assert_close(whole.trained.held_out, again.held_out)
     given = as_numbers(fresh(data, whole.net), 1)  # it stays where training makes it worse

@@ -18,12 +18,12 @@ from pyroccam.inference.training.ordinary import (
     RATES,
     RowLosses,
     Trained,
-    as_it_is,
-    held_out,
-    lowest_good,
+    choose_rate,
+    cross_fit,
     retrain,
     row_changes,
     row_losses,
+    score_untrained,
     trained,
 )
 from pyroccam.models import priors
@@ -117,7 +117,7 @@ def test_inputs_whose_weights_are_zero_already_go(monkeypatch, fit, begun):
     them have other names in the cut network than in the whole."""
     monkeypatch.setattr(decision, "teacher_of", lambda _: None)  # losses are those of labels
     fit.guide.factor_of("0.weight").loc.data[:, 3:] = 0.0
-    plain = as_it_is(fit.posterior.mean_network(), fit) if begun else None
+    plain = score_untrained(fit.posterior.mean_network(), fit) if begun else None
     kept, found = smallest(fit, inference.Search(1, plain=plain))
     assert len(kept.report.layers["0"].inputs) <= 3
     torch.testing.assert_close(row_losses(found.net, fit), found.losses)
@@ -198,10 +198,12 @@ def test_what_is_lost_has_a_limit_that_holds():
         passed = []
         for _ in range(1500 if rows == 40 else 400):
             d = mean + 0.2 * torch.randn(1, rows).double()
-            passed.append(decision.lost(torch.cat([d, d]), torch.zeros(2, rows), None) <= 0.01)
+            passed.append(
+                decision.needed_tolerance(torch.cat([d, d]), torch.zeros(2, rows), None) <= 0.01
+            )
         error = 4 * (share * (1 - share) / len(passed)) ** 0.5
         assert sum(passed) / len(passed) == pytest.approx(share, abs=error)
-    assert decision.lost(torch.zeros(2, 1), torch.zeros(2, 1), None) == math.inf
+    assert decision.needed_tolerance(torch.zeros(2, 1), torch.zeros(2, 1), None) == math.inf
 
 
 def test_few_rows_that_are_all_right_do_not_show_that_the_next_one_is():
@@ -209,10 +211,10 @@ def test_few_rows_that_are_all_right_do_not_show_that_the_next_one_is():
     for rows in (10, 100, 1000):
         none = torch.zeros(2, rows)
         mean = math.log(10) / (rows + 1)
-        assert decision.lost(none, none, 10) == pytest.approx(
+        assert decision.needed_tolerance(none, none, 10) == pytest.approx(
             max(mean, 0.4 * mean * (1 + _t95(rows))), rel=1e-4
         )
-    assert decision.lost(torch.zeros(2, 500), torch.zeros(2, 500), None) == 0.0
+    assert decision.needed_tolerance(torch.zeros(2, 500), torch.zeros(2, 500), None) == 0.0
 
 
 def _t95(dof):
@@ -229,13 +231,15 @@ def test_rows_that_chose_a_checkpoint_do_not_judge_it():
     noise = torch.randn(50, 1, 400).double()
     looks = torch.cat([noise, noise, noise], 1)
     chosen = looks[looks[:, 0].mean(1).argmin(), 1].mean()
-    judged = held_out(looks)
+    judged = cross_fit(looks)
     assert judged.shape == (2, 400)
     assert chosen < -0.07  # about 2.2 standard errors of 0.05
     assert judged[0].mean().abs() < 3.5 * 0.05
     sure = looks.clone()
     sure[7, 0] -= 1.0  # which both halves choose
-    assert torch.equal(held_out(sure), looks[7, 1:])
+    assert torch.equal(cross_fit(sure), looks[7, 1:])
+    sure[3, 0] = math.nan  # of a look at which the training had failed
+    assert torch.equal(cross_fit(sure), looks[7, 1:])
 
 
 def test_what_is_held_out_is_of_a_look_at_the_training(fit):
@@ -253,5 +257,5 @@ def test_the_lowest_rate_within_an_error_of_the_best():
     error = float(noise.std(correction=0)) / 200**0.5
     for gap, best in ((0.9 * error, 1e-3), (1.1 * error, 3e-3)):
         tried = {1e-2: losses + 1, 3e-3: losses, 1e-3: losses + noise + gap}
-        assert lowest_good(tried) == best
-    assert lowest_good(dict.fromkeys(RATES, losses)) == RATES[0]
+        assert choose_rate(tried) == best
+    assert choose_rate(dict.fromkeys(RATES, losses)) == RATES[0]

@@ -24,9 +24,9 @@ ASKED_EVERY = 0.5
 """Seconds between two questions whether to stop or to save, about."""
 
 
-HEARD_LATER = 0.5
-"""Seconds before a process ends because another has: what launched them then sees the cause first,
-and names it."""
+HEARD_LATER = 20.0
+"""Seconds that a process of torch's launcher waits before it ends because another has: the launcher
+sees the cause first, names it, and ends all others at once."""
 
 
 class Group(Ranks):
@@ -63,7 +63,8 @@ class Group(Ranks):
         except RanksError:
             raise
         except RuntimeError as error:  # of gloo, NCCL and the store, all of them
-            time.sleep(HEARD_LATER)
+            if dist.is_torchelastic_launched():
+                time.sleep(HEARD_LATER)
             given = f"rank {self.rank} of {self.size} waits for another, which has ended"
             raise RanksError(given, hint="--resume (resume=True)") from error
 

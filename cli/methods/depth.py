@@ -29,6 +29,7 @@ from ...inference.training import FEW, Fit, Settings
 from ...models.networks import DepthStack
 from ...models.plain import PrunedNetwork
 from .base import HANDED_BACK, Finished, Method, Pair, certified, smaller, timed, told, uncut
+from .options import NotNegative
 
 
 class _OverDepth(Method):
@@ -70,12 +71,15 @@ class _LearntDepth(_OverDepth):
         prior: prior of the depth, in words.
         threshold: share of the largest probability that the chosen depth, the first with so much,
             has at least.
+        tolerance: nats of a row, and share of errors, that the network of the chosen depth may lose
+            to an ordinary training of it.
     """
 
     passes = 5.0  # the exits of all depths pass, too
 
     prior: str = "geometric:0.85"
     threshold: Annotated[float, Between(0.0, 1.0, "(]")] = 0.95
+    tolerance: NotNegative = NATS
     predictor: ClassVar[str] = "all depths"
 
     def model(self, net: nn.Module, data: Dataset) -> models.LearntDepth:
@@ -129,13 +133,12 @@ class _LearntDepth(_OverDepth):
         }
         nets = {"marginal": at_depth(result), "single": at_depth(result, "last")}
         if ddn is not None and len(data.x_val) >= FEW:  # fewer do not tell
-            needed = needed_tolerance(
-                _row_scores(result, nets["marginal"]), _row_scores(ddn), data.classes
-            )
-            if needed > NATS:
+            needed = needed_tolerance(_row_scores(result, nets["marginal"]), _row_scores(ddn), data)
+            if needed > self.tolerance:
                 test = metrics_on_test(result, nets["marginal"])
                 found["refused"] = {"test": test, "parameters": count_parameters(nets["marginal"])}
-                found["learnt"].append(uncut(HANDED_BACK.format(needed, NATS), "The chosen depth"))
+                why = HANDED_BACK.format(needed, self.tolerance)
+                found["learnt"].append(uncut(why, "The chosen depth"))
                 fixed = PrunedNetwork(model.stack, nets["single"].depth, None, ddn.model.likelihood)
                 fixed.net.load_state_dict(ddn.model.part("net").state_dict())
                 nets["marginal"] = fixed

@@ -118,6 +118,10 @@ class FromNumbers(OverWeights):
             return {unit: parts["joint"]}
         return {unit: max(1, parts["start"]), "kl_warmup": 0.0}
 
+    def plain_epochs(self, settings: Settings, data: Dataset) -> int:
+        """As many as usually go before the posterior."""
+        return max(1, round(FromNumbers.start * settings.epochs_for(data.N)))
+
     def stages(self, settings: Settings) -> list[Stage]:
         """The posterior, if the first fit was of points."""
         if not self.start:

@@ -12,6 +12,7 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...inference import load
 from ...inference.cutting import ROWS, compare_speed, count_parameters
 from ...inference.figures import save, structure_graph
 from ...inference.files import save_folder
@@ -23,11 +24,12 @@ from ...inference.posterior import (
     mean_spread,
     require,
 )
-from ...inference.shrinking import discretise, random_structures
-from ...inference.training import Fit, Settings
+from ...inference.shrinking import NATS, discretise, needed_tolerance, random_structures
+from ...inference.training import FEW, Fit, Settings, look
 from ...models.networks import discretised, structures
+from ...models.plain import torch_only
 from .. import FORMATS
-from .base import Finished, Method, Pair, certified, smaller, timed, told
+from .base import HANDED_BACK, Finished, Method, Pair, certified, smaller, timed, told, uncut
 from .options import Whole
 
 # Of point estimates, where the weights of a run are numbers.
@@ -79,61 +81,79 @@ class RandomStructure(Method):
         return result.evaluate_ways(split)
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
-        return discretise(result)
+        cut_out = discretise(result)
+        kept = folder / "discretised"
+        return load(kept, like=cut_out) if kept.is_dir() else cut_out
 
     def report(self, run: Finished) -> dict[str, Any]:
-        """The choice and its network, which is then trained afresh beside random ones."""
+        """The choice and its network, beside the same trained afresh and random ones: of the first
+        two the better is handed back."""
         (result,) = run.fits
         choice: Any = result.structures[0]
-        small = discretise(result, choice.choice)
-        data = result.data
+        small, data = discretise(result, choice.choice), result.data
+        found: dict[str, Any] = {"structure": choice.to_json(), "learnt": [told(choice)]}
+        if run.compare:
+            afresh, others = self._others(run, choice, count_parameters(small))
+            found |= others
+            plain = torch_only(mean_network(*require(afresh, models.BayesianNetwork, "structure")))
+            needed = needed_tolerance(look(small, result)[1:], look(plain, afresh)[1:], data)
+            if len(data.x_val) >= FEW and needed > NATS:
+                found["refused"] = {
+                    "parameters": count_parameters(small),
+                    "test": evaluate_net(small, result.model, data),
+                }
+                found["learnt"].append(uncut(HANDED_BACK.format(needed, NATS), choice.title))
+                small = plain.eval()
         whole = mean_network(*require(result, models.StructuredNetwork, "discretise"))
         speed = compare_speed({"whole": whole, "chosen": small}, data.x_test, "whole")["chosen"]
-        found: dict[str, Any] = {
-            "structure": choice.to_json(),
-            "discretised": {
-                "parameters": count_parameters(small),
-                "parameters_before": count_parameters(whole),
-                **timed(speed),
-                "test": evaluate_net(small, result.model, data),
-            },
+        found["discretised"] = {
+            "parameters": count_parameters(small),
+            "parameters_before": count_parameters(whole),
+            **timed(speed),
+            "test": evaluate_net(small, result.model, data),
         }
-        found["learnt"] = [
-            told(choice),
-            smaller(found["discretised"], certified(small, data, result.model.likelihood)),
-        ]
+        found["learnt"].append(
+            smaller(found["discretised"], certified(small, data, result.model.likelihood))
+        )
         if run.out is not None:
             save_folder(small, run.out / "discretised")
             if run.figures:
                 _draw(result, choice, run.out / "figures")
-        if not run.compare:
-            return found
-        others = random_structures(
+        return found
+
+    def _others(
+        self, run: Finished, choice: EdgeStructure, parameters: int
+    ) -> tuple[Fit, dict[str, Any]]:
+        """The chosen structure and random ones of about its size, trained afresh."""
+        (result,) = run.fits
+        data = result.data
+        drawn = random_structures(
             result.model,
             self.random,
-            parameters=count_parameters(small),
+            parameters=parameters,
             other_than=choice.chosen,
             example=data.head(ROWS)[0],
             seed=result.settings.seed,
         )
         fits = {"retrained": choice.chosen}
-        fits |= {f"random-{k}": other for k, other in enumerate(others, start=1)}
+        fits |= {f"random-{k}": other for k, other in enumerate(drawn, start=1)}
         net = run.begin()
-        rows: dict[str, dict[str, Any]] = {}
-        for name, chosen in fits.items():
-            one = run.train(self._fixed(net, chosen, data), name)
-            rows[name] = {
-                "choice": chosen,
+        trained = {n: run.train(self._fixed(net, one, data), n) for n, one in fits.items()}
+        rows = {
+            name: {
+                "choice": fits[name],
                 "parameters": count_parameters(one.model.start_network()),
                 "test": one.evaluate(),
                 "seconds": one.seconds,
             }
-        found["retrained"] = rows.pop("retrained")
+            for name, one in trained.items()
+        }
+        found: dict[str, Any] = {"retrained": rows.pop("retrained")}
         if rows:
-            tests = [row["test"] for row in rows.values()]
+            tests: Any = [row["test"] for row in rows.values()]
             found["random"] = {"runs": list(rows.values()), "spread": mean_spread(tests)}
             found["random"]["all"] = len(rows) < self.random
-        return found
+        return trained["retrained"], found
 
     def _fixed(self, net: nn.Module, choice: Choice, data: Dataset) -> Pair:
         """A pair over the network of one structure, with its weights as they begin."""

@@ -81,7 +81,7 @@ class OverWeights(Method):
         return 3.0
 
     def plain_epochs(self, settings: Settings, data: Dataset) -> int:
-        return 0 if self.over == "stack" else settings.epochs_for(data.N)
+        return settings.epochs_for(data.N)
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         """Passes over the rows in which the smaller network is trained as numbers in the end."""
@@ -156,7 +156,9 @@ class OverWeights(Method):
                 found["not_compressed"] = str(error)
                 told_of = [uncut(f"Nothing was cut: {error}")]
             refused = small is None
-            judged = run.compare and self.gives_way and not searched and len(data.x_val) > 0
+            # A search beside the plain network has judged what it found.
+            judged = run.compare and self.gives_way and len(data.x_val) > 0
+            judged = judged and not (searched and given is not None)
             if small is not None and run.numbers is not None and judged:
                 needed = tolerance_of(again, first, run.numbers.trained)
                 allowed = NATS if self.tolerance is None else self.tolerance
@@ -177,7 +179,7 @@ class OverWeights(Method):
                     told_of[0]["sentences"].append("Handed back is the plain network.")
             test = evaluate(result, again)  # of the file, as everything that is said of it
         found |= sent(result, again, sizes["file_bytes"])
-        if out is not None and run.figures and small is not None:
+        if out is not None and run.figures and small is not None and not refused:
             draw_compressed(result, small, out / "figures", first)
         nets = {"before": before, "mean": mean, "compressed": again}
         speed = compare_speed(nets, data.x_test, "before")

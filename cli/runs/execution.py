@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ...data import Dataset, PyroccamError
-from ...guides import Guide
+from ...guides import Delta, Guide
 from ...inference.cutting import count_parameters
 from ...inference.distributed import apart, joined
 from ...inference.storage import CHECKPOINT, WEIGHTS, claimed, seal, versions, write_json
@@ -28,7 +28,9 @@ from ...inference.training import (
     fit_repeats,
     pick_device,
 )
+from ...models import BayesianNetwork
 from ...models.networks import DepthStack
+from ...models.priors import Normal
 from .. import draw, draw_repeats
 from ..methods import Finished, Pair, find
 from .building import build_network, untrained
@@ -121,8 +123,12 @@ class _Job:
             return
         pair = self.config.chosen.build(self.network(), self.data)
         settings = Settings.of(self.config.settings_of(0))
-        if isinstance(pair[0].start_network(), DepthStack):
-            return
+        if isinstance(stack := pair[0].start_network(), DepthStack):  # the deepest of its networks
+            model = BayesianNetwork(
+                stack.at(stack.max_depth), self.data, prior=Normal(1.0),
+                likelihood=pair[0].likelihood,
+            )  # fmt: skip
+            pair = model, Delta(model)
         fresh = untrained(pair, self.data.to(device), settings)
         self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
 

@@ -70,7 +70,7 @@ _PARTS = {
     "compressed": ("handed back", "small"),
     "refused": ("cut, not handed back", "other"),
     "draw": ("read from the draw's file", "other"),
-    "discretised": ("chosen structure, cut out", "small"),
+    "discretised": ("handed back", "small"),
     "retrained": ("chosen structure, afresh", "other"),
 }
 """Parts of ``metrics.json`` that are networks of a run, beside the whole one."""

@@ -49,12 +49,12 @@ def diagnose(
     runs = members(fits)
     fit = runs[0]
     refuse_undecided(fit)
-    asked: dict[str, Callable[[], Finding]] = {"ELBO": lambda: convergence(fit).finding()}
+    asked: dict[str, Callable[[], Finding | None]] = {"ELBO": lambda: convergence(fit).finding()}
     asked |= _of_posterior(fit, draws, rows)
     asked["held-out rows"] = lambda: elpd(fit).finding()
     if len(runs) > 1:
         asked["agreement"] = lambda: agreement(runs).finding()
-    found = []
+    found: list[Finding | None] = []
     with FitProgress("diagnose", len(asked), progress) as bar:
         for name, ask in asked.items():
             bar.next(name)
@@ -62,10 +62,12 @@ def diagnose(
                 found.append(ask())
             except ValueError as error:  # what cannot be had says why
                 found.append(Finding(name, "refused", str(error)))
-    return found
+    return [one for one in found if one is not None]
 
 
-def _of_posterior(fit: Fit, draws: int, rows: int | None) -> dict[str, Callable[[], Finding]]:
+def _of_posterior(
+    fit: Fit, draws: int, rows: int | None
+) -> dict[str, Callable[[], Finding | None]]:
     """What draws from q are needed for, by name."""
     model = fit.model
     why = ""
@@ -89,11 +91,16 @@ def _of_posterior(fit: Fit, draws: int, rows: int | None) -> dict[str, Callable[
         said = f"Of {some:,} of {fit.data.N:,} training rows; rows= takes more."
         return replace(finding, text=f"{finding.text} {said}")
 
+    def left_out() -> Finding | None:
+        """Not of thousands of weights, whose draws no weights correct: it could not be good."""
+        found = loo(fit, draws, rows=some)
+        return of_rows(found.finding()) if found.correction == "p/q" else None
+
     few = some if model.random_weights else None  # a posterior of depth is exact, over all rows
     seed, weights = fit.settings.seed, _only_weights(fit)
     return {
         "k-hat": lambda: khat(fit, draws=draws, rows=few, seed=seed).finding(),  # says it itself
-        "LOO": lambda: of_rows(loo(fit, draws, rows=some).finding()),
+        "LOO": left_out,
         "prior sensitivity": lambda: of_rows(
             prior_sensitivity(fit, draws, rows=some, weights=weights).finding()
         ),

@@ -132,10 +132,11 @@ class Khat:
         verdict = min((one.verdict for one in each), key=WORST_FIRST.index)
         concerned = [one for one in each if one.verdict == verdict]
         text = f"{concerned[0].name[0].upper()}{concerned[0].name[1:]}: {concerned[0].text}"
-        if len(each) > 1:
-            counts = [(v, sum(one.verdict == v for one in each)) for v in WORST_FIRST]
+        judged = [one for one in each if one.verdict != "refused"]
+        if len(judged) > 1:
+            counts = [(v, sum(one.verdict == v for one in judged)) for v in WORST_FIRST]
             parts = ", ".join(f"{count} {v}" for v, count in counts if count)
-            text = f"Of {len(each)} blocks, {parts}. {text}"
+            text = f"Of {len(judged)} blocks that can be judged, {parts}. {text}"
         pairs = zip(self.blocks, each, strict=True)
         numbers = {"draws": self.draws, "blocks": {b.name: f.numbers for b, f in pairs}}
         figure = None if verdict == "refused" else self.figure()

@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 # From which on a sensitivity is worth a word (Kallioinen et al. 2024).
 NOTABLE = 0.05
 MOST_NAMED = 8  # latents with a name in the figure
+GROUPS = ("scale", "global")  # latents by which a prior shrinks
 
 
 @dataclass(frozen=True)
@@ -54,28 +55,31 @@ class Sensitivity:
         }
         for name, v in self.likelihood.items():
             numbers[name]["likelihood, most"] = float(np.nanmax(v))
-        touched = {name: n for name, n in moved.items() if n}
+        deaf = {
+            name: int(((self.prior[name] > NOTABLE) & (v < NOTABLE)).sum())
+            for name, v in self.likelihood.items()
+            if name.rpartition(".")[2] in GROUPS
+        }
+        touched = {name: n for name, n in moved.items() if n > deaf.get(name, 0)}
         figure = sensitivity_plane(self) if self.likelihood else None
+        said = ""
+        if alone := sum(deaf.values()):
+            said = (
+                f" Of {alone:,} scales of groups, which do not feel the data, the prior decides, "
+                "as it should: such groups are cut."
+            )
         if not touched:
             said = (
-                "Another weight on the prior would hardly change the posterior: no latent moves by "
-                f"{NOTABLE} for each doubling of its power."
+                "Another weight on the prior would hardly change the posterior: nothing else moves "
+                f"by {NOTABLE} for each doubling of its power.{said}"
             )
             return Finding("prior sensitivity", "good", said, numbers, figure)
         parts = [f"{n:,} of {self.prior[name].size:,} of {name}" for name, n in touched.items()]
-        deaf = sum(
-            int(((self.prior[name] > NOTABLE) & (self.likelihood[name] < NOTABLE)).sum())
-            for name in touched
-            if name in self.likelihood
-        )
         shown = ", ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "")
-        said = f"The prior moves {shown}."
-        if deaf:
-            said += (
-                f" {deaf:,} of these do not feel the data at all: what is said of them is the "
-                "prior's word, as it should be of groups that are cut."
-            )
-        said += " Swap the prior (inference.swap) and see whether what you conclude stays."
+        said = (
+            f"The prior moves {shown}.{said} Swap the prior (inference.swap) and see whether what "
+            "you conclude stays."
+        )
         return Finding("prior sensitivity", "doubtful", said, numbers, figure)
 
 

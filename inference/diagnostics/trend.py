@@ -115,12 +115,12 @@ class Convergence:
     @property
     def verdict(self) -> Verdict:
         """``good``: as many epochs again would gain less than ``worth``, whatever the noise.
-        ``poor``: they would gain more, or the loss rises. ``doubtful``: the noise hides which, or
-        the bound grew as the learning rate fell, which says nothing of more epochs."""
+        ``poor``: they would gain more, or the loss rises. ``doubtful``: the noise hides which.
+        ``refused``: the bound grew as the learning rate fell, which says nothing of more epochs."""
         if self.refused is not None:
             return "refused"
         if self.low > 0 and self.gain > WORTH:
-            return "doubtful" if self.annealed else "poor"
+            return "refused" if self.annealed else "poor"
         if self.high < 0 and -self.gain > WORTH:
             return "poor"
         return "good" if self.high < WORTH and self.low > -WORTH else "doubtful"

@@ -256,7 +256,7 @@ def tolerance_of(net: nn.Module, fit: Fit, plain: Trained) -> float:
     seen = look(feed_like(copy.deepcopy(net), plain.net), fit)
     if (seen[1:] - plain.held_out).mean(1).max() <= 0:
         return 0.0
-    return needed_tolerance(seen[1:], plain.held_out, fit.data.classes)
+    return needed_tolerance(seen[1:], plain.held_out, fit.data)
 
 
 def _shared(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...data import PyroccamError
+from ...data import Dataset, PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
@@ -157,7 +157,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         if draft is None:
             break
         tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
-        needed = needed_tolerance(tried.held_out, plain.held_out, fit.data.classes)
+        needed = needed_tolerance(tried.held_out, plain.held_out, fit.data)
         if share == 1:  # nothing is cut, and the better one stays
             few = len(fit.data.x_val) < FEW
             better = few or tried.held_out[0].mean() <= plain.held_out[0].mean()
@@ -181,15 +181,18 @@ def _draft(
 ) -> Decision | None:
     """What is left of that share of the weights, as the posterior or the plain network has them,
     whichever predicts better; ``None`` if no way leads to the outputs."""
-    at = thresholds_of_share(means.irrelevance, share)
-    zeros = with_zeros(means.whole, means.irrelevance, at, fit.model).cpu()
-    if not has_path(zeros, fit.data.head(2)[0].cpu()):
+    for every_layer in (False, True):  # beside a skip connection a layer may go as a whole
+        at = thresholds_of_share(means.irrelevance, share, every_layer=every_layer)
+        zeros = with_zeros(means.whole, means.irrelevance, at, fit.model).cpu()
+        if has_path(zeros, fit.data.head(2)[0].cpu()):
+            break
+    else:
         return None
     drafts = [at_thresholds(fit, at, means, source) for source in (means.whole, plain.net)]
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
 
 
-def needed_tolerance(one: Tensor, other: Tensor, classes: int | None) -> float:
+def needed_tolerance(one: Tensor, other: Tensor, data: Dataset) -> float:
     r"""What has to be allowed for a network to stand for another, by validation rows.
 
     .. math:: \max_k \max\left(\bar d_k,\;
@@ -199,7 +202,7 @@ def needed_tolerance(one: Tensor, other: Tensor, classes: int | None) -> float:
     their means and standard deviations s: so much is lost on average, and with 95 % certainty no
     more than two and a half times as much. The first decides where rows are many, the second where
     they are few. A few rows that both get right say little of the next one: in a classification
-    one more row counts, which the network misses, at the loss of a guess, log C.
+    one more error counts. Rows of different weights count as :math:`(\sum w)^2 / \sum w^2` rows.
 
     The certainty is that of Student's limit for rows that chose neither network. No checkpoint was
     chosen by the row that judges it; the learning rate, a temperature or the noise of a regression,
@@ -207,25 +210,31 @@ def needed_tolerance(one: Tensor, other: Tensor, classes: int | None) -> float:
 
     Arguments:
         one, other: ``(2, N)``, as :func:`~pyroccam.inference.training.ordinary.cross_fit` has them.
-        classes: C, of a classification.
+        data: of the validation rows.
 
     Returns:
         That number; infinity for fewer than two rows.
 
     References:
         Student 1908, "The probable error of a mean"; Berger 1982 for limits that are all met;
-        Laplace 1814 for the row that is missed.
+        Laplace 1814 for the row that is missed; Kish 1965, Survey sampling, for weights.
     """
-    differences = one - other
-    if classes is not None:
-        missed = differences.new_tensor([[math.log(classes)], [1.0]])
+    differences = (one - other).double()
+    weights = torch.ones(differences.shape[1], dtype=torch.float64)
+    if data.val_weights is not None:
+        weights = data.val_weights.double().cpu()
+    if data.classes is not None:
+        missed = differences.new_tensor([[0.0], [1.0]])
         differences = torch.cat([differences, missed], 1)
-    rows = differences.shape[1]
-    if rows < 2:
+        weights = torch.cat([weights, weights.mean()[None]])
+    weights = weights / weights.sum()
+    rows = float(1.0 / weights.square().sum())
+    if not rows > 1.0:
         return math.inf
     from scipy.stats import t  # slow to import
 
-    mean, error = differences.mean(1), differences.std(1) / math.sqrt(rows)
+    mean = differences @ weights
+    error = ((differences - mean[:, None]).square() @ weights / (rows - 1)).sqrt()
     return float(
         torch.maximum(
             mean, (mean + float(t.ppf(CONFIDENCE, rows - 1)) * error) / LARGEST_LOSS
@@ -254,9 +263,14 @@ def at_thresholds(
     return Decision(model, guide, layers, whole, net, report, found, dict(thresholds), [])
 
 
-def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[str, float]:
-    """Thresholds by layer, at one irrelevance, that keep a share of all weights; the least
-    irrelevant part of each layer stays."""
+def thresholds_of_share(
+    found: Mapping[str, Irrelevance], share: float, *, every_layer: bool = True
+) -> dict[str, float]:
+    """Thresholds by layer, at one irrelevance, that keep a share of all weights.
+
+    Arguments:
+        every_layer: the least irrelevant part of each layer stays.
+    """
     values = torch.cat([one.values.flatten().double() for one in found.values()])
     sizes = torch.cat(
         [torch.full((one.values.numel(),), one.size / one.values.numel()) for one in found.values()]
@@ -265,7 +279,8 @@ def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[
     reached = sizes[order].double().cumsum(0) / sizes.sum()
     last = min(int((reached < share - 1e-9).sum()), len(values) - 1)
     t = float(values[order[last]])
-    return {name: max(t, float(one.values.min())) for name, one in found.items()}
+    least = {name: float(one.values.min()) for name, one in found.items() if every_layer}
+    return {name: max(t, least.get(name, t)) for name in found}
 
 
 def inside(net: nn.Module, name: str) -> str:

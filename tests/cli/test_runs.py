@@ -267,15 +267,17 @@ def test_structure(runs):
     for edge, probs in structure["probs"].items():
         assert sum(probs.values()) == pytest.approx(1.0, abs=1e-4)
         assert structure["chosen"][edge] == [max(probs, key=probs.get)]
-    assert found["discretised"]["test"] == pytest.approx(found["test"]["deterministic"])
+    cut_out = found.get("refused", found["discretised"])
+    assert cut_out["test"] == pytest.approx(found["test"]["deterministic"])
     assert found["retrained"]["parameters"] == found["discretised"]["parameters"]
     assert len(found["random"]["runs"]) == found["random"]["spread"]["accuracy"]["n"] == 2
     # The temperature is part of the state: it has fallen to its end.
     assert float(fit.model.temperature.value) == pytest.approx(0.3)
-    x = fit.data.x_test
-    torch.testing.assert_close(
-        inference.load(folder / "discretised")(x), inference.shrink(fit).net(x)
-    )
+    kept, x = inference.load(folder / "discretised")(fit.data.x_test), fit.data.x_test
+    if "refused" in found:  # the better one of both
+        assert found["discretised"]["test"] == pytest.approx(found["retrained"]["test"])
+    else:
+        torch.testing.assert_close(kept, inference.shrink(fit).net(x))
 
 
 def test_structure_over_random_weights_is_compared_with_nothing_if_asked(tmp_path):
@@ -300,7 +302,8 @@ def test_depth_widths_and_bits(runs):
 def test_a_posterior_over_depth_and_weights_is_all_that_is_trained(runs, tmp_path):
     """No numbers at first, no fit after it: the network is cut of the posterior itself."""
     out = tmp_path / "run"
-    said = call("fit", *runs.command("occam"), *sets("start=0 last=0 finish=0"), "--out", out)
+    more = [*sets("start=0 last=0 finish=0"), "--no-compare"]
+    said = call("fit", *runs.command("occam"), *more, "--out", out)
     fit = load_fit(out)
     assert isinstance(fit.model, models.BayesianStack)
     assert f"Depth {fit.structure.depth_chosen} of 3 was chosen" in said

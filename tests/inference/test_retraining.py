@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import types
 
 import pytest
 import torch
@@ -148,9 +149,9 @@ def scripted(monkeypatch, fit, losses, taught=True):
         loss = torch.full((2, 100), losses[len(made) - 1]).double()
         return Trained(net, loss[0], loss, lr)
 
-    def share(found, of):
+    def share(found, of, **how):
         sizes.append(of)
-        return thresholds_of_share(found, of)
+        return thresholds_of_share(found, of, **how)
 
     teacher = object() if taught else None
     monkeypatch.setattr(decision, "teacher_of", lambda _: teacher)
@@ -198,23 +199,37 @@ def test_what_is_lost_has_a_limit_that_holds():
         passed = []
         for _ in range(1500 if rows == 40 else 400):
             d = mean + 0.2 * torch.randn(1, rows).double()
-            passed.append(
-                decision.needed_tolerance(torch.cat([d, d]), torch.zeros(2, rows), None) <= 0.01
-            )
+            both, none = torch.cat([d, d]), torch.zeros(2, rows)
+            passed.append(decision.needed_tolerance(both, none, rows_of()) <= 0.01)
         error = 4 * (share * (1 - share) / len(passed)) ** 0.5
         assert sum(passed) / len(passed) == pytest.approx(share, abs=error)
-    assert decision.needed_tolerance(torch.zeros(2, 1), torch.zeros(2, 1), None) == math.inf
+    assert decision.needed_tolerance(torch.zeros(2, 1), torch.zeros(2, 1), rows_of()) == math.inf
 
 
 def test_few_rows_that_are_all_right_do_not_show_that_the_next_one_is():
-    """By Laplace's rule, with one row that is missed at the loss of a guess."""
+    """By Laplace's rule, with one more error."""
     for rows in (10, 100, 1000):
-        none = torch.zeros(2, rows)
-        mean = math.log(10) / (rows + 1)
-        assert decision.needed_tolerance(none, none, 10) == pytest.approx(
+        none, mean = torch.zeros(2, rows), 1 / (rows + 1)
+        assert decision.needed_tolerance(none, none, rows_of(10)) == pytest.approx(
             max(mean, 0.4 * mean * (1 + _t95(rows))), rel=1e-4
         )
-    assert decision.needed_tolerance(torch.zeros(2, 500), torch.zeros(2, 500), None) == 0.0
+    assert decision.needed_tolerance(torch.zeros(2, 500), torch.zeros(2, 500), rows_of()) == 0.0
+
+
+def test_rows_of_weight_k_count_as_k_rows_in_the_mean():
+    torch.manual_seed(0)
+    d, weights = 0.1 * torch.randn(2, 60).double(), torch.randint(0, 3, (60,)).double()
+    each = torch.repeat_interleave(d, weights.long(), 1)
+    found = decision.needed_tolerance(d, torch.zeros_like(d), rows_of(None, weights))
+    mean, left = each.mean(1), float(weights.sum() ** 2 / weights.square().sum())
+    error = each.std(1, correction=0) / (left - 1) ** 0.5
+    limit = 0.4 * (mean + _t95(left - 1) * error)
+    assert found == pytest.approx(float(torch.maximum(mean, limit).max()), rel=1e-4)
+
+
+def rows_of(classes=None, weights=None):
+    """What is asked of the data of validation rows."""
+    return types.SimpleNamespace(classes=classes, val_weights=weights)
 
 
 def _t95(dof):

@@ -37,7 +37,7 @@ def kept(outcome: Outcome) -> Row:
     small = metrics["discretised"]
     parts = {
         "mixture": metrics["test"]["ensemble"],
-        "cut out": small["test"],
+        "cut out": metrics.get("refused", small)["test"],
         "afresh": metrics["retrained"]["test"],
         "random": {name: m["mean"] for name, m in metrics["random"]["spread"].items()},
     }

@@ -87,7 +87,7 @@ def test_a_fit_knows_when_its_objective_was_another():
 def test_the_pace_of_a_bound_that_grew_as_the_learning_rate_fell_leads_nowhere():
     falling = 5.0 - 0.05 * np.arange(100.0)
     found, steady = (convergence(as_fit(falling, schedule=s)) for s in ("cosine", "constant"))
-    assert (found.verdict, steady.verdict) == ("doubtful", "poor")
+    assert (found.verdict, steady.verdict) == ("refused", "poor")
     assert found.gain == pytest.approx(0.05 * 49)
     assert found.low <= found.gain <= found.high
     figures = found.finding().figure, steady.finding().figure

@@ -315,6 +315,19 @@ class Dataset:
             y_val=self.y_val[:0],
         )
 
+    def halves(self, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Two data sets of half of the training rows each, drawn at random; the second has the
+        validation rows. Where a certificate is of the second, the first may choose its prior."""
+        order = torch.randperm(self.N, generator=torch.Generator().manual_seed(seed))
+
+        def of(rows: Tensor) -> Dataset:
+            rows = rows.sort().values.to(self.device)
+            weights = None if self.weights is None else self.weights[rows]
+            return self.but(x_train=self.x_train[rows], y_train=self.y_train[rows], weights=weights)
+
+        first, second = order[: self.N // 2], order[self.N // 2 :]
+        return of(first).with_val(slice(0)), of(second)
+
     def statistics(self) -> dict[str, Tensor]:
         """Means and standard deviations by which rows were scaled, `x_mean`, `x_std`, `y_mean` and
         `y_std`, in float64 and in shapes that act on inputs (B, ...) and targets (B, T)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, ClassVar, Self
 
 import pyro
@@ -181,7 +182,7 @@ class BayesianNetwork(Model):
         return {
             name: {
                 "kind": layer.prior.kind,
-                **{n: t.tolist() for n, t in layer.prior.named_buffers()},
+                **{n: _shown(t) for n, t in layer.prior.named_buffers()},
             }
             for name, layer in self.layers.items()
         }
@@ -304,6 +305,13 @@ class BayesianNetwork(Model):
                 for name, layer in self.layers.items()
             }
         )
+
+
+def _shown(numbers: Tensor) -> object:
+    """Numbers by which a checkpoint is known again, or a digest of those of all weights."""
+    if numbers.dim() < 2:
+        return numbers.tolist()
+    return sha256(numbers.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def _asked(prior: Any, layers: Chosen) -> Collection[str] | None:

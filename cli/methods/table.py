@@ -12,6 +12,7 @@ from ...data import PyroccamError
 from ...models import unknown_name
 from .base import Method
 from .bayes import Bayes
+from .certified import Certified
 from .coded import Coded
 from .depth import AtDepth, ByGradient, ClosedForm, MarginalLikelihood
 from .dropout import Dropout, GaussianDropout
@@ -107,6 +108,24 @@ METHODS: dict[str, Method] = {
             _WEIGHTS,
             prior="log-uniform",
             **_TRAINED,
+        ),
+        Certified(
+            "certified",
+            "a limit of the errors on new rows that holds with 95 % certainty",
+            "Seeger 2002, PAC-Bayesian generalisation error bounds; Dziugaite, Roy 2017, "
+            "arXiv:1703.11008",
+            {
+                **_ADAM,
+                "lr": 3e-3,
+                "schedule": "cosine",
+                "kl_warmup": 0.3,
+                "kl_weight": 2.4,
+                "batch_size": 256,
+                "epochs": None,
+                "steps": 14000,
+                "checkpoint": "last",
+            },
+            prior="normal:learn-scale",
         ),
         Bayes(
             "vnq",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from ...models.likelihoods import Likelihood
 
 _ROWS = 1024  # in a pass
+MOST_PASSES = 16
+SCALE_BITS = 9  # of a learnt scale
 _DRAWN = 2**32  # numbers that are drawn by default, in a minute or so
 
 
@@ -163,10 +166,12 @@ class ByPosterior(_Way):
 
     Learnt numbers without a posterior (noise, parameters of a prior, statistics of batch
     normalisation, layers that are not random) are in the KL as they are, with all of their bits,
-    and so is what :class:`ByFile` counts for the preparation of rows.
+    and so is what :class:`ByFile` counts for the preparation of rows. The scales of normal priors
+    that were learnt (``priors.Normal(learn="scale")``) are rounded to one of 512, 9 bits each.
 
     Attributes:
-        draws: networks, about; one for each row by default, or as many as take a minute or so.
+        draws: networks, about, by default as many as take a minute or so. More than there are rows
+            pass all of them several times, up to 16.
         choices: how many fits this one was chosen from by a look at the rows: seeds, scales of a
             prior, weights of the KL.
         seed: of the draws.
@@ -184,26 +189,32 @@ class ByPosterior(_Way):
         if left < model.weights_before:
             raise PyroccamError("a fit that the same rows have narrowed", "the whole, or a file")
         data = rows.data
-        kls = [evidence(model, guide, data, rows=1, passes=2, seed=seed).kl for seed in (0, 1)]
+        with rounded_scales(model) as rounded:
+            kls = [evidence(model, guide, data, rows=1, passes=2, seed=seed).kl for seed in (0, 1)]
         if not math.isclose(*kls, rel_tol=1e-9):
             raise PyroccamError("a KL that is known by draws alone", "priors whose KL is a formula")
-        kl = kls[0] + (learnt_bits(model) + preparation_bits(data)) * math.log(2.0)
+        bits = learnt_bits(model) - (32 - SCALE_BITS) * rounded + preparation_bits(data)
+        kl = kls[0] + bits * math.log(2.0)
         doubt = math.log1p(-confidence) - math.log(2.0 * self.choices)
         net = mean_network(model, guide)
         count = data.counts["train"] + data.counts["val"]
         most = self.draws or max(1, _DRAWN // sum(p.numel() for p in net.parameters()))
-        each, parts = -(-count // min(count, most)), list[int]()
+        each, passes = -(-count // min(count, most)), min(MOST_PASSES, max(1, most // count))
+        parts, missed = list[int](), list[Tensor]()
         with evaluating(model), seeded(self.seed, data.device):
-            for x, y in rows.known():
-                found = _drawn_outputs(model, guide, net, x, each)
-                for own, out, target in zip(x.split(each), found, y.split(each), strict=True):
-                    rows.add(own, target, rows.misses(out, target, self.within))
-                    parts.append(len(own))
+            for _ in range(passes):
+                for x, y in rows.known():
+                    found = _drawn_outputs(model, guide, net, x, each)
+                    for out, target in zip(found, y.split(each), strict=True):
+                        missed.append(rows.misses(out, target, self.within).cpu())
+        for x, y in rows.known():
+            rows.add(x, y, torch.zeros(len(y), dtype=torch.bool))  # which are copies
+            parts += [len(one) for one in y.split(each)]
+        wrong = torch.cat(missed).view(passes, count)
         limits = []
         for counted in rows.countings():
-            missed = [int(one.sum()) for one in (rows.missed & counted).split(parts)]
             sizes = [size for one in counted.split(parts) if (size := int(one.sum()))]
-            share = sum_limit(sum(missed), sizes, doubt)
+            share = sum_limit(int((wrong & counted).sum()), passes * sizes, doubt)
             limits.append((seeger_limit(share, sum(sizes), kl, doubt), share))
         limit, share = max(limits)
         return Certificate(limit, confidence, count, share, kl, "draws of the posterior",
@@ -446,6 +457,25 @@ def preparation_bits(data: Dataset) -> int:
     )
     texts = [*(() if named else data.class_names), *chain(*data.categories.values())]
     return 128 * scaled + 8 * len("\n".join(texts).encode())
+
+
+@contextmanager
+def rounded_scales(model: BayesianNetwork) -> Iterator[int]:
+    """Round the logarithms of the scales of normal priors that are learnt, one for a layer, to
+    multiples of 1/16 between -16 and 16; how many these are. Put back in the end."""
+    priors = {id(layer.prior): layer.prior for layer in model.layers.values()}
+    found = [p for own in priors.values() for n, p in own.named_parameters() if n == "log_scale"]
+    found = [p for p in found if not p.dim() and p.dtype is torch.float32]
+    before = [p.detach().clone() for p in found]
+    half = 2 ** (SCALE_BITS - 1)
+    with torch.no_grad():
+        for p in found:
+            p.copy_((p * 16.0).round().clamp(-half, half - 1) / 16.0)
+        try:
+            yield len(found)
+        finally:
+            for p, value in zip(found, before, strict=True):
+                p.copy_(value)
 
 
 def learnt_bits(model: Any) -> int:

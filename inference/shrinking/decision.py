@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...data import Dataset, PyroccamError
+from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
@@ -36,6 +36,7 @@ from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 
 if TYPE_CHECKING:
+    from ...data import Dataset
     from ..training import Fit
 
 SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)

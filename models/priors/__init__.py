@@ -13,6 +13,7 @@ from .log_uniform import LogUniform
 from .multi_spike import MultiSpike
 from .normal import Normal
 from .parsing import parse_weights
+from .pretrained import Pretrained
 from .scaling import Floored, NonCentred, Scaling, Share
 from .shared_normal import SharedNormal
 from .spike_slab import SpikeSlab
@@ -52,6 +53,7 @@ __all__ = [
     "MultiSpike",
     "Normal",
     "Poisson",
+    "Pretrained",
     "RelaxedBernoulli",
     "SharedNormal",
     "SpikeSlab",

@@ -23,7 +23,7 @@ from pyroccam.inference.training.trainer import Trainer
 from safetensors.torch import load_file
 
 SMALLER = ("draw", "compressed", "pruned", "discretised")  # parts of metrics.json, the first counts
-OF_CODE = ("ghs", "graves", "bayes")  # whose prior and posterior send a message
+OF_CODE = ("ghs", "graves", "bayes", "certified")  # whose prior and posterior send a message
 
 
 def flat(found, prefix=""):

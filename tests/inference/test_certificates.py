@@ -368,3 +368,23 @@ def test_a_regression_that_says_nothing_says_so():
     data = Dataset.from_tensors(x, x, x, x)
     net = nn.Linear(1, 1)
     assert "says nothing" in str(inference.certify(net, data, by=ByFile(within=0.1)))
+
+
+def test_learnt_scales_of_priors_are_rounded_and_paid_with_nine_bits_each():
+    """Beside the same posterior under a prior with those scales, fixed."""
+    rows, net = task(0), models.networks.perceptron((1,), 2, hidden=(5,))
+    model = models.BayesianNetwork(net, rows, prior=models.priors.Normal(0.3, learn="scale"))
+    fit = inference.fit(model, guides.MeanField(model), rows, epochs=3, progress=False)
+    learnt = {n: layer.prior.log_scale for n, layer in model.layers.items()}
+    learnt = {n: p.detach() for n, p in learnt.items()}
+    before = [float(p) for p in learnt.values()]
+    given = {n: math.exp(round(16 * float(p)) / 16) for n, p in learnt.items()}
+    fixed = models.BayesianNetwork(
+        net, rows, prior={n: models.priors.Normal(scale) for n, scale in given.items()}
+    )
+    guide = guides.MeanField(fixed)
+    guide.load_state_dict(fit.guide.state_dict())
+    same = replace(fit, model=fixed, guide=guide)
+    paid, free = (inference.certify(one, rows).nats for one in (fit, same))
+    assert paid - free == pytest.approx(2 * 9 * math.log(2), rel=1e-4)
+    assert [float(p) for p in learnt.values()] == before

@@ -1,0 +1,72 @@
+"""A prior around the weights of another network."""
+
+import pytest
+import torch
+from fitting import blobs
+from pyroccam import guides, inference
+from pyroccam.data import PyroccamError
+from pyroccam.inference.elbo import evidence
+from pyroccam.models import BayesianNetwork, networks, priors
+
+
+def network(seed, hidden=(6,)):
+    torch.manual_seed(seed)
+    return networks.perceptron((2,), 3, hidden=hidden)
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_kl_is_that_of_normals_around_the_other_weights(spread):
+    """By the densities of torch, summed by hand."""
+    data, net, other, deviations = blobs(), network(0), network(1), network(2)
+    for p in deviations.parameters():
+        p.data = p.data.abs() + 0.1
+    given = priors.Pretrained(other, 0.3, deviations if spread else None)
+    for p in [*other.parameters(), *deviations.parameters()]:
+        p.data.add_(1.0)  # what is trained afterwards is another network
+    model = BayesianNetwork(net, data, prior=given)
+    guide = guides.MeanField(model, scale=0.05)
+    kl = 0.0
+    for name, p in net.named_parameters():
+        s = deviations.get_parameter(name) - 1.0 if spread else torch.ones(())
+        p0 = torch.distributions.Normal(other.get_parameter(name) - 1.0, 0.3 * s)
+        kl += torch.distributions.kl_divergence(torch.distributions.Normal(p, 0.05), p0).sum()
+    found = evidence(model, guide, data, rows=1, passes=2).kl
+    assert found == pytest.approx(float(kl.detach()), rel=1e-5)
+
+
+def test_a_network_of_another_structure_is_refused():
+    for other in (network(1, hidden=(7,)), network(1, hidden=())):
+        with pytest.raises(PyroccamError):
+            BayesianNetwork(network(0), blobs(), prior=priors.Pretrained(other))
+
+
+def test_another_prior_is_another_checkpoint(tmp_path):
+    data = blobs()
+
+    def pair(seed):
+        model = BayesianNetwork(network(0), data, prior=priors.Pretrained(network(seed)))
+        return model, guides.MeanField(model)
+
+    inference.fit(*pair(1), data, epochs=2, out=tmp_path, progress=False)
+    with pytest.raises(inference.CheckpointError):
+        inference.fit(*pair(2), data, epochs=2, out=tmp_path, resume=True, progress=False)
+    inference.fit(*pair(1), data, epochs=2, out=tmp_path, resume=True, progress=False)
+
+
+def test_half_of_the_rows_choose_a_prior_that_says_more():
+    """A certificate of the other half, beside one of all rows under a prior that knows nothing."""
+    data, net = blobs(n=600), network(0)
+    first, second = data.halves()
+    assert not len(first.x_val)
+    assert len(second.x_val)
+    both = torch.cat([first.x_train, second.x_train])
+    assert both.sort(0).values.equal(data.x_train.sort(0).values)
+    model = BayesianNetwork(net, first, prior=priors.Normal(1.0))
+    fit = inference.fit(model, guides.MeanField(model), first, epochs=20, progress=False)
+    given = priors.Pretrained(fit.posterior.mean_network(), 0.05)
+    informed = BayesianNetwork(fit.posterior.mean_network(), second, prior=given)
+    later = inference.fit(
+        informed, guides.MeanField(informed, scale=0.05), second, epochs=20, progress=False
+    )
+    certified = inference.certify(later, second)
+    assert certified.nats < inference.certify(fit, first).nats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 @dataclass(frozen=True)
 class Pretrained(WeightPrior):
-    """``N(w_i, (scale s_i)²)`` of every weight and bias, around those of another network, w.
+    """``N(w_i, scale²)`` of every weight and bias, around those of another network, w.
 
     There the posterior costs nothing: what was learnt on other rows (another data set, the half of
     the rows that a certificate does not count) is known beforehand. The network is copied: to train
@@ -23,8 +24,8 @@ class Pretrained(WeightPrior):
 
     Arguments:
         net: of the same structure; its weights are the means w.
-        scale: of all standard deviations.
-        deviations: a network whose weights are the s, those of a posterior say; 1 if left out.
+        scale: standard deviation.
+        learn: each layer learns its scale with the guide, from the value given.
 
     Raises:
         PyroccamError: by the model whose layers are not in the network, or of another shape.
@@ -44,35 +45,30 @@ class Pretrained(WeightPrior):
 
     net: nn.Module
     scale: Positive = 0.1
-    deviations: nn.Module | None = None
+    learn: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("net", "deviations"):
-            object.__setattr__(self, name, copy.deepcopy(getattr(self, name)))
+        object.__setattr__(self, "net", copy.deepcopy(self.net))
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _PretrainedLayer(layer, self)
 
 
 class _PretrainedLayer(LayerPrior):
-    scale: Tensor
-
     def __init__(self, layer: LayerShape, given: Pretrained) -> None:
         super().__init__(layer, scale=given.scale)
         shapes = {"weight": layer.weight, "bias": layer.bias}
         self.kinds = [name for name, shape in shapes.items() if shape is not None]
         for name in self.kinds:
-            one = torch.ones(())
-            spread = one if given.deviations is None else _own(given.deviations, layer, name)
             self.register_buffer(f"mean_{name}", _own(given.net, layer, name), persistent=False)
-            self.register_buffer(f"spread_{name}", spread, persistent=False)
+        if given.learn:
+            self.log_scale = nn.Parameter(torch.tensor(math.log(given.scale)))
 
     def latents(self) -> Mapping[str, Latent]:
-        own = {
-            name: (self.get_buffer(f"mean_{name}"), self.scale * self.get_buffer(f"spread_{name}"))
-            for name in self.kinds
-        }
+        log_scale = self._parameters.get("log_scale")
+        scale = self.get_buffer("scale") if log_scale is None else log_scale.exp()
+        own = {name: (self.get_buffer(f"mean_{name}"), scale) for name in self.kinds}
         return self.normals(own["weight"], own.get("bias", own["weight"]))
 
 

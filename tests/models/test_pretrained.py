@@ -14,24 +14,23 @@ def network(seed, hidden=(6,)):
     return networks.perceptron((2,), 3, hidden=hidden)
 
 
-@pytest.mark.parametrize("spread", [False, True])
-def test_the_kl_is_that_of_normals_around_the_other_weights(spread):
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_kl_is_that_of_normals_around_the_other_weights(learn):
     """By the densities of torch, summed by hand."""
-    data, net, other, deviations = blobs(), network(0), network(1), network(2)
-    for p in deviations.parameters():
-        p.data = p.data.abs() + 0.1
-    given = priors.Pretrained(other, 0.3, deviations if spread else None)
-    for p in [*other.parameters(), *deviations.parameters()]:
+    data, net, other = blobs(), network(0), network(1)
+    given = priors.Pretrained(other, 0.3, learn)
+    for p in other.parameters():
         p.data.add_(1.0)  # what is trained afterwards is another network
     model = BayesianNetwork(net, data, prior=given)
     guide = guides.MeanField(model, scale=0.05)
     kl = 0.0
     for name, p in net.named_parameters():
-        s = deviations.get_parameter(name) - 1.0 if spread else torch.ones(())
-        p0 = torch.distributions.Normal(other.get_parameter(name) - 1.0, 0.3 * s)
+        p0 = torch.distributions.Normal(other.get_parameter(name) - 1.0, 0.3)
         kl += torch.distributions.kl_divergence(torch.distributions.Normal(p, 0.05), p0).sum()
     found = evidence(model, guide, data, rows=1, passes=2).kl
     assert found == pytest.approx(float(kl.detach()), rel=1e-5)
+    scales = [p for n, p in model.named_parameters() if n.endswith("log_scale")]
+    assert len(scales) == 2 * learn
 
 
 def test_a_network_of_another_structure_is_refused():

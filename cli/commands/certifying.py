@@ -22,7 +22,7 @@ def certify(
         str | None,
         typer.Option(
             help="Of a file: the data set that it was trained on, by name or path, with all rows "
-            "that had a part in it. A run knows its own."
+            "that had a part in it. A run knows its own; without data a file says what it carries."
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Of the statement, from .5 to 1.")] = 0.95,
@@ -52,6 +52,7 @@ def certify(
     from ...data import load
     from ...inference import certify as certified
     from ...inference.certificates import ByFile, ByPosterior, ByTest
+    from ...inference.files import note_of
     from ...inference.storage import write_json
     from ...inference.training import pick_device
     from ..methods import DRAW, FILE
@@ -72,7 +73,10 @@ def certify(
                 raise
             console.say(("posterior: ", "bold"), f"none, {error}")
     elif data is None:
-        raise PyroccamError(f"{what} without --data", "the data that it was trained on")
+        if not (note := note_of(what)):
+            raise PyroccamError(f"{what} without --data", "the data that it was trained on")
+        console.say(("in the file: ", "bold"), note)
+        return
     else:
         options: Any = {} if data_root is None else {"data_root": data_root}
         rows, files, likelihood = load(data, **options).to(pick_device(device)), [what], None

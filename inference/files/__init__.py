@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .exporting import ABOUT, ExportError, export
     from .fusing import fused
     from .network_folder import load_folder, save_folder
-    from .packed import is_described, read
+    from .packed import is_described, note_of, read
     from .small import Small
 
 __all__ = [

@@ -80,13 +80,16 @@ class PackedSize:
         return 4 * numbers / self.total
 
 
-def encoded(net: nn.Module, *, describe_net: bool = True) -> tuple[bytes, PackedSize]:
+def encoded(
+    net: nn.Module, *, describe_net: bool = True, note: str = ""
+) -> tuple[bytes, PackedSize]:
     """The file of a plain network, which was read back and compared, and what takes its bytes.
 
     Arguments:
         net: on any device; it is not changed.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
             then needs ``skeleton=``.
+        note: a text to carry.
     """
     net = quantised(net, None)
     if describe_net:
@@ -98,6 +101,7 @@ def encoded(net: nn.Module, *, describe_net: bool = True) -> tuple[bytes, Packed
         header = {"tensors": [
             [n, str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in tensors.items()
         ]}  # fmt: skip
+    header |= {"note": note} if note else {}
     writer = SymbolWriter()
     digest = hashlib.blake2b(digest_size=8)
     rows = []
@@ -117,6 +121,12 @@ def encoded(net: nn.Module, *, describe_net: bool = True) -> tuple[bytes, Packed
         check_same(state(found, description) if describe_net else _all_tensors(found), tensors)
     size = PackedSize(len(content), parts.header_size, parts.tables_size, len(coded), tuple(rows))
     return content, size
+
+
+def note_of(path: str | Path) -> str:
+    """The text that a packed network carries; empty of most."""
+    with _naming(path):
+        return str(split(_content(Path(path))).header.get("note", ""))
 
 
 def is_described(path: str | Path) -> bool:

@@ -38,6 +38,8 @@ class Small:
         data: that it was trained on, for files of other programs.
         likelihood: that takes its outputs; none where it predicts by itself.
         draw: the file, where what is sent is a draw.
+        note: a text that its ``.pocc`` file carries in its description, such as its certificate;
+            :func:`~pyroccam.inference.files.packed.note_of` reads it.
 
     Example:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
@@ -51,13 +53,14 @@ class Small:
     data: Dataset | None = field(default=None, repr=False)
     likelihood: Likelihood | None = field(default=None, repr=False)
     draw: Any = field(default=None, repr=False)
+    note: str = ""
 
     @cached_property
     def _encoded(self) -> tuple[Any, PackedSize, str]:
         try:
-            return *encoded(self.net), ""
+            return *encoded(self.net, note=self.note), ""
         except DescriptionError as error:
-            return *encoded(self.net, describe_net=False), str(error)
+            return *encoded(self.net, describe_net=False, note=self.note), str(error)
 
     @property
     def content(self) -> Any:

@@ -1,8 +1,10 @@
 """``pyroccam certify``: of a run by each way that it has, of a file by its data."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 from command_line import SMALL, WHOLE, call
 from pyroccam import data, inference
 from pyroccam.inference.certificates import ByTest
@@ -21,6 +23,17 @@ def test_runs_and_files_are_certified(tmp_path):
     assert str(by_test) in call("certify", file, "--data", "digits")
     assert "--data" in call("certify", file, code=2)
     assert "confidence" in call("certify", file, "--data", "digits", "--confidence", 2, code=2)
+
+
+def test_a_file_carries_its_certificate(tmp_path):
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()
+    small = inference.files.Small(net)
+    found = inference.certify(small, data.load("digits"))
+    kept = replace(small, note=str(found)).save(tmp_path / "small.pocc")
+    assert str(found) in call("certify", kept)
+    x = torch.rand(3, 1, 8, 8)
+    assert torch.equal(inference.load(kept)(x), net(x))
+    assert small.bytes < kept.stat().st_size < small.bytes + len(str(found))
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,6 @@ KL_WEIGHT = {"mnist": 2.4, "fashion-mnist": 2.0}
 OTHER = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 
 
-def network(widths: Iterable[int]) -> nn.Sequential:
-    """LeNet-5 with filters of these widths and without a hidden layer, for 28 x 28 grey images."""
-    first, second = widths
-    return nn.Sequential(
-        nn.Conv2d(1, first, 5), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(first, second, 5), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(16 * second, 10),
-    )  # fmt: skip
-
-
 def files(given: Given) -> Iterable[File]:
     """One of each data set and way."""
     for way in given.ways:
@@ -116,7 +106,9 @@ def _fitted(
 ) -> inference.Fit:
     """A posterior, under a prior around that of a fit before it."""
     torch.manual_seed(seed)
-    net: nn.Module = network(given.widths)
+    net: nn.Module = models.networks.small_cnn(
+        rows.input_shape, rows.outputs, channels=given.widths
+    )
     prior: Any = models.priors.Normal(0.2, learn="scale")
     if before is not None:
         mean = before.posterior.mean_network()

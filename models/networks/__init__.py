@@ -16,7 +16,15 @@ if TYPE_CHECKING:
         with_held_statistics,
         without_statistics,
     )
-    from .plain import PLAIN, lenet_5_caffe, lenet_300_100, perceptron, torchvision_resnet, vgg
+    from .plain import (
+        PLAIN,
+        lenet_5_caffe,
+        lenet_300_100,
+        perceptron,
+        small_cnn,
+        torchvision_resnet,
+        vgg,
+    )
     from .ready import NETWORKS, Residual, build, residual_conv, residual_mlp, resnet, take_apart
     from .stack import DepthStack, at_depth, match_adapters
     from .structure_graph import Gammas, StructureGraph
@@ -35,6 +43,7 @@ __all__ = [
     "residual_conv",
     "residual_mlp",
     "resnet",
+    "small_cnn",
     "take_apart",
     "torchvision_resnet",
     "vgg",

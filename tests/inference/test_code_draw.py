@@ -13,7 +13,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Draw
 from pyroccam.inference.draws import draw, phases
-from pyroccam.inference.draws.phases import Phase, Sending, shifted
+from pyroccam.inference.draws.phases import Phase, Sending
 from pyroccam.inference.files.draw_file import decoded
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
@@ -205,22 +205,6 @@ def test_what_is_refused(rows):
             draw(net, own, Draw(**odd))
 
 
-def test_images_are_moved_by_some_pixels_and_their_rims_repeated():
-    x = torch.arange(40.0).reshape(1, 2, 4, 5).repeat(500, 1, 1, 1)
-    moved = {}
-    for down in range(-2, 3):
-        for right in range(-2, 3):
-            rows = (torch.arange(4) + down).clamp(0, 3)
-            columns = (torch.arange(5) + right).clamp(0, 4)
-            moved[down, right] = x[0][:, rows][:, :, columns]
-    torch.manual_seed(0)
-    found = [[k for k, one in moved.items() if torch.equal(one, image)] for image in shifted(x, 2)]
-    assert {len(ways) for ways in found} == {1}
-    counts = [sum(ways == [k] for ways in found) for k in moved]  # 20 ± 4.4 of each
-    assert min(counts) > 2
-    assert max(counts) < 45
-
-
 def test_a_posterior_that_saw_moved_images_knows_them():
     """A bright pixel in the left or in the right half, always in the same row of training."""
     y = torch.arange(500) % 2
@@ -332,23 +316,6 @@ def test_posteriors_that_cannot_be_sent_are_refused(prior, guide, values, how, r
     code = Draw(posterior="own", **{k: v for k, v in how.items() if k != "cut"})
     with pytest.raises(PyroccamError):
         inference.shrink(fit, code=code, cut=how.get("cut"))
-
-
-def test_one_fit_does_not_go_on_with_another(rows, tmp_path):
-    """Of as many blocks, with other deviations of its priors."""
-    fits = [fitted(rows, priors.Normal(scale), epochs=1) for scale in (1.0, 16.0)]
-    with torch.no_grad():
-        for name, number in fits[1].guide.named_parameters():
-            own = dict(fits[0].guide.named_parameters())[name]
-            number.copy_(own + math.log(16.0) if "log_scale" in name else 16.0 * own)
-    how = Draw(posterior="own", **{**QUICK, "epochs": 1})
-    on = replace(how, out=tmp_path, resume=True)
-    ours = inference.shrink(fits[0], code=on)
-    assert sent(fits[1]).report.blocks == ours.report.blocks
-    with pytest.raises(inference.CheckpointError):
-        inference.shrink(fits[1], code=on)
-    again = inference.shrink(fits[0], code=on)
-    assert again.content == ours.content
 
 
 def test_a_stack_is_sent(rows):

@@ -9,8 +9,6 @@ from pyroccam.inference.coding.decode_pocc import DENSITIES, MOST_ROWS, read_flo
 from pyroccam.inference.coding.entropy import (
     SymbolReader,
     SymbolWriter,
-    bytes_of_counts,
-    density_bytes,
 )
 from pyroccam.inference.rounding.bits import round_significand
 
@@ -169,62 +167,3 @@ def test_short_and_extreme_arrays(values, writing):
     found, coded, _ = there_and_back(values)
     assert found == writing
     assert coded <= 4 * len(values) + 8
-
-
-# -- tables ---------------------------------------------------------------------------------------
-
-
-def test_counts_as_bytes():
-    counts = np.concatenate([np.arange(5000), np.geomspace(1, 2**34, 3000).astype(np.int64)])
-    told = decode_pocc.COUNTS[bytes_of_counts(counts)]
-    assert np.array_equal(told[counts < 16], counts[counts < 16])
-    some = (counts > 0) & (counts < 15 * 2**30)
-    assert (np.abs(told - counts)[some] / counts[some]).max() <= 1 / 16
-    assert ((told == 0) == (counts == 0)).all()
-    assert np.array_equal(bytes_of_counts(decode_pocc.COUNTS), np.arange(256))
-
-
-def test_densities_and_numbers():
-    ones = np.arange(1001)
-    p = DENSITIES[density_bytes(ones, 1000)]
-    assert (p[0], p[-1]) == (0, 1)
-    odds, told = ones[1:-1] / (1000 - ones[1:-1]), p[1:-1] / (1 - p[1:-1])
-    assert np.abs(np.log2(odds / told)).max() <= 1 / 15
-    # Rounded to 1/65536 from numbers that are far from a tie, so that every machine agrees.
-    inner = np.exp2((np.arange(1, 255) - 128) / 8)
-    ties = np.abs((65536 * inner / (1 + inner)) % 1 - 0.5)
-    assert ties[1:].min() > 1e-6
-    assert np.array_equal(DENSITIES * 65536, np.rint(DENSITIES * 65536))
-    writer, numbers = SymbolWriter(), [0, 1, -1, 63, 64, -64, -65, -149, 2**40, -(2**40)]
-    for number in numbers:
-        writer.number(number)
-    reader = SymbolReader(bytes(writer.tables), b"")
-    assert [reader.number() for _ in numbers] == numbers
-    reader.close()
-
-
-# -- what something else wrote --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tables", "coded"),
-    [
-        (b"", b"123"),
-        (b"", bytes(4)),
-        (b"\x02", b""),  # the tables end too early
-        (b"\xff" * 12, b""),  # a number is too long
-        (b"\x0a", b""),  # a mask of an unknown kind
-        (b"\x00\x0a", b""),  # an unknown way
-        (b"\x00\x04\x00", b""),  # a codebook of nothing
-        (b"\x00\x06\x00\x00\x40\x00\x02", b""),  # digits
-        (b"\x02\x00\x00", b""),  # more than is needed
-    ],
-)
-def test_impossible_tables(tables, coded):
-    def call():
-        reader = SymbolReader(tables, coded)
-        read_floats(reader, 12, 3)
-        reader.close()
-
-    with pytest.raises(ValueError, match=r"^[tTaAwW]"):
-        call()

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import math
 
-import numpy
 import pytest
 import torch
 from both_readers import read
@@ -81,18 +80,6 @@ def test_groups_without_a_say_are_cut_and_the_rest_computes_the_same(name, tmp_p
     assert torch.equal(read(small.save(tmp_path / "small.pocc"))(x), small.net(x))
     if net is None:  # three classes
         assert evaluate_net(small.net, result.model, result.data)["accuracy"] > 0.7
-
-
-def test_moments_of_a_layer_are_made_once(monkeypatch):
-    result = fitted()
-    made = []
-    for factor in {type(one): one for one in result.guide.factors.values()}.values():
-        plain = type(factor).moments
-        monkeypatch.setattr(
-            type(factor), "moments", lambda self, p, of=plain: made.append(id(self)) or of(self, p)
-        )
-    inference.shrink(result, cut=inference.ByValidation())
-    assert sorted(made) == sorted(map(id, result.guide.factors.values()))
 
 
 def test_single_weights_are_zero_and_stored_sparsely():
@@ -300,11 +287,3 @@ def test_what_cannot_be_done_is_refused():
     ):
         with pytest.raises(PyroccamError):
             inference.shrink(fit, **given)
-
-
-@pytest.mark.parametrize("number", [numpy.float32, numpy.int64])
-def test_numbers_of_other_libraries_are_thresholds(number):
-    for asked in (number(2), {"0": number(2), "2": number(2)}):
-        small = inference.shrink(fitted(), cut=Thresholds(asked))
-        assert small.report.thresholds == {"0": 2.0, "2": 2.0}
-    assert inference.ByValidation(number(5)).nats == 5.0

@@ -7,11 +7,9 @@ import pytest
 import torch
 from fitting import blobs, fit_weights, images
 from pyroccam import inference
-from pyroccam.inference.cutting import has_path
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.inference.shrinking.thresholds import COSTLY, TOLERANCE, Cuts, choose_thresholds
-from pyroccam.inference.training.doubts import nll_alone
 from pyroccam.models import priors
 from torch import nn
 
@@ -136,22 +134,3 @@ def test_a_cut_that_costs_much_says_both_numbers():
     shares = counts / counts.sum()
     assert nothing == pytest.approx(-float(shares[rows.y_val].log().mean()), abs=6e-4)
     assert not inference.shrink(result, cut=inference.ByValidation()).warnings
-
-
-def test_knowing_nothing_of_a_regression_is_a_normal_of_its_targets():
-    rows = blobs(val_fraction=0.2)
-    y = torch.randn(90, 2, generator=torch.Generator().manual_seed(1)) * 3.0 + 1.0
-    rows = type(rows).from_tensors(rows.x_test, y[:30], rows.x_test, y[30:60], val_fraction=0.2)
-    known, y = rows.y_train.double(), rows.y_val.double()
-    mean, var = known.mean(0), ((known - known.mean(0)) ** 2).sum(0) / (len(known) - 1)
-    each = 0.5 * (2 * math.pi * var).log() + (y - mean) ** 2 / (2 * var)
-    assert nll_alone(rows, "val") == pytest.approx(float(each.sum(1).mean()), rel=1e-6)
-
-
-def test_a_path_needs_weights_that_meet():
-    net = perceptron()
-    assert has_path(net, torch.randn(2, 2))
-    with torch.no_grad():
-        net[0].weight[3:] = 0.0
-        net[2].weight[:, :3] = 0.0
-    assert not has_path(net, torch.randn(2, 2))

@@ -187,12 +187,3 @@ def test_random_structures_count_a_graph_within_a_graph_once(rows):
         (found,) = random_structures(fit.model, 1, parameters=size, tolerance=0.0)
         assert found["0.x-y"] == [name]
         assert sum(p.numel() for p in discretise(fit, found).parameters()) == size
-
-
-def test_a_checkpoint_belongs_to_its_structure_prior(rows, tmp_path):
-    fitted(rows, out=tmp_path)
-    fitted(rows, out=tmp_path, resume=True)
-    annealed = priors.GumbelSoftmax(models.Annealed(0.5, 0.2))
-    for other in (priors.GumbelSoftmax(0.7), annealed, priors.Dirichlet(0.5)):
-        with pytest.raises(inference.CheckpointError):
-            fitted(rows, other, out=tmp_path, resume=True)

@@ -107,16 +107,6 @@ def test_predictions_agree_with_single_precision(kind, task):
         torch.testing.assert_close(other.net(x.double()).float(), one.net(x), **NEAR)
 
 
-def test_a_fixed_depth_and_the_marginal_likelihood():
-    data = rows("regression").to(dtype=torch.float64)
-    model, _ = depth_pair(data, double=True)
-    fixed = model.at_depth(2)
-    fit = inference.fit(fixed, guides.Deterministic(fixed), data, **QUICK)
-    assert fit.predict(data.x_test).dtype == torch.float64
-    fit = inference.fit(model, guides.Marginal(model), data, **QUICK)
-    assert fit.weights.dtype == fit.predict(data.x_test).dtype == torch.float64
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_refused(dtype):
     data = rows("regression")

@@ -5,14 +5,13 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pyro
 import pytest
 import torch
 from fitting import QUICK, assert_same, blobs, pair, run
-from pyroccam import data, guides, inference, models
+from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior import exact_depth_posterior, total_variation
 from pyroccam.inference.posterior.depth import choose_depth
@@ -84,24 +83,6 @@ def test_marginal_likelihood_runs_on_the_full_batch():
     expected = exact_depth_posterior(model, rows)
     torch.testing.assert_close(found.weights.double(), expected, atol=1e-6, rtol=0)
     assert found.structure.tv_to_exact < 1e-6
-
-
-def test_regression():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(90, 1, generator=generator) * 4 - 2
-    y = 5 + 3 * x.abs() + 0.1 * torch.randn(90, 1, generator=generator)  # no line fits it
-    rows = data.Dataset.from_tensors(x[:60], y[:60], x[60:], y[60:])
-    torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)]
-    model = models.LearntDepth(nn.Linear(1, 8), blocks, nn.Linear(8, 1), data=rows)
-    noise = model.likelihood.log_scale.clone()
-    found = inference.fit(model, guides.CategoricalDepth(model), rows, **{**QUICK, "epochs": 40})
-    scores = found.evaluate("test")
-    assert scores["rmse"] < 0.4 * float(rows.y_std)  # the mean alone gives 1.0
-    assert not torch.equal(noise, model.likelihood.log_scale)
-    rmse = float((found.predict(rows.x_test) - rows.y_test).square().mean().sqrt() * rows.y_std)
-    assert scores["rmse"] == pytest.approx(rmse, rel=1e-5)
-    assert found.structure.depth_probs[0] < 0.05  # depth 0 is a line
 
 
 def test_predictions_are_log_probabilities_of_the_mixture():
@@ -247,15 +228,6 @@ def test_the_bar_is_silent_where_nobody_watches(capfd, monkeypatch):
     out, err = capfd.readouterr()
     assert out == ""
     assert "my run" in err
-
-
-def test_runs_outside_the_main_thread():
-    """Signals can be handled in the main thread alone; elsewhere a fit works without."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(run(epochs=2)))
-    thread.start()
-    thread.join()
-    assert len(found[0].history) == 2
 
 
 def test_what_only_some_need_is_not_imported_and_nothing_warns():

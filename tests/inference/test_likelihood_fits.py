@@ -2,10 +2,8 @@
 
 import math
 
-import pyro
 import pytest
 import torch
-from pyro.infer import SVI, TraceEnum_ELBO
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics
@@ -123,22 +121,6 @@ def test_a_step_as_a_graph_is_the_eager_one(word):
 
 
 @pytest.mark.parametrize("word", OTHERS)
-def test_plain_svi_trains_it(word):
-    data = made(word)
-    for make, elbo in ((depth, TraceEnum_ELBO()), (bayes, pyro.infer.Trace_ELBO())):
-        pyro.clear_param_store()
-        more = {"update": "gradient"} if make is depth else {}
-        model, guide = make(data, word, **more)
-        before = {n: p.detach().clone() for n, p in model.likelihood.named_parameters()}
-        svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), elbo)
-        with guide.handler if make is bayes else torch.enable_grad():
-            losses = [svi.step(data.x_train, data.y_train) for _ in range(40)]
-        assert sum(losses[-5:]) < sum(losses[:5])
-        for name, value in model.likelihood.named_parameters():
-            assert not torch.equal(value, before[name]), name
-
-
-@pytest.mark.parametrize("word", OTHERS)
 def test_depth_in_closed_form_and_everything_after_it(word, tmp_path):
     data = made(word)
     fit = inference.fit(
@@ -206,18 +188,6 @@ def test_noise_of_validation_rows_by_scipy(word):
     best = optimize.minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-6})
     found = noise_of_rows(likelihood, outputs, torch.ones(1), y)
     assert [float(v) for v in found.values()] == pytest.approx(best.x.tolist(), abs=1e-3)
-
-
-def test_points_that_learn_rows_by_heart_keep_their_noise():
-    """Sixty rows of noise: σ of the training rows goes to nothing, that of validation rows not."""
-    data = made("normal", n=60, val_fraction=0.3)
-    pair = bayes(data, "normal", 60, guides.Delta, models.priors.Normal(10.0))
-    fit = inference.fit(*pair, data, epochs=800, lr=0.02, seed=0, evaluations=4, **QUICK)
-    with torch.no_grad():
-        means = fit.outputs(data.x_test, draws=1)[0]
-        z = (data.y_test - means) / fit.model.likelihood.scale
-    inside = float((z.abs() < 1.96).double().mean())
-    assert inside > 0.85
 
 
 # -- metrics --------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from fitting import SHORT, blobs, fit_weights, images
-from pyroccam import guides, inference, models
+from fitting import SHORT, fit_weights, images
+from pyroccam import guides, inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.files.packed import read
 from pyroccam.inference.rounding.rates import Layer, place_bits
@@ -225,21 +225,3 @@ def test_numbers_by_layer():
     ):
         found = by_layer("c", asked, model)
         assert [found.get(name) for name in model.layers] == expected
-
-
-@pytest.mark.parametrize(
-    ("what", "allowed", "refused"),
-    [
-        ("bits", (1, 16), (0, 17, 1.5)),
-        ("keep", (1e-9, 1.0), (0.0, 1.0 + 1e-9)),
-        ("sensitivity", (0.0, 1e9), (-1e-9, math.inf)),
-        ("c", (-1e9, 1e9), (-math.inf,)),
-    ],
-)
-def test_the_ends_of_what_a_number_can_be(what, allowed, refused):
-    model = models.BayesianNetwork(nn.Linear(2, 3), blobs(), prior=priors.Normal())
-    for value in allowed:
-        assert list(by_layer(what, value, model).values()) == [value]
-    for value in refused:
-        with pytest.raises(PyroccamError):
-            by_layer(what, value, model)

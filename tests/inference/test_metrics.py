@@ -41,24 +41,6 @@ def test_float32_certainty_is_not_mistaken_for_logits():
     assert scores["ece"] == pytest.approx(1 / 3, abs=1e-6)
 
 
-PROBS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
-
-
-@pytest.mark.parametrize(
-    ("log_probs", "y"),
-    [
-        (PROBS, [0, 1]),
-        (torch.tensor([[0.0, -torch.inf], [-1.0, -1.0]]), [0, 1]),
-        (PROBS.log(), [0, 1, 1]),
-        (PROBS.log(), [0.0, 1.0]),
-        (PROBS.log(), [1, 2]),
-    ],
-)
-def test_what_is_not_log_probabilities_is_refused(log_probs, y):
-    with pytest.raises(PyroccamError):
-        metrics.poster_ece(log_probs, torch.tensor(y))
-
-
 def test_reliability_against_a_loop_over_rows():
     log_probs, y = classifier(500, 3, seed=1)
     table = metrics.reliability(log_probs, y)

@@ -140,20 +140,3 @@ def test_a_copy_of_the_guide_looks_at_the_prior_that_is_trained():
     assert not [n for n, _ in both.named_parameters() if "level" in n]
     begun = guides.ZeroMean(other, layers=["2"], begin=guide)
     assert begun.factor_of("0.weight").lent.module is other.layers["0"].prior
-
-
-@pytest.mark.parametrize("change", [{"rate": 0.1}, {"levels": 7}])
-def test_another_prior_is_no_resumption(change, tmp_path):
-    given = {"levels": 3, **change}
-
-    def fitted(prior, **more):
-        torch.manual_seed(0)
-        rows = blobs()
-        model = models.BayesianNetwork(nn.Linear(2, 3), rows, prior=prior)
-        settings = {"epochs": 1, "progress": False, "device": "cpu", "out": tmp_path}
-        return inference.fit(model, guides.MeanField(model), rows, **settings, **more)
-
-    fitted(priors.MultiSpike(3))
-    fitted(priors.MultiSpike(3), resume=True)
-    with pytest.raises(inference.CheckpointError, match="another prior"):
-        fitted(priors.MultiSpike(**given), resume=True)

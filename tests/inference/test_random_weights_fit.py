@@ -11,7 +11,6 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.draws import draw_outputs
-from pyroccam.inference.training.optimizer import parameter_groups
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import FourScales, assert_same_means, limit, normal_kl, small_net, table
@@ -117,18 +116,6 @@ def test_the_last_checkpoint_of_random_weights_and_the_best_on_request(guide):
     lows = [min(values[: i + 1]) for i in range(len(values))]
     stop = next(i + 1 for i in range(2, 12) if lows[i] == lows[i - 2])
     assert len(impatient.history) == impatient.best_epoch == stop
-
-
-def test_what_is_decayed():
-    """Weights that are numbers; not the posterior, nor what a prior learns."""
-    rows = table("regression")
-    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
-    model = BayesianNetwork(net, rows, prior=priors.Normal(learn="layer"), layers=["1"])
-    groups = parameter_groups(inference.Settings(), model, guides.MeanField(model))
-    sizes = {g["name"]: len(g["params"]) for g in groups}
-    assert sizes == {"weights": 2, "noise": 1, "prior": 2, "posterior": 4}
-    assert [g["name"] for g in groups if g["weight_decay"]] == ["weights"]
-    assert all(g["scheduled"] for g in groups)
 
 
 def test_what_is_tracked_stands_in_the_history(tmp_path):

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.coding import CODES, BitReader, BitWriter, DamagedBits, Target
+from pyroccam.inference.coding import CODES, BitReader, BitWriter, Target
 from pyroccam.inference.coding.counter import assignment, block_sizes, halves, philox
 from pyroccam.inference.coding.integers import code_lengths
 from pyroccam.inference.coding.normals import (
@@ -183,18 +183,3 @@ def test_lengths_are_those_of_a_huffman_code():
             assert entropy <= (p * lengths[used]).sum() < entropy + 1
     assert max(code_lengths([2**i for i in range(24)])) == 15
     assert code_lengths([0, 3]) == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("content", "call"),
-    [
-        (b"", lambda source: source.fixed(17)),
-        (b"\xff", lambda source: source.sizes(30, 12)),
-        (b"\x00\x00", lambda source: source.sizes(30, 12)),
-        (b"\x00\x00", BitReader.close),
-        (b"\x01", lambda source: (source.fixed(4), source.close())),
-    ],
-)
-def test_bits_that_nothing_was_written_as_are_damaged(content, call):
-    with pytest.raises(DamagedBits):
-        call(BitReader(content))

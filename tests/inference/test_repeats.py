@@ -7,7 +7,6 @@ import itertools
 import math
 import pickle
 
-import pyro.distributions as dist
 import pytest
 import torch
 from bayesian import QUICK as FEW
@@ -17,7 +16,6 @@ from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components
-from pyroccam.inference.posterior.same_rows import same_targets
 from pyroccam.inference.training import trainer
 from pyroccam.inference.training.result import Fit, Repeats
 from pyroccam.inference.training.settings import Settings
@@ -449,44 +447,6 @@ def test_each_repeat_has_its_own_likelihood_weights_and_scale():
         Repeats(fits[:2], 0.0).evaluate("val")
 
 
-class Laplace(models.Likelihood):
-    task, outputs = "regression", 2
-
-    def __init__(self, own):
-        super().__init__()
-        self.own = own
-
-    def forward(self, outputs):
-        return dist.Laplace(outputs, self.own).to_event(1)
-
-
-class Tempered(models.Classification):
-    def __init__(self, own):
-        super().__init__(3)
-        self.own = own
-
-    def forward(self, outputs):
-        return dist.Categorical(logits=outputs / self.own)
-
-
-@pytest.mark.parametrize("kind", [Laplace, Tempered])
-def test_likelihoods_of_ones_own_are_each_repeats_own(kind):
-    task = "regression" if kind is Laplace else "classification"
-    q = [0.2, 0.3, 0.5]
-    fits = [untrained(rows(k, task), 2, q, None, k, kind(b)) for k, b in enumerate((0.5, 3.0))]
-    total = 0.0
-    for one in fits:
-        outputs, y, own = one.outputs(one.data.x_test), one.data.y_test, one.model.likelihood.own
-        if kind is Laplace:
-            density = torch.exp(-(y - outputs).abs() / own) / (2 * own * one.data.y_std)
-            density = density.prod(-1)
-        else:
-            density = (outputs / own).softmax(-1)[:, torch.arange(12), y]
-        total = total + torch.einsum("s,sn->n", one.weights, density) / 2
-    found = Repeats(fits, 0.0).evaluate()["nll"]
-    assert found == pytest.approx(-float(total.log().mean()), rel=1e-5)
-
-
 def test_repeats_are_a_deep_ensemble_at_the_scale_of_each(tmp_path):
     def make(seed):
         data = rows(seed, "classification")
@@ -518,11 +478,3 @@ def test_repeats_are_a_deep_ensemble_at_the_scale_of_each(tmp_path):
     outputs, shares = components(fits, x.detach())
     mixed = torch.einsum("s,snc->nc", shares, outputs.softmax(-1))
     torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=1e-4)
-
-
-def test_targets_in_large_units_are_the_same_rows():
-    x = torch.randn(30, 2)
-    y = 1e6 * torch.randn(30)
-    one, other = (Dataset.from_tensors(x, y, x, y, val_fraction=0.3, seed=s) for s in (0, 1))
-    assert same_targets(one, other, "test")
-    assert not same_targets(one, other, "train")

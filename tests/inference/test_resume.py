@@ -15,7 +15,6 @@ from bayesian import bayesian, noisy_net
 from fitting import QUICK, Wobble, assert_same, blobs, pair, run, spy, stopped
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.storage import Watched, read_history, write_history
 from pyroccam.inference.training import fitting
 from pyroccam.inference.training.terminal import SIGNALS, StopSignal
 from pyroccam.inference.training.trainer import Trainer
@@ -354,24 +353,6 @@ def test_the_file_grows_with_the_fit_and_a_kill_repeats_no_row(tmp_path, monkeyp
     # Without any checkpoint the fit begins anew, and so do the rows.
     again = list(range(1, 9)) if seconds else [6, 7, 8]
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4, 5, *again]
-
-
-def test_rows_of_known_columns_are_appended(tmp_path, monkeypatch):
-    written, told, history = [], Watched(tmp_path), []
-
-    def write(path, rows):
-        written.append(len(rows))
-        write_history(path, rows)
-
-    monkeypatch.setitem(Watched._write.__globals__, "write_history", write)
-    for epoch in range(1, 7):
-        history.append(
-            {"epoch": float(epoch), "loss": 1 / epoch, **({"rate": 0.5} if epoch == 4 else {})}
-        )
-        told.tell(history)
-    assert written == [1, 4]
-    found = read_history(tmp_path / "history.csv")
-    assert [{k: v for k, v in row.items() if v == v} for row in found] == history
 
 
 def test_what_watches_and_fails_costs_no_training():

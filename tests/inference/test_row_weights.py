@@ -1,16 +1,10 @@
 """Rows that count more than others: against rows that are repeated, and in closed form."""
 
-import json
-
-import numpy as np
-import pandas as pd
 import pyro
 import pytest
 import torch
-from command_line import call
 from pyro.infer import SVI, TraceEnum_ELBO
 from pyroccam import guides, inference, models
-from pyroccam.cli.runs.config import RunConfig
 from pyroccam.data import DataError, Dataset
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics, selection
@@ -148,21 +142,3 @@ def test_what_means_nothing_with_weights_is_refused():
     plain = made("normal", n=60, test=40, val_fraction=0.0)
     with pytest.raises(PyroccamError):
         inference.fit(*pair, plain, epochs=1, **QUICK)
-
-
-def test_on_the_command_line(tmp_path):
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(80, 2)), columns=["a", "b"])
-    table["weight"] = rng.uniform(0.5, 2.0, 80)
-    table["kind"] = np.where(np.arange(80) % 5, "often", "seldom")
-    path, out = tmp_path / "t.csv", tmp_path / "run"
-    table.to_csv(path, index=False)
-    asked = ["--set", "data.weights=weight", "--set", "data.class_weights=balanced"]
-    net = ["--set", "max_depth=1", "--set", "width=6", "--set", "steps=8"]
-    call("fit", "ldn", "--data", path, *net, *asked, "--out", out)
-    found = json.loads((out / "config.json").read_text())["run"]["data"]
-    assert (found["weights"], found["class_weights"]) == ("weight", "balanced")
-    data = RunConfig.read(out).load_data()
-    assert data.columns == ("a", "b")
-    share = data.weights[data.y_train == 1].sum() / data.N
-    assert float(share) == pytest.approx(0.5, rel=1e-4)

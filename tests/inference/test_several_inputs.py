@@ -302,6 +302,23 @@ def test_an_error_in_a_network_names_the_inputs():
     assert "given input_ids (6,) int64, attention_mask (6,) int64, each" in note
 
 
+@pytest.mark.parametrize(
+    ("net", "shape", "said"),
+    [
+        (nn.Sequential(nn.Embedding(20, 1), nn.Flatten(), nn.Linear(6, 2)), (6,),
+         "shape (batch, 6) that are no ids: "),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 2)), (8, 8),
+         "shape (batch, 8, 8): grey images need their one channel"),
+    ],
+)  # fmt: skip
+def test_a_network_that_fails_says_what_it_was_given(net, shape, said):
+    x, y = torch.rand(20, *shape), torch.arange(20) % 2
+    own, last = Dataset.from_tensors(x, y, x, y), str(len(net) - 1)
+    with pytest.raises(RuntimeError) as raised:
+        models.BayesianNetwork(net, own, prior=models.priors.Normal(), layers=[last])
+    assert said in raised.value.__notes__[0]
+
+
 def test_depth_takes_one_input():
     with pytest.raises(ValueError, match=r"LearntDepth of .*one input of a row.*models.Bayesian"):
         models.LearntDepth.mlp(of(pictured), width=4, max_depth=2)

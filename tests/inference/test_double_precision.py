@@ -92,12 +92,12 @@ def test_a_fit_of_a_network_in_double_precision(kind, task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("kind", ["depth", "points", "groups"])
+@pytest.mark.parametrize("kind", ["depth", "groups"])
 def test_predictions_agree_with_single_precision(kind, task):
     data = rows(task)
     single = inference.fit(*PAIRS[kind](data), data, **QUICK)
     double, x = in_double(single), data.x_test
-    how = "ensemble" if kind in ("depth", "points") else "deterministic"
+    how = "ensemble" if kind == "depth" else "deterministic"
     found = double.predict(x.double(), how)
     assert found.dtype == torch.float64
     torch.testing.assert_close(found.float(), single.predict(x, how), **NEAR)

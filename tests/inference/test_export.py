@@ -44,22 +44,11 @@ def about(path, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_names_what_it_takes_and_gives(tmp_path, form):
-    x, y = torch.randn(30, 2), torch.arange(30) % 2
-    names = {"columns": ["wärme", "b"], "class_names": ["no", "yes"], "target": "rain"}
-    rows = data.Dataset.from_tensors(x, y, x, y, **names).but(categories={"b": ["x"]})
-    made = export(nn.Linear(2, 2), tmp_path / f"net{form}", rows, scaling=False)
-    found = about(made.path, form)
-    assert {name: found[name] for name in names} == names
-    assert found["categories"] == {"b": ["x"]}
-    assert found["x_std"] == rows.scaling.x_std.tolist()
-    assert found["scaling"] is False
-    assert not {"digest", "split", "likelihood"} & {*found}
-
-
-@pytest.mark.parametrize("form", FORMS)
 def test_a_file_takes_raw_rows_and_gives_targets_in_their_units(tmp_path, form):
+    """And says of its data what another program has to know."""
     rows, x, _ = table()
+    names = {"columns": [*"abcd", "wärme"], "target": "rain"}
+    rows = rows.but(**names, categories={"b": ["x"]})
     model, _ = trained("mlp", "regression")
     net = cut(model, "marginal")
     made = export(net, tmp_path / f"net{form}", rows)
@@ -67,27 +56,36 @@ def test_a_file_takes_raw_rows_and_gives_targets_in_their_units(tmp_path, form):
     assert made.difference <= 1e-4 * made.largest
     with torch.no_grad():
         expected = net(rows.x_test) * rows.y_std + rows.y_mean
-        for count in (1, 3, 20):
+        for count in (1, 20):
             found = run(made.path, form, x[60 : 60 + count])
             torch.testing.assert_close(found, expected[:count], rtol=1e-5, atol=1e-3)
-        made = export(net, tmp_path / f"net{form}", rows, scaling=False)
-        found = run(made.path, form, rows.x_test[:3])
-        torch.testing.assert_close(found, net(rows.x_test[:3]), rtol=1e-5, atol=1e-5)
+    found = about(made.path, form)
+    assert {name: found[name] for name in names} == names
+    assert found["categories"] == {"b": ["x"]}
+    assert found["x_std"] == rows.scaling.x_std.tolist()
+    assert found["scaling"] is True
+    assert not {"digest", "split", "likelihood"} & {*found}
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_compressed_network_that_chooses_its_inputs(tmp_path, form):
+def test_a_file_may_take_rows_that_are_scaled(tmp_path):
+    rows, *_ = table()
+    net = nn.Linear(5, 3)
+    made = export(net, tmp_path / "net.pt2", rows, scaling=False)
+    with torch.no_grad():
+        torch.testing.assert_close(run(made.path, ".pt2", rows.x_test), net(rows.x_test))
+
+
+def test_a_compressed_network_that_chooses_its_inputs(tmp_path):
     torch.manual_seed(0)
     rows = data.load("digits", val_fraction=0.1)
     conv = nn.Sequential(select([0], 1), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3))
     dense = nn.Sequential(select(range(0, 108, 3), -1), nn.Linear(36, 10))
     net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), dense).eval()
-    made = export(net, tmp_path / f"net{form}", rows)
+    made = export(net, tmp_path / "net.onnx", rows)
     raw = rows.x_test * rows.x_std + rows.x_mean
     with torch.no_grad():
-        for count in (1, 9):
-            found = run(made.path, form, raw[:count])
-            torch.testing.assert_close(found, net(rows.x_test[:count]), rtol=1e-4, atol=1e-5)
+        found = run(made.path, ".onnx", raw[:9])
+        torch.testing.assert_close(found, net(rows.x_test[:9]), rtol=1e-4, atol=1e-5)
 
 
 def test_a_file_has_no_batch_normalisation_behind_a_convolution(tmp_path):
@@ -109,9 +107,8 @@ def seconds(of):
     return data.Dataset.from_tensors(x[:90], y[:90], x[90:], y[90:], task="regression"), x[90:]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("of", ["input", "target"])
-def test_large_offsets_are_in_double_precision(tmp_path, form, of):
+@pytest.mark.parametrize(("of", "form"), [("input", ".onnx"), ("target", ".pt2")])
+def test_large_offsets_are_in_double_precision(tmp_path, of, form):
     torch.manual_seed(0)
     rows, raw = seconds(of)
     net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1)).eval()
@@ -160,7 +157,6 @@ def test_packages_that_are_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "find_spec", lambda n: None if n == "onnxruntime" else found(n))
     made = export(nn.Linear(2, 3), tmp_path / "net.onnx", rows)
     assert made.difference is None
-    assert made.bytes > 100
     monkeypatch.setattr(exporting, "find_spec", lambda n: None if n == "onnxscript" else found(n))
     with pytest.raises(ExportError):
         export(nn.Linear(2, 3), tmp_path / "net.onnx", rows)

@@ -209,15 +209,16 @@ def values(net):
 @pytest.mark.parametrize("how", STAYS)
 @pytest.mark.filterwarnings("ignore:These weights stay as they are")
 def test_what_is_frozen_stays_through_training_cutting_and_retraining(how, monkeypatch):
-    monkeypatch.setattr(trainer, "TRACE_FROM", 1)
-    monkeypatch.setattr(Job, "convolutional", False)
     table, stays = rows(3, 5, val=10), STAYS[how][0]
     net = partly_frozen(how)
     before = values(net)
     model = models.BayesianNetwork(net, table, prior=priors.GroupNormalJeffreys())
     assert len(model.layers) == STAYS[how][1]
     own = {**QUICK, "compile": "graph" if how == "layers" else False}
-    fit = inference.fit(model, guides.MeanField(model), table, epochs=4, **own)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "TRACE_FROM", 1)
+        patch.setattr(Job, "convolutional", False)
+        fit = inference.fit(model, guides.MeanField(model), table, epochs=4, **own)
     assert fit.engine["kind"] == ("graph" if how == "layers" else "eager")
     found = {"the means": mean_network(model, fit.guide)}
     found["anew"] = model.anew(table).first_network()

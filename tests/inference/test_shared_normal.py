@@ -8,8 +8,7 @@ from pyroccam.models import priors
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
 from pyroccam.models.priors.normal import normal_optimum
 from random_weights import small_net, table
-from stepping import assert_close, stacked, step_of, walk
-from torch import nn
+from stepping import step_of, walk
 
 
 class Held(WeightPrior):
@@ -62,22 +61,6 @@ def test_training_is_that_of_a_prior_set_before_every_step():
     torch.testing.assert_close(found["losses"], torch.stack(losses))
     torch.testing.assert_close(ours[1].state_dict(), pair[1].state_dict())
     assert not any(torch.allclose(t, before[name]) for name, t in pair[1].state_dict().items())
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("error::pyroccam.inference.training.step.CompileFallback")
-def test_a_compiled_step_and_one_of_several_together():
-    """Against eager ones. A compiled step draws other noise: here it is too small to be seen."""
-    found = []
-    for compile in (False, True):
-        torch.manual_seed(0)
-        pairs = [double_pair(priors.SharedNormal(), nn.Linear(3, 2)) for _ in range(2)]
-        for _, guide in pairs:
-            for site in guide.latents():
-                guide.factor_of(site).log_scale.detach().fill_(-30.0)
-        found.append(walk(pairs, stacked(*(batches(2, seed) for seed in (0, 1))), compile))
-    for eager, compiled in zip(*found, strict=True):
-        assert_close(compiled, eager, atol=1e-6)
 
 
 @torch.no_grad()

@@ -49,15 +49,6 @@ def test_another_prior_keeps_everything_else(gnj: Any) -> None:
     assert all(torch.equal(after[k], v) for k, v in before.items())  # the given fit stays
 
 
-def test_what_a_prior_learns_begins_afresh(digits: data.Dataset) -> None:
-    """A mixture that two networks share would be one prior for both."""
-    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    model = models.BayesianNetwork(plain, digits, prior=P.GaussianMixture(4))
-    fit = fitted(model, guides.Delta(model), digits)
-    mine, theirs = ({*map(id, f.model.parameters())} for f in (fit, inference.swap(fit, **STILL)))
-    assert not mine & theirs
-
-
 def test_depth(digits: data.Dataset) -> None:
     torch.manual_seed(0)
     model = models.LearntDepth.mlp(digits, width=8, max_depth=3, prior=P.Geometric(0.5))
@@ -102,12 +93,6 @@ def test_side_by_side_of_random_weights(gnj: Any) -> None:
     assert table.loc["gnj", "kl"] == pytest.approx(bound.kl / bound.rows)
     small = inference.shrink(gnj)
     assert table.loc["gnj", "weights left"] == pytest.approx(small.report.rates.nonzero_percent)
-
-
-def test_refusals(gnj: Any) -> None:
-    for odd in ({"prior": P.Uniform()}, {"structure": P.Dirichlet(1.0)}):
-        with pytest.raises(PyroccamError):
-            inference.swap(gnj, **odd)
 
 
 @pytest.mark.filterwarnings("ignore:The cut by")

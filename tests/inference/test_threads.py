@@ -6,9 +6,9 @@ import pytest
 import torch
 from bayesian import bayesian
 from fitting import QUICK, assert_same, blobs, pair, run, spy
-from pyroccam import inference, models
+from pyroccam import inference
 from pyroccam.models import threads
-from random_weights import small_net, table
+from random_weights import table
 
 
 def in_thread(f, name="other"):
@@ -44,11 +44,6 @@ def test_a_fit_in_another_thread_is_refused_by_name_and_does_no_harm(monkeypatch
     assert_same(whole, in_thread(run))  # and nothing is left behind
 
 
-def test_a_fit_that_failed_is_over():
-    assert isinstance(in_thread(lambda: run(lr=1e6, optimizer="sgd")), RuntimeError)
-    assert len(run(epochs=1).history) == 1
-
-
 def test_predictions_in_another_thread_change_neither_them_nor_the_fit(monkeypatch):
     """They take their turn between two steps."""
     rows = table()
@@ -81,36 +76,6 @@ def test_predictions_in_another_thread_change_neither_them_nor_the_fit(monkeypat
     assert_same(whole, again)
     assert len(found) == 3
     assert all(torch.equal(outputs, alone) for outputs in found)
-
-
-def test_a_model_that_is_made_in_another_thread_does_not_disturb_a_fit(monkeypatch):
-    rows, net = table(), small_net(2)
-    whose = []
-    one, other = bayesian(rows), bayesian(rows)
-    whole = inference.fit(*one, rows, **QUICK)
-    inside = models.bayesian._AtStart.__enter__
-
-    def enter(self):
-        whose.append(threads._state.depth)  # while the handler stands
-        return inside(self)
-
-    monkeypatch.setattr(models.bayesian._AtStart, "__enter__", enter)
-    stop = threading.Event()
-
-    def make():
-        while not stop.is_set():
-            models.BayesianNetwork(net, rows, prior=models.priors.Normal())
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    try:
-        again = inference.fit(*other, rows, **QUICK)
-    finally:
-        stop.set()
-        thread.join(60)
-    assert_same(whole, again)
-    assert whose
-    assert min(whose) > 0
 
 
 def test_a_fit_within_a_fit():

@@ -20,7 +20,6 @@ from pyroccam.inference.posterior.layers import layer_moments, mean_network
 from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.inference.shrinking.thresholds import with_zeros
 from pyroccam.models import priors
-from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
 from torch import nn
 
 # Cuts here are deep, of networks that have hardly been trained.
@@ -222,27 +221,9 @@ def test_groups_of_a_grouped_convolution_begin_at_zero_and_are_trained():
     assert layer_moments(smaller, own)["2"].mean[gone].any()
 
 
-class _OfEachUnit(LayerPrior):
-    def __init__(self, layer):
-        super().__init__(layer)
-        self.log_scale = nn.Parameter(torch.zeros(layer.weight[0], 1))
-
-    def latents(self):
-        return {"weight": Latent(normal(self.layer.weight, self.zero, self.log_scale.exp()))}
-
-
-class OfEachUnit(WeightPrior):
-    """A scale for each unit, which is of no shape that narrow knows."""
-
-    def for_layer(self, layer):
-        return _OfEachUnit(layer)
-
-
 def test_what_cannot_be_narrowed():
-    learnt = fitted(prior=OfEachUnit())
-    learnt.guide.factors["3/weight"].loc.data[2] = 0.0
     point = fitted(prior=priors.Normal(), guide=guides.Delta)
-    for odd in (learnt, point, fit_depth()):
+    for odd in (point, fit_depth()):
         with pytest.raises(PyroccamError):
             inference.narrow(odd, cut=Thresholds(inf))
 

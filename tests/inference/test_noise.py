@@ -83,22 +83,6 @@ def test_each_draw_has_its_own_noise():
     assert float(graph(*inputs, *noise)[0]) == pytest.approx(expected, rel=1e-12)
 
 
-def test_differentiated_and_mapped():
-    x = torch.randn(5, dtype=F64)
-    _, graph, draw = lifted(lambda x: (x * torch.randn_like(x)).sum() ** 2, x)
-    noise = torch.stack([draw()[0] for _ in range(3)])
-    slopes = torch.vmap(lambda n: torch.func.grad(lambda x: graph(x, n)[0])(x))(noise)
-    assert torch.allclose(slopes, 2 * (noise @ x)[:, None] * noise, rtol=1e-12, atol=1e-12)
-
-
-def test_what_can_draw_does_not_always():
-    a = torch.randn(1, 3, 4)
-    attention = nn.functional.scaled_dot_product_attention
-    _, graph, draw = lifted(lambda a: nn.functional.dropout(attention(a, a, a), 0.5, False), a)
-    assert draw() == []
-    assert torch.equal(graph(a)[0], attention(a, a, a))
-
-
 def test_a_gamma_variable_is_made_of_uniform_numbers():
     """Its law is that of its shape, whatever it was where the noise was drawn."""
     shape = torch.tensor([0.3, 1.0, 2.5, 40.0], dtype=F64)

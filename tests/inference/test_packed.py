@@ -9,29 +9,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import plain
 import pytest
 import torch
 from both_readers import read
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from pyroccam import data, inference
 from pyroccam.data.errors import TooLarge
 from pyroccam.data.limits import allowing
 from pyroccam.inference import Small
 from pyroccam.inference.coding import decode_pocc
-from pyroccam.inference.coding.arrays import put_floats
-from pyroccam.inference.coding.entropy import PackedFileError, SymbolReader, SymbolWriter
+from pyroccam.inference.coding.entropy import PackedFileError
 from pyroccam.inference.files import is_described, packed, packed_file
 from pyroccam.inference.rounding import Codebook, quantised
 from random_networks import changed, json_values, networks, refusal
 from safetensors.torch import load_file
 from torch import nn
 
-few = settings(derandomize=True, deadline=None, max_examples=30, database=None)
-many = settings(few, max_examples=80)
+few = settings(derandomize=True, deadline=None, max_examples=15, database=None)
+many = settings(few, max_examples=30)
 
 
 def saved(net, path):
@@ -74,17 +71,6 @@ def test_any_small_network_comes_back_from_both_kinds_of_files(folder, drawn, bi
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 some = st.sampled_from([0.0, 1.0, -0.5, 3.25, 1e-40, -1e38])
-
-
-@many
-@given(arrays.arrays(np.float32, st.integers(0, 90), elements=floats | some), st.integers(1, 9))
-def test_any_floats_come_back(values, rows):
-    assume(len(values) % rows == 0)
-    writer = SymbolWriter()
-    put_floats(writer, values, rows)
-    reader = SymbolReader(bytes(writer.tables), writer.finish())
-    assert np.array_equal(decode_pocc.read_floats(reader, len(values), rows), values)
-    reader.close()
 
 
 def test_a_tensor_of_many_pieces(tmp_path, monkeypatch):
@@ -230,21 +216,6 @@ def test_lengths_and_memory_are_checked_before_room_is_made(content, tmp_path):
         refused(joined({"tensors": rows}, tables), path, TooLarge, "2GB")
     # Spaces of JSON: 10^8 bytes in 10^5.
     refused(packed_file.join(b" " * 10**8, b"", b"", bytes(8)), path, TooLarge, "2GB")
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        {}, [], {"tensors": 3}, {"tensors": [["a", "float32", [-1]]]}, {"tensors": [3]},
-        {"tensors": [["a", "float32", [True]]]}, {"tensors": [["a", "float32", "3"]]},
-        {"tensors": [["a", "float32"]]}, {"tensors": [["a", "nn", [1]]]},
-        {"tensors": [[3, "float32", [1]]]}, {"tensors": [["a", "quint8", [1]]]},
-        {"tensors": [["a", "float32", [0]], ["a", "float32", [0]]]}, {"description": 3},
-        {"description": None}, {"description": {"format": 1}}, {"tensors": [["a", 10**30, [1]]]},
-    ],
-)  # fmt: skip
-def test_headers_of_another_kind(header, tmp_path):
-    refused(joined(header), tmp_path / "changed.pocc")
 
 
 def test_a_description_cannot_smuggle_code(content, tmp_path):

@@ -217,14 +217,6 @@ def test_clusters_are_a_fixed_point_of_k_means(size):
     assert not Codebook(size)(torch.zeros(3)).any()
 
 
-def test_few_values_are_their_own_clusters():
-    w = torch.tensor([[0.1, 0.3], [0.3, -2.0]])
-    book, index = cluster(w, 3)
-    assert torch.equal(book[index], w)
-    with pytest.raises(PyroccamError):
-        cluster(w / 0, 3)
-
-
 # -- priced multiples of a step -------------------------------------------------------------------
 
 

@@ -123,14 +123,6 @@ def test_systems_that_are_not_definite_are_counted_in_one_warning(eager):
     assert one.filename == __file__
 
 
-def test_hyperparameters_that_are_single_numbers_in_double_precision():
-    model, guide = polynomial(prior=priors.Normal(learn="layer"))
-    pair = model.double(), guide.double()
-    found = run(Implicit(damping=1.0), pair, outer_steps=3, inner_steps=3)
-    assert found.fit.data.x_train.dtype == torch.float64  # the precision of the network
-    assert found.history[0]["Q"] < found.Q
-
-
 def test_one_unrolled_step_is_greedy(eager):
     options = {"inner_steps": 1, "outer_steps": 8, "lr": 0.01}
     greedy, unrolled = (run(method, **options) for method in (Greedy(), Unrolled()))
@@ -246,18 +238,6 @@ def keys_of(monkeypatch):
 
     monkeypatch.setattr(Objectives, "key", watch)
     return seen
-
-
-def test_minibatches_are_rows_that_belong_together():
-    torch.manual_seed(0)
-    x = torch.arange(10.0)[:, None]
-    batches = search.drawn(x, 2 * x, 4)
-    seen = [next(batches) for _ in range(6)]
-    for one, two in zip(seen[::2], seen[1::2], strict=True):  # two of four rows, and two left out
-        assert all(torch.equal(b, 2 * a) and a.shape == (4, 1) for a, b in (one, two))
-        assert len({*one[0].flatten().tolist(), *two[0].flatten().tolist()}) == 8
-    assert not torch.equal(seen[0][0], seen[2][0])
-    assert next(search.drawn(x, 2 * x, 10))[0] is x
 
 
 def test_hold_out(monkeypatch):

@@ -245,17 +245,6 @@ def test_a_step_of_both_by_hand(states, monkeypatch):
     assert torch.allclose(next(iter(theta.values()))[0], w + slope * h)
 
 
-def test_scales_of_many_weights_are_tuned_in_folds():
-    found = table(torch.linspace(-1.0, 1.0, 33, dtype=F64), counts=(40, 2))
-    net = lambda: nn.Linear(33, 1, bias=False)  # noqa: E731
-    model, guide = pair(found, net=net, prior=priors.Normal(learn="weight"))
-    options = {"draws": 2, "outer_steps": 3, "inner_steps": 6, **QUIET}
-    method = SelfTuning(warmup=4)
-    made = inference.select(model, guide, found, Q=FOLDS, method=method, **options)
-    assert math.isfinite(made.Q)
-    assert model.net.prior.log_scale.detach().unique().numel() > 20
-
-
 def test_h_moves_in_the_first_step_that_is_allowed():
     model, guide = polynomial()
     before = model.net.prior.log_scale.detach().clone()

@@ -149,19 +149,6 @@ def test_blocks_of_other_kinds(make):
         settled(fit, 3)
 
 
-def test_arviz_and_swaps(fitted):
-    found = fitted.to_arviz(draws=20)
-    assert found["posterior"]["depth"].shape == (1, 20, 4)
-    torch.testing.assert_close(
-        torch.as_tensor(found["structure"]["depth_probs"].values[0]).double(),
-        fitted.structure.depth_probs, atol=1e-5, rtol=1e-3,
-    )  # fmt: skip
-    other = inference.swap(fitted, prior=priors.Normal(0.5), epochs=2, progress=False)
-    assert isinstance(other.model, models.BayesianStack)
-    assert other.model.max_depth == 3
-    assert other.guide.edges == ["depth"]
-
-
 @pytest.fixture
 def undecided():
     """Normal weights, and a q(d) that gives some mass to every depth but the deepest."""

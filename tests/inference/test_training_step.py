@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 
 import numpy as np
@@ -179,18 +178,6 @@ def test_kl_warmup_rises_to_one(monkeypatch):
 
 
 # -- settings ---------------------------------------------------------------------------------
-
-
-def test_numbers_of_other_libraries_become_pythons():
-    chosen = Settings(epochs=np.int64(7), lr=np.float32(0.5), kl_weight=0.25, seed=2)
-    assert [type(v) for v in (chosen.epochs, chosen.lr, chosen.kl_weight)] == [int, float, float]
-    assert json.loads(json.dumps(vars(chosen)))["lr"] == 0.5
-
-
-def test_an_unknown_name_suggests_the_nearest():
-    with pytest.raises(PyroccamError) as error:
-        Settings.of({"bacth_size": 3})
-    assert error.value.hint == "'batch_size'"
 
 
 def test_number_of_epochs():

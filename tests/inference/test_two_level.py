@@ -289,16 +289,6 @@ def test_structure_kl_at_unequal_temperatures():
 # What is refused
 
 
-def test_nothing_to_learn():
-    fixed = linear(prior=priors.Normal())
-    fixed.likelihood.requires_grad_(False)
-    still, guide = scattered(linear())
-    guide.requires_grad_(False)
-    for pair in (scattered(fixed), (still, guide)):
-        with pytest.raises(PyroccamError):
-            objectives(pair)
-
-
 def test_what_cannot_be_traced():
     class Multiplied(nn.Linear):
         def forward(self, x):

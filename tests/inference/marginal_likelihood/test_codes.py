@@ -13,7 +13,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo import estimator
 from pyroccam.inference.marginal_likelihood import ChainRule, Descent, Prequential
-from pyroccam.inference.marginal_likelihood.codes import SHARES, block_ends, blocks_of, switching
+from pyroccam.inference.marginal_likelihood.codes import SHARES, blocks_of, switching
 from pyroccam.models import priors
 from pyroccam.models.priors.normal import normal_optimum
 from random_weights import FALSE_ALARM, FourScales, normal_kl
@@ -99,12 +99,6 @@ def test_batch_normalisation_is_given_two_rows():
     model = models.BayesianNetwork(net, rows, prior=priors.Normal())
     fit = inference.fit(model, guides.MeanField(model), rows, epochs=1, progress=False)
     assert [b.end for b in blocks_of(fit, torch.arange(60), (0.001, 0.002, 1.0))] == [2, 60]
-
-
-def test_shares_that_do_not_increase_to_one():
-    for shares in ((), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0), (0.5, 1.5)):
-        with pytest.raises(PyroccamError):
-            block_ends(50, shares)
 
 
 def test_switching_by_all_sequences():

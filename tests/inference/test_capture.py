@@ -1,13 +1,8 @@
 """Recorded steps: on a CPU with a recorder that only pretends, with CUDA graphs where there are."""
 
-import copy
-import dataclasses
-
 import pytest
 import torch
-from fitting import blobs
-from pyroccam import inference
-from pyroccam.inference.training.step import CompileFallback, TrainingStep
+from pyroccam.inference.training.step import CompileFallback
 from stepping import assert_close, batches, build, stacked, step_of, tensors
 from torch.utils._pytree import tree_map_only
 
@@ -88,57 +83,3 @@ def test_recorded_steps_are_the_same_steps(count, optimizer):
     assert recorder.recorded == 3  # the evaluation, and the update with and without the guide
     assert how["cuda_graphs"]
     assert not plain["cuda_graphs"]
-
-
-def test_an_optimiser_saved_from_a_recorded_step_is_taken_up_without_one_and_back():
-    """As when a run is resumed on another kind of machine."""
-    sequence = batches(count=12)
-    whole = build("norm")
-    reference = step_of(whole, compile="graph", optimizer="adamw")
-    for x, y in sequence:
-        reference(x, y)
-    pair, saved = build("norm"), None
-    for part, recorder in enumerate([Pretend(), None, Pretend()]):
-        step = step_of(pair, compile="graph", optimizer="adamw")
-        step.recorder = recorder
-        step.prepare(*sequence[0])
-        if saved is not None:
-            step.load_optimizer(copy.deepcopy(saved))
-        for x, y in sequence[4 * part : 4 * part + 4]:
-            step(x, y)
-        saved = step.optimizer.state_dict()
-        step.release()
-    reference.release()
-    assert_close(tensors(*pair), tensors(*whole), rtol=1e-5, atol=1e-6)
-
-
-def test_a_whole_fit_may_be_recorded(monkeypatch):
-    """Batches of two sizes, evaluations and weights put back: nothing moves in memory."""
-    rows = blobs()
-    names = ("x_train", "x_val", "x_test")
-    rows = dataclasses.replace(rows, **{name: getattr(rows, name).double() for name in names})
-    settings = {"epochs": 6, "batch_size": 20, "progress": False, "together": True}
-
-    def fits():
-        def make(seed):
-            return *build("norm", seed, "closed", rows), rows
-
-        return inference.fit_repeats(make, (0, 1), **settings).fits
-
-    monkeypatch.setattr("pyroccam.inference.training.trainer.TRACE_FROM", 1)
-    expected = fits()
-    recorder = Pretend()
-    init = TrainingStep.__init__
-
-    def with_recorder(self, *args, **kwargs):
-        init(self, *args, **kwargs)
-        self.recorder = recorder
-
-    monkeypatch.setattr(TrainingStep, "__init__", with_recorder)
-    found = fits()
-    assert recorder.replayed > 10
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.engine["cuda_graphs"]
-        assert not theirs.engine["cuda_graphs"]
-        one, other = (tensors(fit.model, fit.guide) for fit in (ours, theirs))
-        assert_close(one, other, 1e-4, 1e-5)

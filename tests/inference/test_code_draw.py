@@ -13,7 +13,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Draw
 from pyroccam.inference.draws import draw, phases
-from pyroccam.inference.draws.phases import Phase, Sending
+from pyroccam.inference.draws.phases import Phase
 from pyroccam.inference.files.draw_file import decoded
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
@@ -64,50 +64,6 @@ def test_a_draw_is_sent_in_the_size_that_was_asked_for(drawn, rows):
     for ours, theirs in zip(drawn.net.parameters(), net.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert accuracy(net, rows.x_train, rows.y_train) > 0.7
-
-
-def test_what_is_not_in_blocks_counts_too(rows):
-    """More than a hundred blocks, whose number alone takes two bytes; scales and shifts, which
-    begin as ones and zeros, in next to no bytes."""
-    found = draw(network(40), rows, Draw(bytes=84, **{**QUICK, "epochs": 1, "steps": 0, "bits": 3}))
-    assert found.report.blocks > 128
-    assert 83 <= len(found.content) <= 84
-    net = nn.Sequential(nn.Linear(2, 12), nn.LayerNorm(12), nn.ReLU(), nn.Linear(12, 3))
-    found = draw(net, rows, Draw(bytes=260, **{**QUICK, "epochs": 20}))
-    assert not torch.equal(found.net.state_dict()["1.weight"], torch.ones(12))
-    assert 240 <= len(found.content) <= 260
-    assert found.report.index_bits == pytest.approx(8 * found.report.blocks, abs=8)
-
-
-def test_the_receiver_has_what_was_trained(rows, monkeypatch):
-    """The posterior means of the sender, when all blocks are known, are the decoded weights. The
-    steps before and between blocks pass over all rows, in batches of a pass that share none."""
-    kept, batches, progress = [], [], []
-    run, send = Sending.run, TrainingStep.evaluate
-    update = TrainingStep.update
-
-    def kept_by(self, how):
-        run(self, how)
-        kept.append({site: self.guide.posterior(site).mean.detach() for site in self.guide.sites})
-
-    def seen(self, x, y):
-        batches.append((rows.x_train == x[:, None]).all(-1).nonzero()[:, 1].tolist())
-        return send(self, x, y)
-
-    monkeypatch.setattr(Sending, "run", kept_by)
-    monkeypatch.setattr(TrainingStep, "evaluate", seen)
-    monkeypatch.setattr(TrainingStep, "update", lambda *a: progress.append(a[1]) or update(*a))
-    how = Draw(bytes=50, **{**QUICK, "epochs": 2, "steps": 3, "batch_size": 10})
-    found = draw(network(), rows, how)
-    for site, mean in kept[0].items():
-        assert torch.allclose(found.net.get_parameter(site), mean, rtol=1e-5)
-    count = 3 * (found.report.blocks - 1)
-    expected = [k / 10 for k in range(10)] * 2 + [k / (count + 3) for k in range(count)]
-    assert progress == pytest.approx(expected)
-    passes = [[n for one in batches[k : k + 5] for n in one] for k in range(20, 20 + count, 5)]
-    assert all(len(one) == len({*one}) for one in passes)
-    assert len(passes[1]) == 50
-    assert passes[0] != passes[1]
 
 
 def test_the_other_code_takes_what_it_takes(rows):

@@ -99,18 +99,6 @@ def test_densities_that_are_learnt_are_those_of_the_rows_before():
     )
 
 
-def test_densities_of_rows_and_columns_multiply():
-    rng = np.random.default_rng(9)
-    odds = np.exp(rng.normal(-3, 1.5, (400, 1)) + rng.normal(0, 1.5, (1, 300)))
-    kept = rng.random((400, 300)) < odds / (1 + odds)
-    writer = SymbolWriter()
-    put_floats(writer, np.where(kept, 1.0, 0.0).astype(np.float32).ravel(), 400)
-    reader = SymbolReader(bytes(writer.tables), b"")
-    assert [reader.number() for _ in range(3)][::2] == [4, 1]
-    by_line = [sum(map(entropy_bits, lines)) for lines in (kept, kept.T)]
-    assert writer.bits < 0.93 * min(by_line)
-
-
 def test_a_mask_of_many_rows_is_not_learnt(monkeypatch):
     """Which would take time to read, and no byte of the file; nor does it make a new version."""
     values = layer(3, rows=MOST_ROWS + 1, columns=2).numpy()
@@ -140,16 +128,6 @@ def test_whole_multiples_of_a_step(least):
     assert writing == "multiples"
     assert 8 * coded <= 1.005 * entropy_bits(whole) + 6000 + 32 + 64
     assert tables < 60
-
-
-def test_few_distinct_values_become_a_codebook():
-    rng = np.random.default_rng(4)
-    book = rng.normal(size=32).astype(np.float32)
-    values = book[rng.choice(32, p=np.arange(1, 33) / 528, size=20_000)]
-    writing, coded, tables = there_and_back(values, 100)
-    assert writing == "codebook"
-    assert 8 * coded <= 1.002 * entropy_bits(values) + 32 * 32 + 96
-    assert tables < 100
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """From a posterior to a small network: what is cut, how it is rounded, what is counted."""
 
 import copy
-import dataclasses
 import math
 
 import pytest
@@ -127,22 +126,6 @@ def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
         assert bits.exponent == math.ceil(math.log2(codes))
 
 
-def test_grouped_transposed_convolutions_keep_zeros():
-    net = nn.Sequential(
-        nn.Conv2d(1, 4, 3, 2), nn.ConvTranspose2d(4, 6, 2, 2, groups=2), nn.Flatten(),
-        nn.Linear(6 * 36, 2),
-    )  # fmt: skip
-    result = fitted(priors.LogUniform(), net, images())
-    with torch.no_grad():
-        result.guide.factors["1/weight"].loc[1] = 1e-9
-    small = inference.shrink(result, cut=inference.Valley())
-    assert small.report.left_whole == {"1": "it has groups"}
-    assert not small.net.get_submodule("1").weight[1].any()
-    x = result.data.x_test
-    same = quantised(cut_mean(result, small.report.thresholds), small.report.bits)
-    torch.testing.assert_close(small.net(x), same(x))
-
-
 class Gated(nn.Module):
     """Channels are weighed by a branch that sees their means."""
 
@@ -248,29 +231,6 @@ def test_a_valley_is_found_layer_by_layer():
     assert inference.shrink(result).report.thresholds == report.thresholds
     with pytest.raises(PyroccamError):
         inference.shrink(result, cut=inference.ByValidation())
-
-
-class Rare(nn.Module):
-    """Adds a size of a layer, unseen by a trace, where inputs are large."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(2, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        large = torch.relu(x.abs().amax(1, keepdim=True) - 20.0)
-        return self.b(torch.relu(self.a(x))) + large * self.a.out_features
-
-
-def test_a_cut_network_is_compared_on_many_rows():
-    rows = blobs()
-    x = rows.x_train.clone()
-    x[40] = 100.0
-    result = fitted(GROUPS, Rare(), dataclasses.replace(rows, x_train=x))
-    with torch.no_grad():
-        result.guide.factors["a/weight"].loc[3] = 0.0  # the trace says that unit 3 is constant
-    small = inference.shrink(result, cut=Thresholds(100.0))
-    torch.testing.assert_close(small.net(x), result.posterior.mean_network()(x), rtol=0, atol=1.0)
 
 
 def test_what_cannot_be_done_is_refused():

@@ -8,7 +8,7 @@ from cutting import NETWORKS, at_random, block, cut_exactly, exactly, first, kee
 from plain import lenet_5_caffe, lenet_300_100, network
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting import Mask, apply_masks, count_parameters, cut, masked
-from pyroccam.models.plain import describe, fill, is_select, rebuild, state
+from pyroccam.models.plain import is_select
 from torch import fx, nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
@@ -191,20 +191,6 @@ def test_a_residual_sum_ties_its_channels():
     assert (small.two.weight == 0).all()
 
 
-def test_a_channel_that_is_there_for_others_but_unread_feeds_nobody():
-    net = made(lambda: network(
-        lambda net, x, z: net.c(net.a(x)) + net.d(net.a(x) + net.b(z)),
-        a=nn.Linear(4, 3), b=nn.Linear(5, 3), c=nn.Linear(3, 2), d=nn.Linear(3, 2),
-    ))  # fmt: skip
-    x, z = torch.randn(4, 4).double(), torch.randn(4, 5).double()
-    masks = {"d": Mask(inputs=keep(3, 0)), "b": Mask(inputs=keep(5, 1, 2))}
-    small, report = cut(net, (x, z), masks)
-    assert report.layers["b"].outputs.tolist() == [0, 1, 2]  # a + b needs its shape
-    assert (small.b[1].weight[1:] == 0).all()
-    assert (small.b[1].bias[1:] == 0).all()
-    torch.testing.assert_close(small(x, z), masked(net, masks)(x, z), rtol=0, atol=1e-12)
-
-
 def test_depthwise_channels_go_with_the_ones_they_are_made_of():
     net = made(lambda: nn.Sequential(
         nn.Conv2d(2, 6, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 3, 1),
@@ -214,22 +200,6 @@ def test_depthwise_channels_go_with_the_ones_they_are_made_of():
     small, report = cut_exactly(net, torch.randn(4, 2, 8, 8).double(), masks)
     assert small[2].groups == small[2].in_channels == small[0].out_channels == 2
     assert report.layers["2"].inputs.tolist() == report.layers["2"].outputs.tolist() == [1, 2]
-
-
-def test_a_constant_depthwise_channel_uses_nothing():
-    net = made(lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 3, groups=4, bias=False), nn.GroupNorm(2, 4),
-    ))  # fmt: skip
-    net[0].bias.data[2] = 1.5
-    net[0].weight.data[2] = 0.0  # channel 2 is 1.5, and the normalisation needs all four
-    x = torch.randn(4, 2, 8, 8).double()
-    masks = {"0": Mask(inputs=keep(2, 1)), "1": Mask(outputs=keep(4, 0, 2, 3))}
-    small, report = cut(net, x, masks)
-    assert report.layers["1"].outputs.tolist() == [0, 1, 2, 3]
-    assert (small[0][1].weight[1] == 0).all()  # zero after the depthwise step, so unused before
-    assert (small[0][1].bias[[1, 2]] == 0).all()
-    torch.testing.assert_close(small[1].bias[2], 1.5 * net[1].weight[2].sum())
-    assert (small(x) - masked(net, masks)(x)).abs().max() < 1e-10
 
 
 def test_grouped_convolutions_are_left_whole_and_masked_by_input():
@@ -285,25 +255,6 @@ def test_layers_used_in_other_ways_are_left_whole(build, why):
     assert report.layers["c"].inputs.tolist() == [3, 4]  # by a choice in front
 
 
-def test_what_writes_in_place_is_seen():
-    def forward(net, x):
-        x = net.a(x)
-        y = F.relu_(x)
-        return net.c(torch.cat([x, y], 1))  # both are the rectified ones
-
-    net = with_layers(forward, b=None, c=nn.Linear(12, 2))
-    net.a.bias.data[1] = -1.0
-    net.a.weight.data[1] = 0.0  # so unit 1 is -1, and 0 after
-    cut_exactly(net, torch.randn(5, 6).double(), {})
-
-    def added(net, x):
-        kept = out = net.a(x)
-        out += 0.1 * torch.tanh(net.b(x))
-        return net.c(kept)
-
-    cut_exactly(with_layers(added), torch.randn(5, 6).double(), {})
-
-
 @pytest.mark.parametrize("large", [False, True])
 def test_what_a_trace_hides_is_refused(large):
     """One row that is large does not hide that others are wrong."""
@@ -350,33 +301,3 @@ def pruned():
 def test_what_cannot_be_cut_is_refused(build, masks):
     with pytest.raises(PyroccamError):
         cut(build(), torch.zeros(2, 1, 28, 28)[:, :, :, : 28 - (build is lenet_5_caffe)], masks)
-
-
-class WithConstants(nn.Module):
-    """Makes constants in its forward, and uses a part of a buffer."""
-
-    def __init__(self, written_out):
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 2)
-        self.register_buffer("shift", torch.linspace(-1.0, 1.0, 10).reshape(2, 5))
-        self.written_out = written_out
-
-    def forward(self, x):
-        h = torch.relu(self.a(x)) * torch.tensor(0.5) + self.shift[:1]
-        return self.b(h.view(-1, 5) if self.written_out else h)
-
-
-@pytest.mark.parametrize("written_out", [False, True])
-def test_constants_made_in_forward(written_out):
-    net = made(lambda: WithConstants(written_out))
-    members = set(vars(net))
-    masks = {"a": Mask(outputs=keep(5, 0, 3)), "b": Mask(inputs=keep(5, 0, 3))}
-    x = torch.randn(4, 6).double()
-    small, _ = cut_exactly(net, x, masks)
-    assert set(vars(net)) == members
-    again, _ = cut(small, x)
-    for one in (small, again):
-        description = describe(one)  # of the whole network it was no trouble either
-        rebuilt = rebuild(description)
-        fill(rebuilt, description, state(one, description))
-        exactly(rebuilt, small, x)

@@ -142,19 +142,6 @@ def test_a_cut_reader_computes_what_the_masked_one_does(kind, options):
     assert torch.equal(other(x), small(x))
 
 
-def test_states_that_are_used_together_lose_the_same_units():
-    class Stacked(Reader):
-        def forward(self, x):
-            return self.head(self.series(self.encoder(self.table(x)))[1].transpose(0, 1).mean(1))
-
-    net = made(Stacked(both=False, attends=False))
-    small, report = cut(net, torch.randint(1, 20, (40, 7)), masks_of(net))
-    assert len(report.layers["series.l1.hh"].inputs) == 5
-    assert small.table.weight.shape == (20, 6)
-    assert small.table.padding_idx == 0
-    alike(small, masked(net, masks_of(net)), torch.randint(1, 20, (40, 5)))
-
-
 @pytest.mark.parametrize("kind", GATES)
 def test_units_that_stay_zero_go_and_constants_move_into_biases(kind):
     """A unit without a candidate is zero, whatever its gates say; so are units that read only

@@ -181,14 +181,3 @@ def test_random_structures_compute_different_functions():
         assert not any(torch.allclose(one, other, atol=1e-5) for other in drawn[:k])
     for own in map(outputs, every):  # and there are no others
         assert constant(own) or any(torch.allclose(own, other, atol=1e-4) for other in drawn)
-
-
-def test_random_structures_count_a_graph_within_a_graph_once(rows):
-    two = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
-    inner = models.StructureGraph({("a", "b"): {"one": nn.Linear(3, 3), "two": two}})
-    outer = models.StructureGraph({("x", "y"): {"deep": inner, "flat": nn.Identity()}})
-    fit = fitted(rows, net=nn.Sequential(outer, nn.Linear(3, 1)))
-    for size, name in ((4, "flat"), (4 + 12, "deep")):
-        (found,) = random_structures(fit.model, 1, parameters=size, tolerance=0.0)
-        assert found["0.x-y"] == [name]
-        assert sum(p.numel() for p in discretise(fit, found).parameters()) == size

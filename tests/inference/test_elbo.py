@@ -333,30 +333,6 @@ def test_a_site_that_is_masked_or_scaled_otherwise_in_the_model(which):
     assert (off < 1e-12) == (which == "equal")  # equal in value is as good as the same object
 
 
-# -- enumeration ----------------------------------------------------------------------------------
-
-
-def test_an_impossible_value_may_cost_infinitely_much():
-    """A structure that q rules out adds nothing, and no NaN to the gradient."""
-    p = Pair(logits=(2,))
-    closed = torch.tensor([0.0, 0.0, -math.inf])
-
-    def model(x):
-        k = pyro.sample("k", dist.Categorical(logits=torch.tensor([0.0, 0.5, -math.inf])))
-        pyro.sample("y", dist.Normal(torch.tensor([0.3, 0.6, math.inf])[k], 1.0), obs=x[0])
-
-    def guide(x):
-        logits = torch.cat([p.logits, p.logits.new_zeros(1)]) + closed
-        pyro.sample("k", dist.Categorical(logits=logits))
-
-    found = p.of(model, guide).evaluate(EnumMeanFieldELBO(max_plate_nesting=0))
-    q = p.logits.softmax(0)
-    log_p = torch.tensor([0.0, 0.5]).log_softmax(0)
-    normal = torch.distributions.Normal(torch.tensor([0.3, 0.6]), 1.0)
-    expected = (q * (q.log() - log_p - normal.log_prob(X[0]))).sum()
-    assert_same(found, p.graded(expected))
-
-
 # -- summed out in the model ----------------------------------------------------------------------
 
 
@@ -895,19 +871,6 @@ def test_other_sites_are_left_alone(why):
     joined = JoinedKL()
     assert not joined.take(*ALONE[why])
     assert joined.terms() == []
-
-
-def test_masks_that_guide_and_model_share():
-    """Each site counts where its mask says, whatever the others do."""
-    joined = JoinedKL()
-    deep, deeper = torch.tensor([[False], [True], [True]]), torch.tensor([[False], [False], [True]])
-    expected = torch.zeros(3, 1)
-    for size, s, mask in ((3, 1.0, deep), (2, 0.5, deeper), (4, 2.0, None), (1, 0.7, deep)):
-        assert joined.take(*site(normal(size, scale=s), normal(size, scale=2.0), mask=mask))
-        cost = size * (torch.tensor(2.0 / s).log() + (s * s - 4) / 8)
-        expected += cost if mask is None else cost * mask
-    (found,) = joined.terms()
-    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.usefixtures("clean")

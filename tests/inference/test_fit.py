@@ -85,18 +85,6 @@ def test_marginal_likelihood_runs_on_the_full_batch():
     assert found.structure.tv_to_exact < 1e-6
 
 
-def test_predictions_are_log_probabilities_of_the_mixture():
-    found = run()
-    log_p = found.predict(found.data.x_test)
-    with torch.no_grad():
-        exits = found.model.stack.outputs(found.data.x_test).softmax(-1)
-    torch.testing.assert_close(log_p.exp(), (found.weights[:, None, None] * exits).sum(0))
-    scores = found.evaluate("test")
-    y = found.data.y_test
-    assert scores["accuracy"] == pytest.approx(float((log_p.argmax(-1) == y).double().mean()))
-    assert scores["nll"] == pytest.approx(-float(log_p[torch.arange(30), y].mean()), abs=1e-5)
-
-
 # -- what cannot be run -----------------------------------------------------------------------
 
 

@@ -69,12 +69,6 @@ def test_intervals_hold_as_many_draws_as_they_say(prior, quantity, positive):
             assert z.abs().max() < limit(500)
 
 
-def test_intervals_need_a_spread():
-    model, guide = pair(small_net(), (3,), priors.Normal(), guide=guides.Delta, spread=False)
-    with pytest.raises(PyroccamError):
-        scale_intervals(SimpleNamespace(model=model, guide=guide))
-
-
 # -- what is left -----------------------------------------------------------------------------
 
 

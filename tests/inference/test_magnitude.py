@@ -61,16 +61,6 @@ def test_a_threshold_is_so_many_standard_deviations():
     assert 0 < int(second.count_nonzero()) < int(first.count_nonzero()) < first.numel()
 
 
-def test_what_is_at_the_threshold_stays():
-    """Weights of ±1, as many of each sign: one standard deviation is the size of all."""
-    fit = fitted()
-    signs = torch.tensor([-1.0, 1.0]).repeat(8).reshape(8, 2)
-    with torch.no_grad():
-        fit.guide.factor_of("0.weight").value.copy_(signs)
-    _, guide = prune_weights(fit, sensitivity={"0": 1.0})
-    assert torch.equal(guide.posterior("0.weight").v, signs)
-
-
 def test_a_fraction_keeps_the_largest():
     fit = fitted()
     _, guide = prune_weights(fit, keep=[0.5, 0.25])
@@ -147,22 +137,6 @@ def test_convolutions_with_few_values_are_cut_and_compute_the_same():
     x = fit.data.x_test
     expected = fit.posterior.mean_network()(x)
     torch.testing.assert_close(small.net(x), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_zeros_are_cut_with_what_they_feed_and_stored_sparsely():
-    kept = {"0": torch.ones(8, 2).bool(), "2": torch.ones(3, 8).bool()}
-    kept["0"][1] = False  # a unit without inputs
-    kept["2"][:, 4] = False  # one that nobody reads
-    kept["2"][0, 0] = False
-    fit = masked(fitted(), kept)
-    small = inference.shrink(fit)
-    assert small.report.architecture == "2-6"
-    assert small.report.nonzero == 6 * 2 + 6 * 3 - 1
-    assert (small.report.thresholds, small.report.irrelevance) == ({}, {})
-    assert small.report.rates.pruning == pytest.approx(WEIGHTS / (2 * 29 + 6 + 3))
-    x = fit.data.x_test
-    whole = fit.posterior.mean_network()
-    torch.testing.assert_close(small.net(x), whole(x), rtol=1e-5, atol=1e-6)
 
 
 def test_shared_values_stay_and_count_as_indices(tmp_path):

@@ -201,26 +201,6 @@ def test_what_priors_learnt_comes_along_cut_as_the_weights_are():
         inference.fit(smaller, own, result.data, **QUICK)
 
 
-def test_groups_of_a_grouped_convolution_begin_at_zero_and_are_trained():
-    def build():
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3, groups=2), nn.ReLU(), nn.Flatten(),
-            nn.Linear(6 * 16, 2),
-        )  # fmt: skip
-
-    result = fitted(build)
-    values = irrelevance(result.model, result.guide)["2"].values
-    smaller, own = inference.narrow(result, cut=Thresholds({"2": float(values.median())}))
-    gone = values > values.median()
-    assert smaller.layers["2"].start["weight"].shape == (6, 2, 3, 3)
-    before = layer_moments(smaller, own)["2"]
-    assert not before.mean[gone].any()
-    assert before.mean[~gone].all()
-    assert (before.variance > 0).all()
-    inference.fit(smaller, own, result.data, **QUICK)
-    assert layer_moments(smaller, own)["2"].mean[gone].any()
-
-
 def test_what_cannot_be_narrowed():
     point = fitted(prior=priors.Normal(), guide=guides.Delta)
     for odd in (point, fit_depth()):

@@ -68,21 +68,6 @@ def test_one_graph_with_its_noise_given(name):
     assert float((correlation - correlation.diag().diag()).abs().max()) < threshold / count**0.5
 
 
-def test_each_draw_has_its_own_noise():
-    def f(x, w):
-        a = x @ w + torch.randn_like(x[:, 0])
-        b = torch.empty(3, dtype=x.dtype).uniform_(1.0, 2.0)
-        return (a[:, None] * b).sum() + torch.randn_like(x[:, 0]) @ a
-
-    x, w = inputs = torch.randn(4, 2, dtype=F64), torch.randn(2, dtype=F64)
-    _, graph, draw = lifted(f, *inputs)
-    noise = draw()
-    assert [tuple(t.shape) for t in noise] == [(4,), (3,), (4,)]
-    a = x @ w + noise[0]
-    expected = float((a[:, None] * noise[1]).sum() + noise[2] @ a)
-    assert float(graph(*inputs, *noise)[0]) == pytest.approx(expected, rel=1e-12)
-
-
 def test_a_gamma_variable_is_made_of_uniform_numbers():
     """Its law is that of its shape, whatever it was where the noise was drawn."""
     shape = torch.tensor([0.3, 1.0, 2.5, 40.0], dtype=F64)

@@ -272,15 +272,6 @@ def test_copies_of_both_go_together(case):
         inference.fit(*one, rows, **{**ONE, "epochs": 1})
 
 
-def test_weights_that_are_loaded_do_not_change_where_a_guide_comes_from():
-    rows = table()
-    built = [BayesianNetwork(small_net(seed=k), rows, prior=priors.Normal()) for k in (0, 1)]
-    one, other = (guides.MeanField(model) for model in built)
-    built[0].load_state_dict(built[1].state_dict())
-    one.load_state_dict(other.state_dict())
-    inference.fit(built[0], one, rows, **ONE)
-
-
 def test_a_copy_of_one_of_the_two_whose_temperature_is_shared():
     """The temperature of the guide would stay, while that of the model falls."""
     rows = table("regression")

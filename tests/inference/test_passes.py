@@ -52,19 +52,6 @@ def images(layers):
     return model, guides.MeanField(model)
 
 
-@torch.no_grad()
-def test_a_network_that_decides_by_values_passes_by_itself():
-    choosy = network(
-        lambda net, x: net.b(net.a(x) if net.a(x).sum() > 0 else -net.a(x)),
-        a=nn.Linear(3, 4), b=nn.Linear(4, 2),
-    )  # fmt: skip
-    model = models.BayesianNetwork(choosy, Rows(3), prior=priors.Normal(), layers=["b"])
-    guide = guides.MeanField(model, scale=0.5)
-    assert_passes(model, guide, torch.randn(1, 3))
-    drawn = draw_outputs(model, guide, torch.randn(1, 3), 9, noise="activations")
-    assert len(drawn[:, 0, 0].unique()) == 9
-
-
 def assert_passes(model, guide, x):
     """As those of each draw by itself."""
     net, weights = model.start_network(), draw_weights(model, guide, 7)

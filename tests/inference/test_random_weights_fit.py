@@ -10,10 +10,9 @@ from bayesian import QUICK, bayesian, noisy_net
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
-from random_weights import FourScales, assert_same_means, limit, normal_kl, small_net, table
+from random_weights import FourScales, assert_same_means, limit, normal_kl, table
 from stepping import assert_close, stacked, step_of, walk
 from torch import nn
 
@@ -24,33 +23,6 @@ def seeded():
 
 
 # -- predictions ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_a_fit_predicts(task):
-    rows = table(task)
-    fit = inference.fit(*bayesian(rows), rows, **{**QUICK, "epochs": 25})
-    found = fit.evaluate()
-    x, y = rows.split("test")
-    out = draw_outputs(fit.model, fit.guide, x, 20, seed=3)
-    torch.testing.assert_close(fit.outputs(x), out)
-    torch.testing.assert_close(fit.weights, torch.full((20,), 0.05))
-    if task == "classification":
-        log_p = out.log_softmax(-1).exp().mean(0).log()
-        torch.testing.assert_close(fit.predict(x), log_p)
-        nll = -log_p[torch.arange(len(y)), y].mean()
-        assert found["accuracy"] > 0.8
-    else:
-        scale = fit.model.likelihood.scale.detach()
-        torch.testing.assert_close(fit.predict(x), out.mean(0))
-        log_p = torch.distributions.Normal(out, scale).log_prob(y)[..., 0]
-        nll = -(log_p.logsumexp(0) - math.log(20)).mean() + rows.y_std.log()
-        assert found["rmse"] < 0.8 * float(rows.y_std)
-    assert found["nll"] == pytest.approx(float(nll), rel=1e-4)
-    assert fit.structure is None
-    fit.weights = torch.tensor([0.9, 0.05, 0.05])  # of a person who weighs them
-    shares = fit.components(x, draws=3)[1]
-    torch.testing.assert_close(shares, torch.full((3,), 1 / 3))  # draws are equally likely
 
 
 def test_ways_to_predict():
@@ -75,22 +47,6 @@ def test_ways_to_predict():
     log_p = fit.posterior.mean_network()(x).log_softmax(-1).detach()
     assert fit.val_nll == pytest.approx(-float(log_p[torch.arange(len(y)), y].mean()), rel=1e-5)
     assert fit.val_nll != pytest.approx(fit.evaluate("val")["nll"], rel=1e-5)
-
-
-def test_dropout_is_noise_of_draws_and_not_of_means():
-    """Networks with dropout and a point estimate: Monte Carlo dropout."""
-    rows = table()
-    model, guide = bayesian(rows, priors.Normal(), guides.Delta, noisy_net())
-    fit = inference.fit(model, guide, rows, **QUICK)
-    x, _ = rows.split("test")
-    drawn = fit.outputs(x, draws=300)
-    net = inference.posterior.layers.mean_network(model, guide)
-    with torch.no_grad():
-        torch.testing.assert_close(fit.outputs(x, "deterministic")[0], net(x))
-        dropout = net[3].train()
-        by_hand = torch.stack([net[4](dropout(net[:3](x))) for _ in range(300)])
-    assert_same_means(drawn, by_hand)
-    assert not any(part.training for part in model.modules())
 
 
 # -- what is kept, and what is trained --------------------------------------------------------
@@ -235,21 +191,6 @@ def test_the_bound_of_a_linear_regression():
     assert found.error < 0.02 * abs(found.elbo)
     assert found.elbo == pytest.approx(found.log_likelihood - found.kl)
     assert found.rows == len(x)
-
-
-def test_the_bound_of_some_rows_without_a_trace():
-    """Rows are those of the split; training mode and generator are left as they were."""
-    rows = table()
-    model = BayesianNetwork(small_net(), rows, prior=priors.LogUniform()).train()
-    guide = guides.MeanField(model)
-    state = torch.get_rng_state()
-    found = inference.elbo.evidence(model, guide, rows, split="val", rows=4)
-    assert found.rows == 4
-    assert model.training
-    assert torch.equal(state, torch.get_rng_state())
-    assert found == inference.elbo.evidence(model, guide, rows, split="val", rows=4, batch_size=4)
-    with pytest.raises(PyroccamError):
-        inference.elbo.evidence(model, guide, rows, passes=1)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

@@ -257,19 +257,6 @@ def test_a_fit_of_two_learns_what_one_does(streamed, tmp_path):
         assert own_last["val_nll"] == pytest.approx(last["val_nll"], rel=1e-3)
 
 
-def test_replicates_that_train_together_take_part():
-    def repeats():
-        found = inference.fit_repeats(
-            lambda seed: (*pair(blobs()), blobs()), [1, 2], together=True, epochs=2, batch_size=16,
-            progress=False, device="cpu",
-        )  # fmt: skip
-        return [repr(fit.history) for fit in found.fits]
-
-    first, second = together(repeats, 2)
-    assert first == second
-    assert len(set(first)) == 2
-
-
 @pytest.mark.parametrize(
     ("size", "more", "said"),
     [

@@ -197,20 +197,6 @@ def test_an_input_is_replaced_only_after_it_was_read(late, graphs):
         assert_near(held, state, rtol=0, atol=0)
 
 
-def test_what_is_returned_beside_what_replaces_it_stays(graphs):
-    """The old value of an input, and a new one that is an output of its own, too."""
-
-    def f(x, one, two, *weights):
-        new = 0.9 * one + x.mean(0), 0.5 * two
-        return exits(x, weights)[-1].sum(), one, *new, new[1]
-
-    inputs = tensors((WIDTH,), (WIDTH,))
-    held = [t.clone() for t in inputs]
-    found = parted(f, *inputs, lying={2: 1, 3: 2})(*held)
-    assert_near(list(found), list(f(*inputs)))
-    assert_near(held, inputs, rtol=0, atol=0)
-
-
 def test_a_view_of_what_lies_elsewhere_is_not_overwritten(graphs):
     def f(x, *weights):
         whole = torch.cat(exits(x, weights))

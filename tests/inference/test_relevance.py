@@ -166,20 +166,3 @@ def test_the_search_cuts_what_costs_nothing_and_keeps_the_rest(name):
     assert all(needed[n] <= k <= 1.05 * needed[n] for n, k in kept(found).items())
     if name == "groups":
         assert sum(needed.values()) - size(search(values, cost, limit=3.0, size=size)) == 3
-
-
-@pytest.mark.parametrize("heavy", ["a", "b"])
-def test_the_search_cuts_the_layer_that_saves_most(heavy):
-    """One group of either may go: that of the layer whose groups have ten times the weights."""
-    values = {name: torch.tensor([0.0, 1.0]).double() for name in ("a", "b")}
-
-    def kept(thresholds, name):
-        return int((values[name] <= thresholds[name]).sum())
-
-    found = search(
-        values,
-        lambda t: 4.0 - kept(t, "a") - kept(t, "b"),
-        limit=1.0,
-        size=lambda t: sum(kept(t, n) * (10 if n == heavy else 1) for n in values),
-    )
-    assert {name: kept(found, name) for name in values} == {"a": 2, "b": 2} | {heavy: 1}

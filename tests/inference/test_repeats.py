@@ -19,7 +19,6 @@ from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components
 from pyroccam.inference.training import trainer
 from pyroccam.inference.training.result import Fit, Repeats
 from pyroccam.inference.training.settings import Settings
-from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
 from random_weights import table
 from stepping import WIDTH, Residual, build, linear, norm
@@ -139,25 +138,6 @@ def test_points_together_are_those_apart():
             torch.testing.assert_close(t, theirs.guide.state_dict()[name], rtol=1e-3, atol=1e-4)
 
 
-def test_noise_differs_between_replicates_and_steps(monkeypatch):
-    losses = []
-    original = TrainingStep.evaluate
-
-    def evaluate(self, x, y):
-        losses.append(original(self, x, y).tolist())
-        return torch.tensor(losses[-1])
-
-    monkeypatch.setattr(TrainingStep, "evaluate", evaluate)
-    first = noisy(0)
-    still = {**COMMON, "batch_size": 54, "lr": 1e-30, "weight_decay": 0.0, "epochs": 3}
-    # Pairs that are equal, and all rows in one batch: noise alone tells them apart.
-    fits = inference.fit_repeats(
-        lambda seed: copy.deepcopy(first[:2]) + first[2:], [0, 1], together=True, **still
-    ).fits
-    assert len({value for pair in losses for value in pair}) == 6
-    assert fits[0].data.x_train is fits[1].data.x_train  # one data set is kept once
-
-
 # -- when one of them breaks ------------------------------------------------------------------
 
 
@@ -206,13 +186,6 @@ def test_a_broken_replicate_does_not_disturb_the_others(monkeypatch):
         for key, t in module.state_dict().items():
             assert torch.equal(t, kept[2][part][key]), key  # of the third epoch
             assert torch.isfinite(t).all(), key
-
-
-def test_a_replicate_that_has_stopped_cannot_break():
-    make = against(fixed(ill({1: 15}), 2))
-    fits = inference.fit_repeats(make, [0, 1], together=True, patience=2, **COMMON).fits
-    assert len(fits[1].history) < 5 < len(fits[0].history)  # 15 steps are 5 epochs
-    assert math.isfinite(fits[1].evaluate("test")["nll"])
 
 
 # -- going on ---------------------------------------------------------------------------------
@@ -273,22 +246,6 @@ def test_a_pair_can_be_fitted_again_copied_and_pickled():
     guide.logits.requires_grad_(False)
     inference.fit(model, guide, rows, **{**COMMON, "epochs": 1})
     assert not guide.logits.requires_grad  # what was frozen stays so
-
-
-def test_pairs_are_given_back_when_a_step_fails(monkeypatch):
-    def fail(trainer):
-        if trainer.step_number == 2:
-            raise RuntimeError("the plug was pulled")
-
-    spy(monkeypatch, "_step", before=fail)
-    made = [maker("closed")(seed) for seed in (0, 1)]
-    with pytest.raises(RuntimeError, match="the plug"):
-        inference.fit_repeats(made.__getitem__, [0, 1], together=True, **COMMON)
-    for model, guide, _ in made:
-        for p in [*model.parameters(), *guide.parameters(), *model.buffers()]:
-            assert p.untyped_storage().nbytes() == p.numel() * p.element_size()
-            assert p.grad is None
-        assert guide.logits.requires_grad
 
 
 # -- what cannot go together ------------------------------------------------------------------

@@ -159,18 +159,6 @@ def test_a_checkpoint_of_another_run_or_cut_short_is_refused(tmp_path):
         inference.fit(*pair(rows), rows, **begin, resume=True)
 
 
-def test_another_prior_or_guide_of_random_weights_does_not_go_on(tmp_path):
-    rows, again = table(), {**FEW, "epochs": 1, "out": tmp_path}
-    inference.fit(*bayesian(rows, priors.ARD()), rows, **again)
-    for word, prior, options in (
-        ("prior", priors.SharedNormal(), {}),  # neither holds a number of its own
-        ("prior", priors.Normal(0.5), {}),
-        ("guide", priors.ARD(), {"local": False}),
-    ):
-        with pytest.raises(inference.CheckpointError, match=f"another {word}"):
-            inference.fit(*bayesian(rows, prior, **options), rows, **again, resume=True)
-
-
 # -- signals ----------------------------------------------------------------------------------
 
 
@@ -366,15 +354,3 @@ def test_what_watches_and_fails_costs_no_training():
         found = run(watch=fails)
     assert len(said) == len(calls) == 1
     assert_same(found, run())
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_repeats_are_told_apart(together):
-    rows = []
-    settings = {"epochs": 2, "batch_size": 16, "progress": False, "compile": False}
-    inference.fit_repeats(
-        lambda seed: (*pair(blobs()), blobs()), [4, 7], together=together, watch=rows.append,
-        **settings,
-    )  # fmt: skip
-    told_of = sorted((row["seed"], row["epoch"]) for row in rows)
-    assert told_of == [(4, 1), (4, 2), (7, 1), (7, 2)]

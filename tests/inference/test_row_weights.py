@@ -1,15 +1,12 @@
 """Rows that count more than others: against rows that are repeated, and in closed form."""
 
-import pyro
 import pytest
 import torch
-from pyro.infer import SVI, TraceEnum_ELBO
 from pyroccam import guides, inference, models
 from pyroccam.data import DataError, Dataset
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics, selection
 from pyroccam.inference.posterior.depth import exact_depth_posterior
-from pyroccam.inference.training.settings import Settings
 from targets import made
 from torch import nn
 
@@ -63,24 +60,6 @@ def test_the_exact_posterior_of_depth_weighs_rows():
     fit = inference.fit(*depth(weighted, "categorical"), weighted, epochs=3, **QUICK)
     exact = exact_depth_posterior(fit.model, weighted)
     torch.testing.assert_close(fit.weights.double(), exact, atol=1e-4, rtol=1e-3)
-
-
-@pytest.mark.parametrize("word", ["categorical", "student-t"])
-def test_graphs_and_svi(word):
-    weighted, _ = repeated(word)
-    losses = {}
-    for kind in ("eager", "graph"):
-        settings = Settings.of({"lr": 0.01, "seed": 0})
-        compile = "graph" if kind == "graph" else False
-        step = inference.TrainingStep([depth(weighted, word)], settings, compile=compile)
-        losses[kind] = [float(step(weighted.x_train, weighted.targets)) for _ in range(3)]
-        assert step.describe()["kind"] == kind
-    assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-4)
-    pyro.clear_param_store()
-    model, guide = depth(weighted, word, update="gradient")
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 1e-3}), TraceEnum_ELBO())
-    svi_loss = svi.evaluate_loss(weighted.x_train, weighted.targets) / weighted.N
-    assert svi_loss == pytest.approx(losses["eager"][0], rel=1e-4)
 
 
 def test_balanced_classes_are_predicted_as_if_there_were_as_many_of_each():

@@ -278,20 +278,6 @@ class Bent(priors.Normal):
         return made
 
 
-def test_random_draws_within_its_ranges(monkeypatch):
-    """Each outer step begins at the first θ: what it ends at is a function of h alone."""
-    found, make, options = exact(monkeypatch)
-    states = states_of(monkeypatch)
-    run(Random(), make(), outer_steps=20, inner_steps=2, lr=0.05, **options)
-    scales = torch.stack([h[SCALE] for _, h in states])
-    assert -5.0 <= float(scales.min()) < -4.0
-    assert 0.0 < float(scales.max()) <= 1.0
-    made = Objectives(*make(), (Level(), Level()), 2)
-    keys, theta, h = [made.key(found.x_train, found.y_train)] * 2, *states[-1]
-    end, _ = hg.ascend(made.inner, made.theta, h, keys=keys, update=hg.adam(0.05))
-    same([end], [theta], rtol=1e-9, atol=1e-9)
-
-
 ERRORS = {
     "interrupted at once": (KeyboardInterrupt, 1, inference.Interrupted),
     "interrupted": (KeyboardInterrupt, 4, inference.Interrupted),

@@ -342,20 +342,6 @@ def test_self_tuning_finds_the_weights_that_a_grid_finds():
     assert list(found.kl_weights) == ["first", "second"]
 
 
-def test_folds_end_with_all_rows_and_the_weights_that_were_found():
-    options = {"method": Greedy(), "outer_steps": 2, "inner_steps": 300, "outer_lr": 0.002}
-    found = select(BY_LAYER, FOLDS, **options)
-    assert (assert_of_ridge(found) - 1.0).abs().max() > 0.1
-
-
-def test_random_draws_weights():
-    found = select(BY_LAYER, HELD_OUT, method=Random(), outer_steps=3, inner_steps=3)
-    assert all(value != 1.0 for value in found.kl_weights.values())
-    pair = halves(priors.Normal(learn="scale"))
-    found = select(Level(), HELD_OUT, method=Random(), pair=pair, outer_steps=1, inner_steps=1)
-    assert found.kl_weights == {}
-
-
 def test_rows_that_were_seen_say_nothing_of_the_weights():
     """And a guide for every weight has none by layer."""
     conditional = halves(guide=lambda m: guides.Conditional(guides.Delta(m), low=0.1, high=2.0))

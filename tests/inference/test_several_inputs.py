@@ -12,7 +12,7 @@ import torch
 from fitting import QUICK
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.data import DataError, Dataset
+from pyroccam.data import Dataset
 from pyroccam.inference.cutting import Mask, cut, masked
 from pyroccam.inference.files.exporting import FORMS, export
 from pyroccam.inference.posterior.predict import evaluate_net
@@ -43,18 +43,6 @@ def cut_fit(request):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The cut by")
         return fit, at, inference.shrink(fit, cut=inference.Thresholds(at))
-
-
-def test_the_network_learns_from_all_of_its_inputs():
-    fit = fitted(Pair, epochs=40, lr=0.01)
-    assert fit.evaluate()["accuracy"] > 0.85
-    x = fit.data.fields.split(fit.data.x_test)
-    assert torch.equal(fit.predict(x), fit.predict(fit.data.x_test))
-    turned = {**x, "picture": -x["picture"]}
-    wrong = fit.predict(turned).argmax(1) != fit.data.y_test
-    assert wrong.float().mean() > 0.85
-    with pytest.raises(DataError, match="has the inputs ids, mask; expected ids"):
-        fit.predict({name: x[name] for name in ("ids", "mask")})
 
 
 def test_what_is_handed_back_has_its_own_signature_and_nothing_of_ours(cut_fit):

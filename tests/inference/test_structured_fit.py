@@ -13,7 +13,7 @@ from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.models import Annealed, NonCentred, StructuredNetwork, priors
 from random_weights import assert_same_means, limit, table
-from stepping import assert_close, stacked, step_of, walk
+from stepping import assert_close, step_of
 from torch import nn
 
 QUICK = {"epochs": 4, "batch_size": 18, "lr": 0.02, "progress": False, "device": "cpu"}
@@ -179,21 +179,6 @@ def variance(sample):
     centred = sample[:, :2] - sample[:, :2].mean(0)
     found = centred.square().mean(0)
     return found, ((centred**4).mean(0) - found**2) / len(centred)
-
-
-def test_particles_of_what_is_enumerated():
-    """Nothing is drawn, so that they agree; together, too."""
-
-    def made(seed):
-        return pair(STRUCTURES["categorical"], net=small(), seed=seed)
-
-    sequence = [batch(seed=k) for k in range(3)]
-    (expected,) = walk([made(0)], sequence)
-    for compile in (False, "graph"):
-        (found,) = walk([made(0)], sequence, compile, particles=3)
-        assert_close(found, expected)
-    both = walk([made(0), made(1)], stacked(sequence, sequence), particles=2)
-    assert_close(both[0], expected)
 
 
 # -- repeats and resuming ---------------------------------------------------------------------

@@ -89,13 +89,6 @@ def test_only_what_does_not_differ_is_merged(loc, scale, left):
     assert len(merged(c).loc) == left
 
 
-def test_chains_of_components_and_the_one_at_zero():
-    c = components([0.4, 0.3, 0.2, 0.1], [0.0, 1e-4, 5.0, 2e-4], [0.1, 0.1, 0.1, 0.1])
-    one = merged(c, within=1e-4)
-    assert one.mixing.tolist() == pytest.approx([0.8, 0.2])
-    assert one.loc.tolist() == [0.0, 5.0]  # the mean of the first stays
-
-
 def test_the_assigned_point_is_a_guide_of_shared_values():
     model, guide = fitted()
     found = assign(model, guide)
@@ -218,14 +211,6 @@ def test_what_cannot_be_is_refused(fit):
             inference.shrink(fit, **how)
     with pytest.raises(PyroccamError):
         on_levels(nn.Sequential(nn.Linear(2, 3)), {"0": torch.tensor([-9.0, 0.0, 9.0])})
-
-
-def test_a_narrower_network_keeps_means_between_levels_and_its_levels(fit):
-    """Narrowing is on the way: nothing is rounded yet."""
-    model, guide = inference.narrow(fit, cut=inference.Thresholds(3.0))
-    for name, own in levels_of(model).items():
-        torch.testing.assert_close(own, levels_of(fit.model)[name])
-        assert len(guide.posterior(f"{name}.weight").mean.unique()) > 20
 
 
 # -- the posterior ---------------------------------------------------------------------------------

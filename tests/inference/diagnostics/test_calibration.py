@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from pyroccam.inference.diagnostics.calibration import (
     Calibration,
-    detectable,
     dispersion,
     holm,
     symmetry,
@@ -76,22 +75,6 @@ def test_bias_and_width_are_told_apart():
     for words in ("low is biased: too low", "narrow is too narrow", "wide is too wide"):
         assert words in finding.text
     assert Calibration.of(["a"], of_a_normal(300)).finding().verdict == "good"
-
-
-def test_what_can_be_seen_is_seen_more_often_than_not():
-    narrow, wide, shift = detectable(200, 3)
-    for factor, off, test in (
-        (narrow, 0.0, lambda p: holm(dispersion(p)[1])[0]),
-        (wide, 0.0, lambda p: holm(dispersion(p)[1])[0]),
-        (1.0, shift, lambda p: symmetry(p, flips=399)[1][0]),
-    ):
-        seen = 0
-        for seed in range(100):
-            others = uniform(200, 2, 1000 + seed)
-            p = np.concatenate([of_a_normal(200, factor, off, seed=seed), others], 1)
-            seen += test(p) <= 0.025
-        assert 0.4 < seen / 100 < 0.95, (factor, off)
-    assert detectable(2, 1)[2] == math.inf
 
 
 def test_few_simulations_of_many_quantities_are_coarse():

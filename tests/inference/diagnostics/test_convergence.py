@@ -47,15 +47,6 @@ def test_white_noise_gives_students_t():
     assert abs(np.mean([line.error**2 for line in lines]) - truth) < 5 * error
 
 
-@pytest.mark.parametrize(("phi", "size", "rate"), [(0.5, 25, 0.09), (0.8, 50, 0.19)])
-def test_false_alarms_of_dependent_noise_stay_where_they_are_said_to_be(phi, size, rate):
-    count, time = 1500, np.arange(size, dtype=np.float64)
-    intervals = [trend(time, row).interval for row in autoregression(count, size, phi)]
-    found = sum(low > 0 or high < 0 for low, high in intervals)
-    assert stats.binom.sf(found - 1, count, rate) > 1e-6, found / count
-    assert found / count > 0.03  # not because it never alarms
-
-
 def test_verdicts_of_a_decay_of_rest_and_of_noise():
     decay = 6.0 * np.exp(-np.arange(60) / 60.0)
     noise = (decay[30] - decay[-1]) / 5.0  # a power of about 90 %

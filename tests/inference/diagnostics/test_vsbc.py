@@ -9,7 +9,6 @@ from pyroccam import data, guides, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference.diagnostics import outputs_at, vsbc
 from pyroccam.inference.diagnostics.simulation import _fitted
-from pyroccam.inference.posterior import exact_depth_posterior, total_variation
 from pyroccam.models import priors
 from scipy import stats
 from torch import nn
@@ -125,17 +124,6 @@ def test_a_depth_in_closed_form_is_calibrated_and_a_sharper_one_is_not():
     sharp = vsbc(depths(Sharpened), 60, quantities=f, device="cpu")
     assert (sharp.names, sharp.verdict) == (("depth", "f[0,0]", "f[0,1]"), "poor")
     assert torch.equal(state, torch.get_rng_state())
-
-
-def test_a_depth_that_is_learnt_is_that_of_the_exact_posterior():
-    build = depths(update="gradient", hold=0.1)
-    for one in _fitted(build, range(2), "cpu", {**SETTINGS, "guide_lr": 0.3}):
-        exact = exact_depth_posterior(one.model, one.data)
-        assert total_variation(exact, one.guide.probs) < 0.02
-        rng, depth, q = np.random.default_rng(0), int(one.truth["depth"]), one.guide.probs
-        p = [float(one.probabilities(None, {}, rng)[1][0]) for _ in range(50)]
-        below = float(q[:depth].sum())
-        assert below - 1e-6 <= min(p) < max(p) <= below + float(q[depth]) + 1e-6
 
 
 @pytest.mark.parametrize(

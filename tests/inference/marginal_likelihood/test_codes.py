@@ -93,14 +93,6 @@ def test_the_first_block_of_other_tasks():
         blocks_of(counts, torch.arange(60), (1.0,))
 
 
-def test_batch_normalisation_is_given_two_rows():
-    rows = classes().data
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    model = models.BayesianNetwork(net, rows, prior=priors.Normal())
-    fit = inference.fit(model, guides.MeanField(model), rows, epochs=1, progress=False)
-    assert [b.end for b in blocks_of(fit, torch.arange(60), (0.001, 0.002, 1.0))] == [2, 60]
-
-
 def test_switching_by_all_sequences():
     """A mixture over every sequence of three models in four blocks, one after the other."""
     generator = torch.Generator().manual_seed(0)

@@ -262,16 +262,3 @@ def test_the_prior_of_the_greatest_evidence(line, learn, curvature):
     assert found.value == pytest.approx(-best.fun, abs=1e-5)
     assert found.details["prior scale of 0"] == pytest.approx(math.exp(best.x[0]), rel=1e-3)
     assert found.value > inference.evidence(fit, by=Laplace(curvature=curvature)).value + 1.0
-
-
-def test_each_layer_has_a_scale_of_its_own(line):
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 1))
-    likelihood = models.Regression(1, scale=NOISE, floor=0.0)
-    prior = priors.Normal(1.0, learn="scale")
-    model = models.BayesianNetwork(net, line, prior=prior, likelihood=likelihood)
-    fit = fitted(model, guides.MeanField(model), line, steps=20, lr=0.02)
-    by = [Laplace(curvature="kronecker", updates=k, climb=50) for k in (0, 1)]
-    before, after = (inference.evidence(fit, by=each) for each in by)
-    assert after.value > before.value + 1.0
-    assert {"prior scale of 0", "prior scale of 2"} <= {*after.details} - {*before.details}

@@ -80,21 +80,6 @@ def test_of_a_linear_regression_the_law_is_normal(noisy, objective):
     assert seen.times == [0, 8, 16, 24, 32, 40]
 
 
-def test_where_the_bound_of_the_jacobian_holds():
-    """Its expectation is -η tr H - η² tr H², below log |det(I - ηH)|, if η is small enough."""
-    hessian = features()[-1]
-    first = -LR * float(hessian.trace()) - LR**2 * float((hessian @ hessian).trace())
-    probes = walked(5).changes
-    error = float(probes.std()) / probes.numel() ** 0.5
-    assert abs(float(probes.mean()) - first) < limit(1) * error
-    assert first < float(torch.linalg.slogdet(EYE - LR * hessian).logabsdet)
-
-    def gap(x):
-        return math.log1p(-x) + x + x * x
-
-    assert gap(STEEPEST) > 0.0 > gap(STEEPEST + 1e-4)
-
-
 def test_the_steepest_direction_is_found():
     known = LR * float(torch.linalg.eigvalsh(features()[-1])[-1])
     assert walked(40).steepest == pytest.approx(known, rel=1e-6)
@@ -139,14 +124,6 @@ def test_the_error_is_that_of_a_mean_over_starts(noise):
     # Of the mean of two means of six.
     assert error == pytest.approx(math.sqrt(float(halves.var(1).sum()) / 6) / 2, rel=1e-3)
     assert when == 1
-
-
-def test_each_half_is_taken_where_the_other_is_highest():
-    joint = torch.zeros(3, 8, dtype=torch.float64)
-    joint[:, :4] = torch.tensor([[math.nan], [2.0], [0.5]])
-    joint[:, 4:] = torch.tensor([[math.nan], [1.0], [3.0]])
-    none = torch.zeros(9, 8, dtype=torch.float64)
-    assert Path([0, 4, 9], joint, none[0], none, None, 5, 0.0).best() == (0.75, 0.0, 9)
 
 
 def test_a_step_that_is_found():

@@ -82,19 +82,13 @@ def test_negative_binomial_finds_its_dispersion_and_poisson_its_mean():
 @pytest.mark.parametrize("word", OTHERS)
 def test_a_step_as_a_graph_is_the_eager_one(word):
     data = made(word)
-    settings = Settings.of({"lr": 0.01, "seed": 0})
-    for make in (depth, bayes):
-        losses = {}
-        for kind in ("eager", "graph"):
-            step = inference.TrainingStep(
-                [make(data, word)], settings, compile="graph" if kind == "graph" else False
-            )
-            torch.manual_seed(1)
-            losses[kind] = [float(step(data.x_train, data.y_train)) for _ in range(4)]
-            assert step.describe()["kind"] == kind
-        if make is depth:  # of random weights a graph draws other numbers
-            assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-4)
-        assert all(map(math.isfinite, losses["graph"]))
+    settings, losses = Settings.of({"lr": 0.01, "seed": 0}), []
+    for compile in (False, "graph"):
+        step = inference.TrainingStep([depth(data, word)], settings, compile=compile)
+        torch.manual_seed(1)
+        losses.append([float(step(data.x_train, data.y_train)) for _ in range(4)])
+        assert step.describe()["kind"] == (compile or "eager")
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
 @pytest.mark.parametrize("word", OTHERS)

@@ -14,7 +14,7 @@ from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.inference.files.exporting import FORMS, export
+from pyroccam.inference.files.exporting import export
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.models.feeding import feed
@@ -110,9 +110,9 @@ def test_a_file_in_words_takes_the_arguments_that_rows_give(tmp_path):
         assert not torch.allclose(logits(back(**other)), logits(back(**x)))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_an_exported_file_takes_raw_rows_by_their_names(tmp_path, cut_fit, form):
+def test_an_exported_file_takes_raw_rows_by_their_names(tmp_path, cut_fit):
     fit, _, small = cut_fit
+    form = ".onnx" if "picture" in fit.data.shapes else ".pt2"
     path = tmp_path / f"net{form}"
     export(small.net, path, fit.data)
     rows = pictured if "picture" in fit.data.shapes else texts

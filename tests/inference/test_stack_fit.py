@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from pyroccam.inference.cutting.cost import multiply_adds
 from pyroccam.inference.diagnostics.sensitivity import prior_sensitivity
 from pyroccam.inference.diagnostics.simulation import _Simulation
 from pyroccam.inference.elbo.full_data import evidence
-from pyroccam.inference.posterior import depth as depth_module
 from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
 from pyroccam.inference.posterior.posteriors import posterior_of
 from pyroccam.inference.shrinking.depth import settled
@@ -211,21 +209,6 @@ def test_what_does_not_go_with_a_random_depth():
     with pytest.raises(PyroccamError):
         alone.settled(DIGITS, {"depth": torch.eye(4)[0]})
     assert guide.schedule.held == 0.5
-
-
-def test_costs_by_draws_are_averaged(monkeypatch):
-    """Where the KL is a log-ratio at draws, one of them is no cost."""
-    model, guide = pair()
-    draws = iter(range(1000))
-
-    class Said:
-        def terms(self, x, y):
-            cost = torch.tensor([0.0, 1.0, 2.0, 3.0])[:, None] * (next(draws) % 2)
-            return SimpleNamespace(by_site={"y": torch.zeros(4, len(x)), "depth": cost})
-
-    monkeypatch.setattr(depth_module, "bound", lambda *pair: Said())
-    found = depth_posterior_of_weights(model, guide, DIGITS)
-    torch.testing.assert_close(found, (-torch.arange(4) / 2).double().softmax(0))
 
 
 def test_a_weight_that_no_depth_reaches_is_judged_by_its_prior():

@@ -9,8 +9,6 @@ from fitting import blobs, images, pair
 from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.inference.compilation import inductor
-from pyroccam.inference.compilation.graphs import graph_of
-from pyroccam.inference.compilation.regions import pays_from
 from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import CompileFallback
@@ -361,18 +359,3 @@ def test_a_graph_is_compiled_from_the_steps_on_from_which_it_pays(more, uncompil
     assert float(again(x, y)) == pytest.approx(loss, rel=0.3)
     assert bool(uncompiled) is (more == 0)
     assert again.describe()["kind"] == ("compiled" if uncompiled else "graph")
-
-
-def test_it_pays_sooner_for_more_equal_blocks_and_for_larger_tensors():
-    def f(x, *weights):
-        for weight in weights:
-            x = (x @ weight).tanh().square().sub(x).exp().mul(x).sin().add(1.0)
-        return x
-
-    def least(depth, width):
-        inputs = [torch.zeros(4, width), *[torch.zeros(width, width)] * depth]
-        return pays_from(graph_of(f, *inputs))
-
-    assert least(20, 8) < least(5, 8) / 3
-    assert least(5, 800) < least(5, 8)
-    assert pays_from(graph_of(lambda x: x, torch.zeros(2))) == 0

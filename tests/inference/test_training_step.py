@@ -149,26 +149,6 @@ def test_what_moves_when_and_at_which_rate(update, monkeypatch):
     assert all(not torch.equal(p, start[n]) for n, p in found.model.named_parameters())
 
 
-def test_weight_decay_never_touches_the_logits():
-    """All depths alike, a uniform prior: logits of 3 get no gradient, so only decay moves them."""
-    rows = blobs()
-    for optimizer in ("sgd", "adam", "adamw"):
-        norms = []
-        for decay in (0.0, 2.0):
-            torch.manual_seed(0)
-            parts = nn.Linear(2, 6), [nn.Identity(), nn.Identity()], nn.Linear(6, 3)
-            model = models.LearntDepth(*parts, data=rows, prior=models.priors.Uniform())
-            guide = guides.CategoricalDepth(model, update="gradient", hold=0.0)
-            with torch.no_grad():
-                guide.logits.fill_(3.0)
-            hard = {**QUICK, "optimizer": optimizer, "weight_decay": decay, "guide_lr": 1e-2}
-            inference.fit(model, guide, rows, **hard, schedule="constant")
-            # 32 steps of decay 2 at rate 0.01 would leave half of it
-            assert (guide.logits - 3.0).abs().max() < 0.1
-            norms.append(float(model.stack.stem.weight.detach().norm()))
-        assert norms[1] < 0.9 * norms[0]
-
-
 def test_kl_warmup_rises_to_one(monkeypatch):
     weights = []
     spy(monkeypatch, "_step", after=lambda t: weights.append(float(t.step.bounds[0].kl_weight)))

@@ -16,7 +16,6 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Bytes, Milliseconds
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.shrinking import weight_path
-from several import Pair, of, pictured
 from torch import nn
 
 LOW, HIGH = 0.05, 20.0
@@ -163,18 +162,6 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(fit, path, monkey
     ):
         with pytest.raises(PyroccamError):
             inference.path(asked, weights)
-
-
-def test_a_network_of_several_inputs():
-    table = of(pictured)
-    torch.manual_seed(0)
-    model = models.BayesianNetwork(Pair(), table, prior=models.priors.Normal())
-    guide = guides.Conditional(guides.MeanField(model), low=0.1, high=2.0)
-    found = inference.fit(model, guide, table, **SHORT)
-    path = inference.path(found, 2, draws=2)
-    layers = [m.weight.numel() for m in path[0].small.net.modules() if isinstance(m, nn.Linear)]
-    assert path[0].multiply_adds >= sum(layers) > 0
-    assert path[0].seconds > 0
 
 
 def test_a_path_is_written_and_read_again(path):

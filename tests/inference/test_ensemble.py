@@ -1,5 +1,3 @@
-import copy
-
 import pyro.distributions as dist
 import pytest
 import torch
@@ -138,17 +136,6 @@ def test_fresh_draws_by_default_and_the_same_with_a_seed(normal, dropout):
         assert torch.equal(torch.get_rng_state(), state)
     fixed = EnsembleNetwork(normal, draws=2, seed=0)  # a draw is a network, whatever the batch
     torch.testing.assert_close(fixed(X)[5:7], fixed(X[5:7]))
-
-
-def test_it_stays_in_evaluation_mode_and_leaves_the_fit_alone():
-    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
-    fit = fitted(net, guides.Delta)
-    before = copy.deepcopy(fit.model.state_dict())
-    ensemble = EnsembleNetwork(fit, seed=0).train()
-    ensemble(X.clone().requires_grad_()).sum().backward()
-    torch.testing.assert_close(ensemble(X[:1]), ensemble(X)[:1])  # no statistics of the batch
-    torch.testing.assert_close(fit.model.state_dict(), before, rtol=0, atol=0)
-    assert all(p.grad is None for p in (*fit.guide.parameters(), *fit.model.parameters()))
 
 
 class Tempered(models.Classification):

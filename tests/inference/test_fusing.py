@@ -40,19 +40,6 @@ class Twice(nn.Module):
         return self.last(self.third(a)) * self.third.weight.sum()
 
 
-class Shared(nn.Module):
-    """Two layers with one weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
-        self.second = nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.second(self.norm(self.first(x)))
-
-
 class Own(nn.Conv2d):
     def forward(self, x):
         return super().forward(x).relu()
@@ -75,7 +62,6 @@ KINDS = {  # how many normalisations of how many are left
         nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7, track_running_stats=False)), ROWS, 1,
     ),
     "used elsewhere": (Twice(), IMAGES, 3),
-    "shared": (Shared(), (6, 4), 1),
     "of one's own": (nn.Sequential(Own(3, 4, 1), nn.BatchNorm2d(4)), IMAGES, 1),
 }  # fmt: skip
 
@@ -117,12 +103,6 @@ def hooked():
     return net
 
 
-def without_a_shift():
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    net[1].bias = None
-    return net
-
-
 def with_large_means():
     """Over small deviations: what is exported is then the network as it is."""
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
@@ -138,7 +118,6 @@ STAYS = {
     "read": (lambda: Between("read"), IMAGES),
     "hook": (hooked, IMAGES),
     "a path that values decide": (lambda: Between("values"), IMAGES),
-    "no shift": (without_a_shift, (5, 3)),
     "rounding": (with_large_means, (6, 3)),
 }
 

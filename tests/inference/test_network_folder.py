@@ -246,10 +246,3 @@ def test_a_short_description_cannot_ask_for_much_memory(bomb, sound, tmp_path):
     path.write_text(json.dumps({**written, "stack": recipe, "depth": 2}))
     with allowing("20MB"):
         refused(folder, TooLarge)
-
-
-def test_what_is_asked_for_can_be_allowed(sound):
-    with allowing("1MB"):
-        refused(sound / "pruned", TooLarge)
-    with allowing("10MB"):
-        assert load_folder(sound / "pruned").depth == 2

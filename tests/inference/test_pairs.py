@@ -70,19 +70,7 @@ def repeats(build, **more):
     return inference.fit_repeats(build, [0, 1], **FEW, **more)
 
 
-def of_network(seed):
-    """Of the second the guide is that of the first."""
-    built = [BayesianNetwork(small_net(3, seed=k), table(), prior=priors.Normal()) for k in (0, 1)]
-    return built[seed], guides.MeanField(built[0])
-
-
 KEPT = *pair(blobs()), blobs()
-
-
-def one_stem(seed):
-    model, guide, rows = depth_of(nn.Linear(2, 6))
-    model.stack.stem = KEPT[0].stack.stem
-    return model, guide, rows
 
 
 REFUSED = {
@@ -109,9 +97,6 @@ REFUSED = {
     "track": lambda: fit_with(track=3),
     "guide of Pyro": lambda: fit_with(guide=AutoNormal(pair(blobs())[0])),
     "one pair": lambda: repeats(lambda seed: KEPT),
-    "one pair apart": lambda: repeats(lambda seed: KEPT, together=False),
-    "one stem": lambda: repeats(one_stem, together=False),
-    "made from another": lambda: repeats(lambda seed: (*of_network(seed), blobs()), together=True),
 }
 
 

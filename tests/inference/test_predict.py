@@ -32,19 +32,6 @@ def model_of(data):
     return model
 
 
-def test_outputs_by_depth_stream_in_evaluation_mode():
-    data = table()
-    model = model_of(data).train()
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    whole = outputs_by_depth(model, data.x_test)
-    torch.testing.assert_close(outputs_by_depth(model, data.x_test, batch_size=7), whole)
-    assert model.training
-    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-    torch.testing.assert_close(outputs_by_depth(model.at_depth(2), data.x_test)[0], whole[2])
-    net = PrunedNetwork(model.stack, 1, torch.tensor([0.5, 0.5]), model.likelihood)
-    torch.testing.assert_close(outputs_by_depth(net, data.x_test), whole[:2])
-
-
 def test_shares_of_every_kind_of_pair():
     data = table()
     model = model_of(data)

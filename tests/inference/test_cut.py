@@ -191,17 +191,6 @@ def test_a_residual_sum_ties_its_channels():
     assert (small.two.weight == 0).all()
 
 
-def test_depthwise_channels_go_with_the_ones_they_are_made_of():
-    net = made(lambda: nn.Sequential(
-        nn.Conv2d(2, 6, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 3, 1),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-    ))  # fmt: skip
-    masks = {"0": Mask(outputs=keep(6, 0, 1, 2, 3)), "2": Mask(outputs=keep(6, 1, 2, 4))}
-    small, report = cut_exactly(net, torch.randn(4, 2, 8, 8).double(), masks)
-    assert small[2].groups == small[2].in_channels == small[0].out_channels == 2
-    assert report.layers["2"].inputs.tolist() == report.layers["2"].outputs.tolist() == [1, 2]
-
-
 def test_grouped_convolutions_are_left_whole_and_masked_by_input():
     net = made(lambda: nn.Sequential(nn.Conv2d(2, 4, 1), nn.Conv2d(4, 6, 3, groups=2)))
     masks = {"1": Mask(inputs=keep(4, 0, 3))}

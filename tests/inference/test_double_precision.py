@@ -1,8 +1,5 @@
 """What was fitted in double precision predicts in it, and as in single precision to rounding."""
 
-import copy
-import dataclasses
-
 import pytest
 import torch
 from pyroccam import guides, inference, models
@@ -14,7 +11,6 @@ from torch import nn
 
 TASKS = ["classification", "regression"]
 QUICK = {"epochs": 4, "progress": False, "device": "cpu", "seed": 0}
-NEAR = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def rows(task):
@@ -39,15 +35,6 @@ def random_pair(data, prior, guide, double=False):
     net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, data.outputs))
     model = models.BayesianNetwork(net.double() if double else net, data, prior=prior)
     return model, guide(model)
-
-
-def in_double(fit):
-    """The same fit, converted."""
-    model, guide = copy.deepcopy((fit.model, fit.guide))
-    data = fit.data.to(dtype=torch.float64)
-    return dataclasses.replace(
-        fit, model=model.double(), guide=guide.double(), data=data, weights=fit.weights.double()
-    )
 
 
 def floats(module):
@@ -89,22 +76,6 @@ def test_a_fit_of_a_network_in_double_precision(kind, task):
     assert floats(other.model) | floats(other.guide) == {torch.float64}
     if kind == "groups":
         assert inference.shrink(fit).net(x).dtype == torch.float64
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("kind", ["depth", "groups"])
-def test_predictions_agree_with_single_precision(kind, task):
-    data = rows(task)
-    single = inference.fit(*PAIRS[kind](data), data, **QUICK)
-    double, x = in_double(single), data.x_test
-    how = "ensemble" if kind == "depth" else "deterministic"
-    found = double.predict(x.double(), how)
-    assert found.dtype == torch.float64
-    torch.testing.assert_close(found.float(), single.predict(x, how), **NEAR)
-    assert double.evaluate(how=how) == pytest.approx(single.evaluate(how=how), rel=1e-4)
-    if kind == "groups":
-        one, other = inference.shrink(single), inference.shrink(double)
-        torch.testing.assert_close(other.net(x.double()).float(), one.net(x), **NEAR)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

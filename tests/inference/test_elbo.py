@@ -13,7 +13,7 @@ from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, autoguid
 from pyroccam import guides, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
-from pyroccam.inference.elbo.joined import MOST, JoinedKL
+from pyroccam.inference.elbo.joined import JoinedKL
 from pyroccam.models import priors
 from pyroccam.models.parameters import LocalModule
 from torch import nn
@@ -851,26 +851,6 @@ def apart():
     """The same mask, twice."""
     one, other = (site(normal(3), normal(3), mask=torch.tensor(True)) for _ in range(2))
     return one[0], other[1]
-
-
-ALONE = {
-    "scaled": site(normal(3), normal(3), scale=2.0),
-    "scaled by a tensor": site(normal(3), normal(3), scale=torch.tensor(1.0)),
-    "masked apart": apart(),
-    "masked by a constant": site(normal(3), normal(3), mask=True),
-    "in a plate": site(normal(3), normal(3), cond_indep_stack=("plate",)),
-    "large": site(normal(MOST + 1), normal(MOST + 1)),
-    "a batch": site(dist.Normal(torch.zeros(3), 1.0), dist.Normal(torch.zeros(3), 1.0)),
-    "no analytic KL": site(normal(3), dist.LogNormal(torch.zeros(3), 1.0).to_event(1)),
-    "shapes": site(normal(3), normal(1)),
-}
-
-
-@pytest.mark.parametrize("why", ALONE)
-def test_other_sites_are_left_alone(why):
-    joined = JoinedKL()
-    assert not joined.take(*ALONE[why])
-    assert joined.terms() == []
 
 
 @pytest.mark.usefixtures("clean")

@@ -112,18 +112,6 @@ def test_the_data_stay_and_the_numbers_are_right(kind, how):
         torch.testing.assert_close(found[True][name], value, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_in_common_steps():
-    ends = []
-    for in_place in (True, False):
-        made = [of("bayesian", FIRST["always"](in_place)) for _ in range(2)]
-        few = {k: v for k, v in FULL.items() if k != "seed"}
-        found = inference.fit_repeats(lambda s, made=made: made[s], [0, 1], together=True, **few)
-        assert all(one.engine["fallback"] is None for one in found.fits)
-        assert all(torch.equal(rows.x_train, blobs().x_train) for *_, rows in made)
-        ends.append(torch.stack([one.predict(one.data.x_test) for one in found.fits]))
-    torch.testing.assert_close(*ends)
-
-
 class Overwriting(dist.Categorical):
     def log_prob(self, value):
         return super().log_prob(value.mul_(1))

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from alternatives import graph
-from fitting import QUICK, blobs, images, pair
+from fitting import QUICK, blobs, pair
 from guide_case import CASES
 from plain import network
 from pyro.infer.autoguide import AutoNormal
@@ -161,20 +161,6 @@ def test_an_error_of_ones_own_network_comes_through(error, after):
     text = "".join(traceback.format_exception(error))
     assert "raise self.error" in text
     assert "Trace Shapes" not in text
-
-
-def test_an_error_of_ones_own_convolutions_comes_through():
-    """Which are tried in two orders of memory."""
-    error = RuntimeError("of my own")
-
-    def forward(net, x):
-        if net.training:
-            raise error
-        return net.g(net.f(x).mean((2, 3)))
-
-    with pytest.raises(RuntimeError) as found:
-        bayesian(network(forward, f=nn.Conv2d(1, 2, 3), g=nn.Linear(2, 2)), rows=images())
-    assert found.value is error
 
 
 # -- of one's own ----------------------------------------------------------------------------

@@ -109,25 +109,6 @@ def test_as_many_bits_as_a_sparse_matrix_takes(outputs, inputs):
     assert row.pruning == codes.numel() / (2 * nonzero + outputs)  # indices, and pointers
 
 
-# Kept units and bits of the published rows of sparse variational dropout; weights by layer are not
-# printed: those of another paper (98.9-97.2-62.0 and 67-98-99.8-95 % zeros), scaled.
-SPARSE_VD = [
-    (SMALL, lenet_300_100(512, 114, 72), (8, 11, 14), (3980, 1292, 585), 84.2, 107.5),
-    (CAFFE, lenet_5_caffe(14, 19, 242, 131), (13, 10, 8, 12), (290, 879, 1406, 439),
-     255.2, 312.6),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("total", "layers", "bits", "nonzero", "fast", "maximum"), SPARSE_VD)
-def test_how_far_the_published_sparse_rates_are(total, layers, bits, nonzero, fast, maximum):
-    row = rates.sparse_rates(total, layers, nonzero, bits)
-    assert round(row.nonzero_percent, 1) == (2.2 if total == SMALL else 0.7)
-    assert (round(row.fast, 1), round(row.maximum, 1)) == (fast, maximum)
-    printed = (84, 113) if total == SMALL else (228, 365)
-    assert row.fast == pytest.approx(printed[0], rel=0.2)
-    assert row.maximum == pytest.approx(printed[1], rel=0.2)
-
-
 def test_sizes_of_a_network_of_ones_own():
     parts = nn.Conv2d(1, 20, 5), nn.ReLU(), nn.Flatten(), nn.Linear(800, 500), nn.BatchNorm1d(500)
     net = nn.Sequential(*parts)

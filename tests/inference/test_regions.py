@@ -80,12 +80,6 @@ def test_the_stretch_of_which_most_is_said_again_is_found(seed):
     assert max(saved) == brute_force(codes) >= (LEAST - 1) * SHORTEST
 
 
-def test_two_stretches_are_found_from_left_to_right():
-    codes = [99, *[*range(10)] * 5, 98, 97, *[*range(20, 32)] * 6, 96]
-    assert repeats(np.array(codes)) == [(1, 51, 10), (53, 125, 12)]
-    assert repeats(np.array(codes[:35])) == []
-
-
 # -- what is computed -------------------------------------------------------------------------
 
 

@@ -181,20 +181,6 @@ def test_what_is_noise_is_zero_and_the_rest_on_the_nearest_level(fit, tmp_path):
             assert torch.equal(net.get_submodule(name).weight.detach(), expected)
 
 
-def test_thresholds_are_judged_by_weights_on_the_levels(fit):
-    """By the validation rows, within the tolerance of the rounded network, not of the means."""
-    small = inference.shrink(fit, cut=inference.ByValidation(0.01))
-    x, y = fit.data.x_val, fit.data.y_val
-    means = fit.posterior.mean_network()
-    rounded = on_levels(means, levels_of(fit.model))
-    nll = {
-        name: -float(fit.model.likelihood(net(x).detach()).log_prob(y).mean())
-        for name, net in (("rounded", rounded), ("small", small.net), ("means", means))
-    }
-    assert nll["small"] <= nll["rounded"] + 0.01 + 1e-6
-    assert abs(nll["rounded"] - nll["means"]) > 0.02  # so the two rules differ
-
-
 def test_a_free_first_layer_keeps_values_of_its_own():
     fit = trained(priors.MultiSpike(5, first="free"))
     small = inference.shrink(fit, cut=inference.Thresholds(3.0))

@@ -145,20 +145,6 @@ def test_the_parts_are_the_bound():
     assert sum(found.by_site.values()) == pytest.approx(found.weights)
 
 
-def test_structure_and_weights_apart():
-    rows = linear()[0].data
-    edges = {("x", "y"): {"with": nn.Linear(3, 1), "without": nn.Linear(3, 1, bias=False)}}
-    model = models.StructuredNetwork(
-        models.StructureGraph(edges), rows, structure=priors.Categorical(), prior=priors.Normal()
-    )
-    fit = inference.fit(model, guides.MeanField(model), rows, steps=60, progress=False)
-    found = inference.description_length(fit)
-    q = fit.guide.posterior("x-y.structure").probs.detach()
-    assert found.structure == pytest.approx(float(1.0 + (q * q.log2()).sum()), abs=1e-4)
-    assert found.weights > 1.0
-    assert (found.numbers, found.uniform) == (1, None)  # the noise
-
-
 @pytest.mark.parametrize("guide", [guides.CategoricalDepth, guides.Marginal])
 def test_a_depth_is_structure_and_numbers_have_no_code(guide):
     fit = of_depth(guide)

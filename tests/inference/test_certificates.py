@@ -101,9 +101,6 @@ def test_rows_that_share_a_network_count_as_one(sizes):
         assert np.mean(limits) < mean + 0.12
 
 
-# Tasks of known error
-
-
 # The doors
 
 
@@ -259,8 +256,6 @@ REFUSED = {
     "a regression": lambda: inference.certify(
         nn.Linear(1, 1), Dataset.from_tensors(*[np.arange(4.0)[:, None]] * 4)
     ),
-    "confidence": lambda: inference.certify(step_at(0), task(0), confidence=1.0),
-    "no file": lambda: inference.certify("nowhere.pocc", task(0)),
 }
 
 

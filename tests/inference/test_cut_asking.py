@@ -39,27 +39,15 @@ class Doubled(nn.Linear):
 
 PASSING = {
     "amax": lambda x: x.amax((2, 3)),
-    "std": lambda x: x.std((2, 3)),
-    "norm": lambda x: torch.linalg.vector_norm(x, dim=(2, 3)),
-    "cumsum": lambda x: x.cumsum(3),
-    "pad": lambda x: F.pad(x, (1, 2, 0, 1)),
     "reflected": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
     "cropped": lambda x: x[:, :, 1:-1, ::2],
     "last place": lambda x: x[..., -1],
-    "bilinear": nn.Upsample(scale_factor=1.5, mode="bilinear"),
-    "double": lambda x: x.to(x.dtype),
     "einsum, square": lambda x: torch.einsum("bchw,bchw->bc", x, x),
     "permuted": lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2),
     "channels flipped": lambda x: x.flip(1),
     "unfold": lambda x: x.unfold(2, 2, 2).mean(-1),
     "gate": lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(),
-    "atan2": lambda x: torch.atan2(x, x + 2.0),
-    "round": lambda x: x.round(decimals=1) + x,
-    "lp pool": nn.LPPool2d(2, 2),
-    "average": lambda x: F.avg_pool2d(x, 2, stride=1),
-    "threshold": nn.Threshold(0.1, 0.0),
     "stacked": lambda x: torch.stack([x, 2 * x], 2).sum(2),
-    "side by side": lambda x: torch.cat([x, x], 3),
     "norm of another class": ActAfter(12),
     "slopes": nn.PReLU(12),
     "condition": lambda x: torch.where(x > 0, x, 0.1 * x),
@@ -67,17 +55,12 @@ PASSING = {
 
 MIXING = {
     "softmax": lambda x: x.softmax(1),
-    "glu": lambda x: F.glu(x, 1),
     "shuffled": nn.PixelShuffle(2),
-    "padded channels": lambda x: F.pad(x, (0, 0, 0, 0, 1, 1)),
-    "cumsum of channels": lambda x: x.cumsum(1),
     "tied to places": lambda x: x.view(-1, 12, 6, 6),
     "sorted": lambda x: x.flatten(2).sort(2).values,
     "size of another": lambda x: x.amax((2, 3), keepdim=True).expand_as(x) - x,
-    "sorted channels": lambda x: x.sort(1).values,
     "sum of places that is no zero": lambda x: x.logsumexp((2, 3)),
     "less the other rows": lambda x: x - x.sum(0, keepdim=True),
-    "Gram": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
 }
 
 

@@ -197,9 +197,6 @@ def test_a_step_is_a_natural_gradient_step(rate):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-# -- K replicates at once ---------------------------------------------------------------------
-
-
 def normals(generator, *shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""What was fitted in double precision predicts in it, and as in single precision to rounding."""
+"""What was fitted in double precision predicts in it."""
 
 import pytest
 import torch

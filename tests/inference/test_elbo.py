@@ -43,9 +43,6 @@ def numbers(*shape, seed=0, scale=1.0):
 X = numbers(N, seed=1)
 
 
-# -- comparisons ----------------------------------------------------------------------------------
-
-
 def graded(value, parameters, zeros=False):
     """A value and its gradients, which must all exist, or are zero for what has none."""
     grads = torch.autograd.grad(value, list(parameters), retain_graph=True, materialize_grads=zeros)
@@ -63,9 +60,6 @@ def assert_same(one, other):
 
 def trace_enum(nesting, **options):
     return TraceEnum_ELBO(max_plate_nesting=nesting, strict_enumeration_warning=False, **options)
-
-
-# -- prescribed noise -----------------------------------------------------------------------------
 
 
 class Fixed(dist.Normal):
@@ -101,9 +95,6 @@ def averaged(evaluate, points, weights=None):
         value = value + weight * found[0]
         grads = [a + weight * b for a, b in zip(grads, found[1], strict=False)]
     return value, grads
-
-
-# -- pairs ----------------------------------------------------------------------------------------
 
 
 class Pair:
@@ -203,9 +194,6 @@ def test_union_against_brute_force(rows):
     assert abs(terms.log_likelihood - found["log_likelihood"][0]) > 1e-3
 
 
-# -- the weight of the KL -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("weight", [0.0, 0.25])
 def test_kl_weight_scales_the_kl_and_nothing_else(weight):
     model, guide = Linear(), LinearGuide()
@@ -302,9 +290,6 @@ def test_score_functions_reach_over_plates(make):
     assert max(float((a - b).abs().max()) for a, b in zip(theirs[1], exact[1], strict=True)) > 1e-2
 
 
-# -- masks and scales -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("which", ["both", "equal"])
 def test_a_site_that_is_masked_or_scaled_otherwise_in_the_model(which):
     """``m_q s_q E log q - m_p s_p E log p``, with the KL for the part that they share."""
@@ -331,9 +316,6 @@ def test_a_site_that_is_masked_or_scaled_otherwise_in_the_model(which):
     Fixed.noise = nodes(torch.tensor(0.3))
     off = abs(p.evaluate(elbo)[0] - mean)
     assert (off < 1e-12) == (which == "equal")  # equal in value is as good as the same object
-
-
-# -- summed out in the model ----------------------------------------------------------------------
 
 
 def test_a_prior_and_a_likelihood_that_disagree_by_thousands_of_nats():
@@ -414,6 +396,9 @@ def observe(x, mean=0.0, **more):
     """In the plate of the data."""
     with pyro.plate("data", N, subsample=x):
         pyro.sample("y", dist.Normal(mean, 1.0), obs=x, **more)
+
+
+# -- beside Pyro's own ---------------------------------------------------------------------------
 
 
 def masked_distributions_are_still_weights():
@@ -702,9 +687,6 @@ def test_a_weight_of_a_kl_that_the_model_sums_out():
         terms.loss(torch.tensor(0.5))
     for one in (1, torch.ones(())):
         assert torch.equal(terms.loss(one), -terms.log_likelihood)
-
-
-# -- side effects ---------------------------------------------------------------------------------
 
 
 class Counter(LocalModule):

@@ -85,9 +85,6 @@ def test_marginal_likelihood_runs_on_the_full_batch():
     assert found.structure.tv_to_exact < 1e-6
 
 
-# -- what cannot be run -----------------------------------------------------------------------
-
-
 def shallow(update):
     def make(model):
         one = models.LearntDepth.mlp(blobs(), width=4, max_depth=1)
@@ -151,9 +148,6 @@ def test_devices(count, name, monkeypatch):
         assert pick_device(torch.device("cuda:1")) == torch.device("cuda", 1)
 
 
-# -- what is written --------------------------------------------------------------------------
-
-
 def test_files_of_a_run(tmp_path):
     found = run(out=tmp_path)
     files = "checkpoint.pt", "digests.json", "fit.json", "history.csv", "model.safetensors"
@@ -202,9 +196,6 @@ def test_looking_does_not_change_what_is_trained(update, tmp_path, monkeypatch):
         for name, value in states[0][part].items():
             assert torch.equal(value, states[1][part][name]), name
     assert len(states[1]["history"]) == 8
-
-
-# -- where it runs ----------------------------------------------------------------------------
 
 
 def test_the_bar_is_silent_where_nobody_watches(capfd, monkeypatch):

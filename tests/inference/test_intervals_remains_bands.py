@@ -24,9 +24,6 @@ from torch import nn
 DRAWS = 20_000
 
 
-# -- intervals --------------------------------------------------------------------------------
-
-
 def drawn_scales(guide, layer, name):
     """Draws of what multiplies the groups of a layer, or of its weights."""
     latents = layer.latents()
@@ -67,9 +64,6 @@ def test_intervals_hold_as_many_draws_as_they_say(prior, quantity, positive):
             count = (draws < end).double().sum(0)
             z = (count - DRAWS * share) / math.sqrt(DRAWS * share * (1 - share))
             assert z.abs().max() < limit(500)
-
-
-# -- what is left -----------------------------------------------------------------------------
 
 
 def small_net_of_pixels():
@@ -167,9 +161,6 @@ def test_a_real_network_that_was_narrowed_keeps_the_places_of_its_pixels():
     small = inference.shrink(fit, cut=inference.Thresholds(3.0))
     use = input_use(small, model.layers["1"].affine.shape.weight, (1, 8, 8)).flatten()
     assert sorted(gone) == [p for p in range(64) if use[p] == 0]
-
-
-# -- bands ------------------------------------------------------------------------------------
 
 
 def test_bands_are_the_moments_of_draws():

@@ -34,9 +34,6 @@ def bayes(data, word, hidden=6, guide=guides.MeanField, prior=None):
     return model, guide(model)
 
 
-# -- what made the targets ------------------------------------------------------------------------
-
-
 def learnt(word, n=2000, **more):
     """A point estimate of a small network, from many rows."""
     data = made(word, n=n, **more)
@@ -74,9 +71,6 @@ def test_negative_binomial_finds_its_dispersion_and_poisson_its_mean():
     ratio = fit.predict(x).double() / rate
     assert float((ratio - 1).abs().mean()) < 0.05
     assert fit.evaluate()["deviance"] < 1.3  # about one of a Poisson, by its chi-squared limit
-
-
-# -- every way to train ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", OTHERS)
@@ -128,9 +122,6 @@ def test_random_weights_are_narrowed_and_compressed(word):
     assert [*fit.evaluate_ways()] == ["stochastic", "deterministic", "ensemble"]
 
 
-# -- noise by validation rows ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("word", ["student-t", "negative-binomial"])
 def test_noise_of_validation_rows_by_scipy(word):
     from pyroccam.models.likelihoods.noise import noise_of_rows
@@ -159,9 +150,6 @@ def test_noise_of_validation_rows_by_scipy(word):
     best = optimize.minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-6})
     found = noise_of_rows(likelihood, outputs, torch.ones(1), y)
     assert [float(v) for v in found.values()] == pytest.approx(best.x.tolist(), abs=1e-3)
-
-
-# -- metrics --------------------------------------------------------------------------------------
 
 
 def test_label_metrics_are_those_of_scikit_learn():

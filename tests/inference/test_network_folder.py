@@ -106,9 +106,6 @@ def test_a_likelihood_of_ones_own_stays(form, tmp_path):
         assert torch.equal(load_folder(tmp_path / "own", likelihood=fresh)(x), net(x))
 
 
-# -- folders that are not what they should be -----------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sound")

@@ -107,8 +107,6 @@ def test_an_exponential_is_never_zero(monkeypatch):
     assert float(graph(x).min()) > -100
 
 
-# -- of a counter -----------------------------------------------------------------------------
-
 COUNT = 400_001  # odd: the last pair is used by half
 
 

@@ -22,9 +22,6 @@ def seeded():
     torch.manual_seed(0)
 
 
-# -- predictions ------------------------------------------------------------------------------
-
-
 def test_ways_to_predict():
     rows = table()
     fit = inference.fit(*bayesian(rows, priors.LogUniform(), net=noisy_net()), rows, **QUICK)
@@ -47,9 +44,6 @@ def test_ways_to_predict():
     log_p = fit.posterior.mean_network()(x).log_softmax(-1).detach()
     assert fit.val_nll == pytest.approx(-float(log_p[torch.arange(len(y)), y].mean()), rel=1e-5)
     assert fit.val_nll != pytest.approx(fit.evaluate("val")["nll"], rel=1e-5)
-
-
-# -- what is kept, and what is trained --------------------------------------------------------
 
 
 @pytest.mark.parametrize("guide", [guides.MeanField, guides.Delta])
@@ -89,9 +83,6 @@ def test_what_is_tracked_stands_in_the_history(tmp_path):
     assert [row["noise"] for row in fit.history] == seen
     assert [row["loss"] for row in fit.history] == [row["loss"] for row in plain.history]
     assert (tmp_path / "history.csv").read_text().startswith("epoch,loss,val_nll,noise")
-
-
-# -- one step ---------------------------------------------------------------------------------
 
 
 def double_pair(prior, guide=guides.MeanField, **options):
@@ -165,9 +156,6 @@ def test_a_step_together_has_the_gradients_of_steps_apart():
     noise = found - found.mean(0)
     one, other = noise[:, 0].flatten(), noise[:, 1].flatten()
     assert abs((one @ other) / (one.norm() * other.norm())) < 0.3  # not the same noise
-
-
-# -- the bound over a whole data set ----------------------------------------------------------
 
 
 def test_the_bound_of_a_linear_regression():

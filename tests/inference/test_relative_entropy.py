@@ -84,8 +84,6 @@ def test_log_ratios_are_those_of_the_densities():
     assert Target(np.array([0.1]), np.array([1.0]), 0, 0).bound == np.inf
 
 
-# -- random numbers -------------------------------------------------------------------------------
-
 # The library Random123 (Salmon et al. 2011), file kat_vectors, philox4x32 10.
 VECTORS = [
     ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
@@ -133,9 +131,6 @@ def test_deviations_lie_on_a_grid():
     assert scaled(np.array([2.0], np.float32), 120).tolist() == [1.0]
     with pytest.raises(PyroccamError):
         nearest(1e-9)
-
-
-# -- whole numbers in bits ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(3))

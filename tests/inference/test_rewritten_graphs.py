@@ -129,9 +129,6 @@ def test_a_compiled_product_of_few_columns_has_the_layout_that_is_expected():
     assert [t.stride() for t in found] == strides == [t.stride() for t in wanted]
 
 
-# -- what is differentiated and mapped --------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(7, 3), (5, 3, 2, 4)], ids=len)
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize(("training", "tracked"), [(True, True), (True, False), (False, True)])
@@ -153,9 +150,6 @@ def test_batch_normalisation_written_out(shape, affine, training, tracked):
         out = one(*inputs, *(() if affine else (weight, bias)), mean, var)
         found.append([out, mean, var, *torch.autograd.grad((out * upstream).sum(), inputs)])
     assert_close(*found, rtol=1e-10, atol=1e-10)
-
-
-# -- what is run as it is ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [LEAST - 1, LEAST])

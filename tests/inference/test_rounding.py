@@ -206,6 +206,8 @@ def test_clusters_are_a_fixed_point_of_k_means(size):
     assert torch.equal(out == 0, w == 0)
     assert len(out[out != 0].unique()) <= size
     assert not Codebook(size)(torch.zeros(3)).any()
+    with pytest.raises(PyroccamError):
+        cluster(w / 0, size)
 
 
 # -- priced multiples of a step -------------------------------------------------------------------

@@ -37,9 +37,6 @@ def build(structure, net=None, rows=None, guide=guides.MeanField, seed=0, **opti
     return model, guide(model), rows
 
 
-# -- a fit ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", STRUCTURES)
 def test_a_fit_is_evaluated(kind):
     model, guide, rows = build(STRUCTURES[kind])
@@ -73,9 +70,6 @@ def test_the_deterministic_network(kind):
     torch.testing.assert_close(mean_network(model, guide)(x), expected)
 
 
-# -- draws ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["categorical", "bernoulli"])
 def test_structures_are_drawn_with_their_probabilities(kind):
     model, guide = pair(STRUCTURES[kind])
@@ -91,9 +85,6 @@ def test_structures_are_drawn_with_their_probabilities(kind):
         z.append((hit.mean(0) - p).abs() / (p * (1 - p) / draws).sqrt())
     z = torch.cat(z)
     assert z.max() < limit(len(z))
-
-
-# -- annealing --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -143,9 +134,6 @@ def test_a_traced_step_anneals_as_an_eager_one(kind, temperature):
     assert_close(found[1], found[0], rtol=1e-6, atol=1e-8)
 
 
-# -- particles --------------------------------------------------------------------------------
-
-
 def sampled(step, count):
     """Losses and gradients of a step, as one vector each."""
     x, y = batch()
@@ -179,9 +167,6 @@ def variance(sample):
     centred = sample[:, :2] - sample[:, :2].mean(0)
     found = centred.square().mean(0)
     return found, ((centred**4).mean(0) - found**2) / len(centred)
-
-
-# -- repeats and resuming ---------------------------------------------------------------------
 
 
 def test_a_run_goes_on_bit_for_bit(tmp_path, monkeypatch):

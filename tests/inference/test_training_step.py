@@ -22,9 +22,6 @@ def trainer_of(rows, **settings):
     return Trainer([Replicate(*pair(rows), rows, 0)], Settings(**settings))
 
 
-# -- choosing a checkpoint --------------------------------------------------------------------
-
-
 def test_the_test_rows_are_never_looked_at():
     rows = blobs()
     x, y = torch.full_like(rows.x_test, float("nan")), torch.full_like(rows.y_test, -99)
@@ -92,9 +89,6 @@ def test_early_stopping_counts_evaluations_that_are_no_better():
     assert (found.best_epoch, len(found.history)) == (13, 15)
 
 
-# -- one step ---------------------------------------------------------------------------------
-
-
 def test_reported_losses_are_the_negative_elbo_for_each_observation():
     rows = blobs()
     model, guide = still_pair(rows)
@@ -155,9 +149,6 @@ def test_kl_warmup_rises_to_one(monkeypatch):
     found = run(update="gradient", kl_warmup=0.5)
     assert weights == pytest.approx([min(1.0, s / 16) for s in range(32)])
     assert found.best_epoch >= 4
-
-
-# -- settings ---------------------------------------------------------------------------------
 
 
 def test_number_of_epochs():

@@ -199,9 +199,6 @@ def test_what_cannot_be_is_refused(fit):
         on_levels(nn.Sequential(nn.Linear(2, 3)), {"0": torch.tensor([-9.0, 0.0, 9.0])})
 
 
-# -- the posterior ---------------------------------------------------------------------------------
-
-
 def test_means_stay_between_the_outer_levels_and_return():
     net = nn.Sequential(nn.Linear(2, 3))
     with torch.no_grad():

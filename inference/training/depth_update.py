@@ -37,7 +37,7 @@ class IncrementalPosterior:
     References:
         Neal and Hinton (1998), A view of the EM algorithm that justifies incremental, sparse, and
         other variants. Hoffman, Blei, Wang, Paisley (2013), Stochastic variational inference, JMLR
-        14, for the natural gradient. The derivation is in ``tests/inference/test_closed_form.py``.
+        14, for the natural gradient. The derivation is in ``tests/inference/test_depth.py``.
     """
 
     def __init__(self, logits: Tensor, log_prior: Tensor, size: int, rate: float) -> None:

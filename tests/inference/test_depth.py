@@ -1,4 +1,12 @@
-"""The posterior of the depth: the exact one, its update in closed form, the choice, a summary."""
+r"""The posterior of the depth: the exact one, its update in closed form, the choice, a summary.
+
+For fixed weights let :math:`\ell_d = \log p(d) + \sum_n \log p(y_n \mid x_n, d)`. With
+q = softmax(η) the ELBO over q is :math:`L(η) = \sum_d q_d (\ell_d - \log q_d)`.
+
+* Its maximum is the exact posterior, :math:`q^* = \mathrm{softmax}(\ell)`.
+* Its natural gradient by η is :math:`\ell - \log q` up to a constant, so a step of size ρ is
+  :math:`(1 - ρ)\, η + ρ\, \ell`.
+"""
 
 import json
 

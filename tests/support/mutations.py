@@ -37,13 +37,13 @@ from mutants import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 INF, MOD = "tests/inference/test_", "tests/models/test_"
 ROOMS = {  # modules, and the tests that are for them
-    "elbo": ("inference/elbo", f"{INF}e[lvx]*.py {INF}closed*.py {INF}inputs.py {INF}non*.py "
+    "elbo": ("inference/elbo", f"{INF}e[lvx]*.py {INF}depth.py {INF}inputs.py {INF}non*.py "
              f"{MOD}local.py"),
     "priors": ("models/priors", f"{MOD}*prior*.py {MOD}weight*.py {MOD}gauss*.py {MOD}[dsn]*.py"),
     "guides": ("guides", f"tests/guides/*.py {MOD}l*.py {INF}rounding.py {INF}pairs.py"),
-    "shrinking": ("inference/shrinking", f"{INF}assign*.py {INF}com*.py {INF}dis*.py {INF}int*.py "
-                  f"{INF}ma*.py {INF}narrow.py {INF}prune.py {INF}rele*.py {INF}thres*.py "
-                  "tests/guides/test_zero*.py"),
+    "shrinking": ("inference/shrinking", f"{INF}weight_s*.py {INF}com*.py {INF}dis*.py "
+                  f"{INF}int*.py {INF}ma*.py {INF}narrow.py {INF}prune.py {INF}rele*.py "
+                  f"{INF}thres*.py tests/guides/test_zero*.py"),
 }  # fmt: skip
 PYTEST = ["-q", "-p", "no:cacheprovider", "--assert=plain"]
 

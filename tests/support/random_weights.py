@@ -12,12 +12,12 @@ from torch import nn
 
 FALSE_ALARM = 1e-6  # of a whole comparison, under another seed
 
-PRIORS = [  # all that there are, by their defaults
+PRIORS = [  # all that there are, by their defaults; one begins with a network
     kind()
     for name in priors.__all__
     if isinstance(kind := getattr(priors, name), type)
     and issubclass(kind, WeightPrior)
-    and kind is not WeightPrior
+    and kind not in (WeightPrior, priors.Pretrained)
 ]
 OPTIONS = [
     priors.Normal("fan_in"),

@@ -34,7 +34,7 @@ def fit(digits):
         model = models.BayesianNetwork(net, digits, prior=models.priors.LogUniform())
         guide = guides.Conditional(guides.MeanField(model), low=LOW, high=HIGH, pivots=4)
         return inference.fit(
-            model, guide, digits, epochs=25, batch_size=128, particles=3, lr=0.01, seed=0,
+            model, guide, digits, epochs=15, batch_size=128, particles=3, lr=0.01, seed=0,
             progress=False, device="cpu",
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .diagnosis import diagnose_run, print_findings
     from .places import need_file, need_folder, new_folder
     from .run_figures import FORMATS, draw, draw_compressed, draw_depth, draw_repeats, draw_trade
+    from .signatures import said_of
     from .streams import prepare
 
 __getattr__, __dir__ = lazy_names(__name__)

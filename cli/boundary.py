@@ -25,6 +25,7 @@ from typing import Any
 import typer
 
 from .console import Part, PlainConsole
+from .signatures import as_command
 
 REFUSED, BROKEN, BUSY, STOPPED = 2, 70, 75, 130
 """Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of a folder that another
@@ -43,12 +44,12 @@ _COMPILED = "torchinductor_"  # begins the name of the folder in which torch's c
 
 
 class App(typer.Typer):
-    """A typer application, every command of which ends at the boundary."""
+    """A typer application, every command of which is a typed function and ends at the boundary."""
 
     def command(self, *names: Any, **options: Any) -> Callable[[Any], Any]:
-        """A command as typer has it."""
+        """A command as typer has it, by the signature and the docstring of its function."""
         register = super().command(*names, **options)
-        return lambda function: register(_bounded(function))
+        return lambda function: register(_bounded(as_command(function)))
 
 
 def _bounded(command: Callable[..., None]) -> Callable[..., None]:

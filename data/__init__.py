@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         Whole,
         check,
         checked,
+        described,
+        kinds_of,
         nearest,
     )
     from .raw import keep_raw

@@ -105,7 +105,7 @@ def check(name: str, value: object, kind: Any) -> None:
     if not allows(kind, value):
         choices = [c for c in _choices(kind) if isinstance(c, str)]
         hint = nearest(value, choices) if isinstance(value, str) else ""
-        raise PyroccamError(f"{name}={shown(value)}", _described(kind), hint)
+        raise PyroccamError(f"{name}={shown(value)}", described(kind), hint)
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -212,24 +212,24 @@ def _choices(kind: Any) -> list[Any]:
     return [c for k in get_args(kind) for c in _choices(k)]
 
 
-def _described(kind: Any) -> str:
+def described(kind: Any) -> str:
     """What a type allows, in words.
 
     Example:
-        >>> _described(Share | None), _described(Literal["a", "b"])
+        >>> described(Share | None), described(Literal["a", "b"])
         ('a number in (0, 1) or None', "'a' or 'b'")
     """
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType, Literal):
-        parts = [*map(repr, inner)] if origin is Literal else [*map(_described, inner)]
+        parts = [*map(repr, inner)] if origin is Literal else [*map(described, inner)]
         return " or ".join([", ".join(parts[:-1]), parts[-1]]) if parts[1:] else parts[0]
     if origin is Annotated:
-        return " ".join([_described(inner[0]), *map(str, inner[1:])])
+        return " ".join([described(inner[0]), *map(str, inner[1:])])
     if origin is type:
         return "a class"
     if origin is not None and issubclass(origin, Iterable):
         each = "for each name " if issubclass(origin, Mapping) else "a list, each "
-        return each + _described(inner[-2 if inner[-1] is ... else -1])
+        return each + described(inner[-2 if inner[-1] is ... else -1])
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
     if kind is None or kind is types.NoneType:
         return "None"

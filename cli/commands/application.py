@@ -22,7 +22,7 @@ Run = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 Root = Annotated[
     str | None, typer.Option("--data-root", help="Folder of the data files.", metavar="FOLDER")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:<n>.")]
 Moved = Annotated[
     str | None,
     typer.Option(
@@ -34,8 +34,9 @@ Moved = Annotated[
 Network = Annotated[
     str | None,
     typer.Option(
+        "--network",
         help="MODULE:FUNCTION that makes the network of the run, if it is of your own and the run "
-        "holds no description of it; it is imported."
+        "holds no description of it; it is imported.",
     ),
 ]
 Trust = Annotated[

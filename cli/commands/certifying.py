@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ...data import PyroccamError
+from ...data import Count, PyroccamError
 from .. import need_file
 from .application import Device, Moved, Network, Trust, app, console
 
@@ -17,38 +15,32 @@ if TYPE_CHECKING:
 
 @app.command()
 def certify(
-    what: Annotated[Path, typer.Argument(help="A .pocc file, or the folder of a finished run.")],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a file: the data set that it was trained on, by name or path, with all rows "
-            "that had a part in it. A run knows its own; without data a file says what it carries."
-        ),
-    ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the statement, from .5 to 1.")] = 0.95,
-    within: Annotated[
-        float | None,
-        typer.Option(
-            help="Of a regression: a row is wrong if a target is farther off than this, in its own "
-            "units; decided before the rows were seen."
-        ),
-    ] = None,
-    choices: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Fits or networks that this one was chosen from by a look at the rows, of the "
-            "posterior and of the test rows; a file is paid for whatever chose it.",
-        ),
-    ] = 1,
+    what: Path,
+    *,
+    data: str | None = None,
+    confidence: float = 0.95,
+    within: float | None = None,
+    choices: Count = 1,
     data_root: Moved = None,
     device: Device = "auto",
     network: Network = None,
     trust: Trust = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
+    out: Path | None = None,
 ) -> None:
     """Certify: at most so many of new rows are wrong, by the length of a file, by the KL of the
-    posterior, and by test rows; true of all rows that come from where those of the data came."""
+    posterior, and by test rows; true of all rows that come from where those of the data came.
+
+    Arguments:
+        what: A .pocc file, or the folder of a finished run.
+        data: Of a file: the data set that it was trained on, by name or path, with all rows that
+            had a part in it. A run knows its own; without data a file says what it carries.
+        confidence: Of the statement, from .5 to 1.
+        within: Of a regression: a row is wrong if a target is farther off than this, in its own
+            units; decided before the rows were seen.
+        choices: Fits or networks that this one was chosen from by a look at the rows, of the
+            posterior and of the test rows; a file is paid for whatever chose it.
+        out: Also write the numbers as JSON.
+    """
     from ...data import load
     from ...inference import certify as certified
     from ...inference.certificates import ByFile, ByPosterior, ByTest

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from ...data import PyroccamError
+from ...data import Count, PyroccamError
 from .. import need_file, need_folder
 from .application import Device, Moved, Network, Run, Trust, app, console, tested
 
@@ -21,100 +19,60 @@ if TYPE_CHECKING:
 @app.command()
 def compress(
     folder: Run,
-    cut: Annotated[
-        str | None,
-        typer.Option(
-            help="validation (as much as the likelihood of the validation rows allows), valley "
-            "(between two clusters), noise (scales with more of it than mean), or a number; that "
-            "of the run if left out."
-        ),
-    ] = None,
-    nats: Annotated[
-        float | None,
-        typer.Option(
-            "--cut.nats",
-            help="Of validation, which it asks for: by which the mean log-likelihood may fall; "
-            "those of the run if left out.",
-        ),
-    ] = None,
-    code: Annotated[
-        Literal["digits", "steps", "codebook", "draw"],
-        typer.Option(
-            help="digits: as many as the posterior knows. steps: multiples of a step that are "
-            "cheap to send. codebook: few values for each layer. draw: what is left is trained "
-            "once more for a size, and a draw of its posterior is sent: much smaller, in minutes."
-        ),
-    ] = "digits",
-    significand: Annotated[
-        str | None,
-        typer.Option("--code.significand", help="Of digits: relative, deviation, published_code."),
-    ] = None,
-    exponent: Annotated[
-        str | None,
-        typer.Option("--code.exponent", help="Of digits: range, published_three, published_code."),
-    ] = None,
-    values: Annotated[
-        int | None, typer.Option("--code.values", help="Of a codebook: beside zero, 16 by default.")
-    ] = None,
-    posterior: Annotated[
-        str | None,
-        typer.Option(
-            "--code.posterior",
-            help="Of a draw. trained: of what is left, anew under normal priors. own: begin with "
-            "that of the run, uncut; its priors have to be normal, and its KL says the size.",
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--code.bytes",
-            help="Of a draw: that the file may have; if left out, two bits a weight, 4,000 at "
-            "most, or what the KL of the run's own posterior takes.",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            "--code.epochs", help="In which what is left is trained; of a draw, each of two times."
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--code.resume", help="Of a draw: go on where it was stopped.")
-    ] = False,
-    bytes_: Annotated[
-        int | None,
-        typer.Option(
-            "--bytes",
-            min=1,
-            help="Of a run of every size: take the best network whose file has no more bytes, in "
-            "place of the run's budget.",
-        ),
-    ] = None,
-    milliseconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Of a run of every size: take the best that takes no longer for 256 rows, here."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File; RUN/compressed.pocc if left out, with the rules that are not the "
-            "run's in its name; RUN/draw.poccd for a draw."
-        ),
-    ] = None,
+    *,
+    cut: str | None = None,
+    cut__nats: float | None = None,
+    code: Literal["digits", "steps", "codebook", "draw"] = "digits",
+    code__significand: str | None = None,
+    code__exponent: str | None = None,
+    code__values: int | None = None,
+    code__posterior: str | None = None,
+    code__bytes: int | None = None,
+    code__epochs: int | None = None,
+    code__resume: bool = False,
+    bytes_: Count | None = None,
+    milliseconds: float | None = None,
+    out: Path | None = None,
     device: Device = "auto",
     data_root: Moved = None,
     network: Network = None,
     trust: Trust = False,
 ) -> None:
-    """Cut and round the network of a run over random weights; write it into one small file."""
+    """Cut and round the network of a run over random weights; write it into one small file.
+
+    Arguments:
+        cut: validation (as much as the likelihood of the validation rows allows), valley (between
+            two clusters), noise (scales with more of it than mean), or a number; that of the run if
+            left out.
+        cut__nats: Of validation, which it asks for: by which the mean log-likelihood may fall;
+            those of the run if left out.
+        code: digits: as many as the posterior knows. steps: multiples of a step that are cheap to
+            send. codebook: few values for each layer. draw: what is left is trained once more for a
+            size, and a draw of its posterior is sent: much smaller, in minutes.
+        code__significand: Of digits: relative, deviation, published_code.
+        code__exponent: Of digits: range, published_three, published_code.
+        code__values: Of a codebook: beside zero, 16 by default.
+        code__posterior: Of a draw. trained: of what is left, anew under normal priors. own: begin
+            with that of the run, uncut; its priors have to be normal, and its KL says the size.
+        code__bytes: Of a draw: that the file may have; if left out, two bits a weight, 4,000 at
+            most, or what the KL of the run's own posterior takes.
+        code__epochs: In which what is left is trained; of a draw, each of two times.
+        code__resume: Of a draw: go on where it was stopped.
+        bytes_: Of a run of every size: take the best network whose file has no more bytes, in place
+            of the run's budget.
+        milliseconds: Of a run of every size: take the best that takes no longer for 256 rows, here.
+        out: File; RUN/compressed.pocc if left out, with the rules that are not the run's in its
+            name; RUN/draw.poccd for a draw.
+    """
     from ..methods import file_of
     from ..runs import RunConfig, known_of, load_fit, refuse_unmet
 
     budget = _given(bytes=bytes_, milliseconds=milliseconds)
-    asked = _given(significand=significand, exponent=exponent, values=values, epochs=epochs,
-                   posterior=posterior, bytes=size, resume=resume or None)  # fmt: skip
+    nats, epochs = cut__nats, code__epochs
+    asked = _given(
+        significand=code__significand, exponent=code__exponent, values=code__values,
+        epochs=epochs, posterior=code__posterior, bytes=code__bytes, resume=code__resume or None,
+    )  # fmt: skip
     how = _coded(code, asked)
     _refuse_together(cut, nats, code, asked, budgeted=bool(budget))
     need_file(out)
@@ -246,12 +204,14 @@ class _Run:
 
 
 @app.command()
-def decompress(
-    file: Annotated[Path, typer.Argument(help="A file that `pyroccam compress` wrote.")],
-    out: Annotated[Path | None, typer.Option(help="Folder; beside the file if left out.")] = None,
-) -> None:
+def decompress(file: Path, *, out: Path | None = None) -> None:
     """Turn a compressed file into model.safetensors and description.json, which `inference.load`
-    reads; runs no pickled code."""
+    reads; runs no pickled code.
+
+    Arguments:
+        file: A file that `pyroccam compress` wrote.
+        out: Folder; beside the file if left out.
+    """
     from ...inference import Small, load
 
     need_folder(out)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from .. import need_folder
 from .application import Device, Moved, Network, Run, Trust, app, console, tested
@@ -14,22 +12,24 @@ from .application import Device, Moved, Network, Run, Trust, app, console, teste
 @app.command()
 def prune(
     folder: Run,
-    form: Annotated[
-        Literal["marginal", "single"],
-        typer.Option(help="Average over the depths that are kept, or keep one exit."),
-    ] = "marginal",
-    depth: Annotated[int | None, typer.Option(help="If not the chosen depth.")] = None,
-    rule: Annotated[
-        Literal["tail_to_last", "proportional"],
-        typer.Option(help="Where the probability of the deeper depths goes."),
-    ] = "tail_to_last",
-    out: Annotated[Path | None, typer.Option(help="RUN/pruned-... if left out.")] = None,
+    *,
+    form: Literal["marginal", "single"] = "marginal",
+    depth: int | None = None,
+    rule: Literal["tail_to_last", "proportional"] = "tail_to_last",
+    out: Path | None = None,
     device: Device = "auto",
     data_root: Moved = None,
     network: Network = None,
     trust: Trust = False,
 ) -> None:
-    """Cut the network of a run at its chosen depth, or another, and save it."""
+    """Cut the network of a run at its chosen depth, or another, and save it.
+
+    Arguments:
+        form: Average over the depths that are kept, or keep one exit.
+        depth: If not the chosen depth.
+        rule: Where the probability of the deeper depths goes.
+        out: RUN/pruned-... if left out.
+    """
     from ...inference.cutting import count_parameters
     from ...inference.files import save_folder
     from ...inference.posterior import evaluate_pruned

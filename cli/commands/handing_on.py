@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from .. import need_file
 from .application import Device, Moved, Network, Run, Trust, app, console
@@ -14,26 +12,25 @@ from .application import Device, Moved, Network, Run, Trust, app, console
 @app.command()
 def export(
     folder: Run,
-    form: Annotated[
-        Literal["torch", "onnx"] | None,
-        typer.Option(help="torch: a .pt2 file for torch.export.load; onnx: for any runtime of "
-                     "ONNX. By the ending of --out, or torch, if left out."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File; RUN/exported and the form's ending if left out.")
-    ] = None,
-    scaling: Annotated[
-        bool,
-        typer.Option(help="With the scaling of the run's data in it: the file takes rows as they "
-                     "are in the data, and gives targets in their own units."),
-    ] = True,
+    *,
+    form: Literal["torch", "onnx"] | None = None,
+    out: Path | None = None,
+    scaling: bool = True,
     device: Device = "auto",
     data_root: Moved = None,
     network: Network = None,
     trust: Trust = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
-    no pyroccam, and compare what was written with it."""
+    no pyroccam, and compare what was written with it.
+
+    Arguments:
+        form: torch: a .pt2 file for torch.export.load; onnx: for any runtime of ONNX. By the ending
+            of --out, or torch, if left out.
+        out: File; RUN/exported and the form's ending if left out.
+        scaling: With the scaling of the run's data in it: the file takes rows as they are in the
+            data, and gives targets in their own units.
+    """
     from ...inference.files import ABOUT, ExportError
     from ...inference.files import export as write
     from ...inference.posterior import validated

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
-from ...data import PyroccamError
+from ...data import AtLeastTwo, Between, PyroccamError
 from .. import need_file
 from .application import Device, Moved, Network, Run, Trust, app, console
 
@@ -15,24 +13,24 @@ from .application import Device, Moved, Network, Run, Trust, app, console
 @app.command()
 def evaluate(
     folder: Run,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="New rows to score: a .csv or .npz file, a folder or Parquet file as of `pyroccam "
-            "fit`, or the test rows of a data set. They are never split, and are scaled as the "
-            "rows of the training were. The run's own data if left out."
-        ),
-    ] = None,
+    *,
+    data: str | None = None,
     data_root: Moved = None,
-    split: Annotated[
-        Literal["train", "val", "test"], typer.Option(help="Which rows of the run's own data.")
-    ] = "test",
+    split: Literal["train", "val", "test"] = "test",
     device: Device = "auto",
     network: Network = None,
     trust: Trust = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
+    out: Path | None = None,
 ) -> None:
-    """Evaluate the full and the pruned network of a run, on its own or on other data."""
+    """Evaluate the full and the pruned network of a run, on its own or on other data.
+
+    Arguments:
+        data: New rows to score: a .csv or .npz file, a folder or Parquet file as of `pyroccam fit`,
+            or the test rows of a data set. They are never split, and are scaled as the rows of the
+            training were. The run's own data if left out.
+        split: Which rows of the run's own data.
+        out: Also write the numbers as JSON.
+    """
     from rich.table import Table
 
     from ...inference.storage import versions, write_json
@@ -64,22 +62,22 @@ def evaluate(
 @app.command()
 def diagnose(
     folder: Run,
-    draws: Annotated[int, typer.Option(min=100, help="From the posterior.")] = 1000,
-    rows: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            help="Training rows that the draws pass: all if left out, or 2,000 where all would "
-            "take long.",
-        ),
-    ] = None,
+    *,
+    draws: Annotated[int, Between(100)] = 1000,
+    rows: AtLeastTwo | None = None,
     device: Device = "auto",
     data_root: Moved = None,
     network: Network = None,
     trust: Trust = False,
 ) -> None:
     """Say in plain words whether the posterior of a run can be trusted, and for what; of repeats,
-    whether they agree. Writes diagnostics.json, figures, and posterior.nc for ArviZ."""
+    whether they agree. Writes diagnostics.json, figures, and posterior.nc for ArviZ.
+
+    Arguments:
+        draws: From the posterior.
+        rows: Training rows that the draws pass: all if left out, or 2,000 where all would take
+            long.
+    """
     from .. import diagnose_run, print_findings
 
     opening: dict[str, Any] = {"network": network, "trust": trust, "data_root": data_root}
@@ -92,14 +90,15 @@ def diagnose(
 
 @app.command()
 def report(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(help="Folders of finished runs, or of sweeps.", metavar="RUN [RUN ...]"),
-    ],
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+    folders: Annotated[list[Path], "RUN [RUN ...]"], *, out: Path = Path("report.html")
 ) -> None:
     """Write one page on a run, or on several side by side: summary, metrics, figures, diagnostics,
-    settings. It holds everything itself and opens in any browser, offline."""
+    settings. It holds everything itself and opens in any browser, offline.
+
+    Arguments:
+        folders: Folders of finished runs, or of sweeps.
+        out: File to write.
+    """
     from ...inference.storage import write_whole
     from ..pages import report as report_page
     from ..sweeps import finished_cells

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
+from typing import TYPE_CHECKING
+
+from .. import said_of
 from .application import app, console
+
+if TYPE_CHECKING:
+    from ..methods import Method
 
 
 @app.command()
-def methods() -> None:
-    """List the methods."""
+def methods(method: str | None = None) -> None:
+    """List the methods, or all that can be set of one.
+
+    Arguments:
+        method: One of them.
+    """
     from rich.table import Column, Table
 
-    from ..methods import METHODS
+    from ..methods import METHODS, find
 
+    if method is not None:
+        _print_method(find(method))
+        return
     table = Table("method", Column("what it is, settings of its own, source", overflow="fold"),
                   box=None)  # fmt: skip
     takes: dict[str, list[str]] = {}
@@ -23,6 +38,34 @@ def methods() -> None:
     console.print(table)
     for networks, names in takes.items():
         console.say(f"\nNetworks of {', '.join(names)}: {networks}.")
+    console.say("\n`pyroccam methods METHOD` says what can be set of one.")
+
+
+def _print_method(row: Method) -> None:
+    """What it is, and what `--set` takes beside options of the data and of the network."""
+    from rich.table import Column, Table
+
+    from ...data import described, kinds_of
+    from ...inference.training import Settings
+
+    console.say((row.name, "bold"), f": {row.title}. {row.reference}.")
+    console.say(f"Networks: {', '.join(row.networks)}.")
+    usual = {**vars(Settings()), **row.settings}
+    del usual["seed"]  # an option of `pyroccam fit`
+    for title, owner, values in (
+        ("options of the method", type(row), row.options), ("settings of the fit", Settings, usual)
+    ):  # fmt: skip
+        kinds, said = kinds_of(owner), said_of(owner)
+        table = Table(title, Column("what it is", overflow="fold"), box=None)
+        for name, value in values.items():
+            allowed = f" [{described(kinds[name])}]" if name in kinds else ""
+            text = re.sub(r" \(:mod:[^)]*\)|``", "", said.get(name, ""))
+            table.add_row(f"{name}={json.dumps(value)}", f"{text}{allowed}".replace("None", "null"))
+        console.say()
+        console.print(table)
+    known = (one for one in row.options.items() if one[1] is not None)
+    name, value = next(known, ("lr", usual.get("lr")))
+    console.say(f"\nFor example: pyroccam fit {row.name} --set {name}={json.dumps(value)}")
 
 
 @app.command("data")

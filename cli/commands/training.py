@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...data import PyroccamError
+from ...data import Between, PyroccamError
 from .. import CTRL_C, PlainConsole, need_folder, new_folder, prepare
 from .application import Device, Root, app, console
 
@@ -22,63 +22,50 @@ if TYPE_CHECKING:
 
 @app.command()
 def fit(
-    method: Annotated[str, typer.Argument(help="A method; `pyroccam methods` lists them.")],
-    data: Annotated[
-        str,
-        typer.Option(help="A data set (`pyroccam data` lists them), or your own: an .npz or .csv "
-                     "file; a folder of .npy files or of images, or Parquet files, which are "
-                     "streamed; MODULE:FUNCTION or FILE.py:FUNCTION that makes it."),
-    ] = "spirals",
-    network: Annotated[
-        str | None,
-        typer.Option(help="A ready network (`pyroccam methods` says which), or MODULE:FUNCTION of "
-                     "your own, called with input_shape and outputs; by the data's shape if left "
-                     "out."),
-    ] = None,
+    method: str,
+    *,
+    data: str = "spirals",
+    network: str | None = None,
     data_root: Root = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Length of the whole run, tests and figures included: 90s, 5min, 1h; or "
-                     "of all its optimiser steps: 6000steps. Of each seed, with --repeats. Epochs "
-                     "follow, and are said.", metavar="LENGTH"),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
-    seed: Annotated[int, typer.Option(help="Of data, weights and training.")] = 0,
-    repeats: Annotated[
-        int, typer.Option(min=1, max=1000, help="Runs with seeds seed, seed + 1, ...")
-    ] = 1,
+    budget: Annotated[str | None, "LENGTH"] = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    repeats: Annotated[int, Between(1, 1000)] = 1,
     device: Device = "auto",
-    processes: Annotated[
-        int,
-        typer.Option(min=1, max=1024, help="Processes on this machine, one for each GPU or group "
-                     "of cores, that take parts of every batch."),
-    ] = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; runs/<method>-<data>-<time> if left out.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any setting, e.g. --set max_depth=10 --set prior=uniform "
-                     "--set data.target=NAME", metavar="KEY=VALUE"),
-    ] = None,
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=0, max=1024, help="CPU threads; 0 takes 1 for mlp and all for the others."
-        ),
-    ] = 0,
-    compiled: Annotated[
-        bool | None,
-        typer.Option("--compile/--no-compile", help="Compile the training step; by its number of "
-                     "steps if left out."),
-    ] = None,
-    compare: Annotated[
-        bool, typer.Option(help="Also train a plain network, for comparison.")
-    ] = True,
-    figures: Annotated[bool, typer.Option(help="Draw the figures of the run.")] = True,
-) -> None:  # fmt: skip
-    """Train a method on data; learn the structure; write the smaller network."""
+    processes: Annotated[int, Between(1, 1024)] = 1,
+    out: Path | None = None,
+    resume: bool = False,
+    set_: Annotated[list[str] | None, "KEY=VALUE"] = None,
+    threads: Annotated[int, Between(0, 1024)] = 0,
+    compile_: bool | None = None,
+    compare: bool = True,
+    figures: bool = True,
+) -> None:
+    """Train a method on data; learn the structure; write the smaller network.
+
+    Arguments:
+        method: A method; `pyroccam methods` lists them.
+        data: A data set (`pyroccam data` lists them), or your own: an .npz or .csv file; a folder
+            of .npy files or of images, or Parquet files, which are streamed; MODULE:FUNCTION or
+            FILE.py:FUNCTION that makes it.
+        network: A ready network (`pyroccam methods` says which), or MODULE:FUNCTION of your own,
+            called with input_shape and outputs; by the data's shape if left out.
+        budget: Length of the whole run, tests and figures included: 90s, 5min, 1h; or of all its
+            optimiser steps: 6000steps. Of each seed, with --repeats. Epochs follow, and are said.
+        epochs: Passes over the training rows.
+        seed: Of data, weights and training.
+        repeats: Runs with seeds seed, seed + 1, ...
+        processes: Processes on this machine, one for each GPU or group of cores, that take parts of
+            every batch.
+        out: Run folder; runs/<method>-<data>-<time> if left out.
+        resume: Go on with the run in --out.
+        set_: Any setting, e.g. --set max_depth=10 --set prior=uniform --set data.target=NAME;
+            `pyroccam methods METHOD` lists those of a method and of a fit.
+        threads: CPU threads; 0 takes 1 for mlp and all for the others.
+        compile_: Compile the training step; by its number of steps if left out.
+        compare: Also train a plain network, for comparison.
+        figures: Draw the figures of the run.
+    """
     began, given = time.perf_counter(), dict(locals())
     import torch
 
@@ -110,7 +97,7 @@ def fit(
         _refuse_time(length)
         refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
         find(method)
-        _settings(sets, epochs, compiled)
+        _settings(set_, epochs=epochs, compile=compile_)
         _in_processes(processes, {**given, "out": out or new_folder(method, data)})
         return
     ranks = joined()
@@ -119,7 +106,7 @@ def fit(
     if not ranks.first:
         console.quiet = True
         warnings.simplefilter("ignore")  # the first says them
-    settings = _settings(sets, epochs, compiled)
+    settings = _settings(set_, epochs=epochs, compile=compile_)
     resolve = partial(
         RunConfig.resolve, method, data, network=network, data_root=data_root, sets=settings
     )
@@ -162,16 +149,12 @@ def fit(
         refuse_unmet(metrics)
 
 
-def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None) -> dict[str, Any]:
+def _settings(sets: list[str] | None, **more: int | None) -> dict[str, Any]:
     """What ``--set`` says, and the options that stand for a setting."""
     from ..runs import parse_settings
 
-    settings = parse_settings(sets or [])
-    for name, value in (("epochs", epochs), ("compile", compiled)):
-        if value is not None and name in settings:
-            raise PyroccamError(f"--{name} and --set {name}=... were both given: leave one out.")
-        settings |= {} if value is None else {name: value}
-    return settings
+    given = {name: value for name, value in more.items() if value is not None}
+    return parse_settings([*(sets or []), *(f"{n}={value}" for n, value in given.items())])
 
 
 def _refuse_time(length: Budget | None) -> None:

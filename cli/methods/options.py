@@ -44,6 +44,9 @@ class Rule:
     words: str
     holds: Callable[[Any], bool] = lambda value: True
 
+    def __str__(self) -> str:
+        return f"({self.words})"
+
 
 Rounds = Annotated[int, Between(1, 100)]
 Part = Annotated[float, Between(0.0, 1.0, "[)")]

@@ -262,7 +262,7 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
         if not equals or not name:
             raise PyroccamError(f"--set takes key=value, got {pair!r}. Example: --set lr=0.01")
         if name in out:
-            raise PyroccamError(f"--set {name} was given twice: leave one of them out.")
+            raise PyroccamError(f"{name} was given twice: leave one of them out.")
         try:
             out[name] = json.loads(text)
         except (ValueError, RecursionError):  # also of numbers with thousands of digits

@@ -11,6 +11,7 @@ from typing import Any
 import typer.cli
 from pyroccam import data, guides
 from pyroccam.cli.methods.table import METHODS, Method
+from pyroccam.cli.signatures import said_of
 from pyroccam.guides import parsing as guide_words
 from pyroccam.inference import diagnostics
 from pyroccam.models import priors
@@ -49,7 +50,7 @@ def methods() -> Lines:
         if first != method.name:
             yield from (f"Its options are explained under `{first}`_.", "")
             continue
-        said = _attributes(type(method))
+        said = said_of(type(method))
         options = [[literal(name), said[name]] for name in method.options]
         yield from list_table(("option", "what it is"), options, (24, 76))
 
@@ -69,16 +70,6 @@ def _method(method: Method) -> Lines:
     if method.settings:
         yield f":Settings of the fit: {_settings(method.settings)}"
     yield ""
-
-
-def _attributes(cls: type) -> dict[str, str]:
-    """Text that the docstrings of a class and of those above it say of its attributes."""
-    found: dict[str, str] = {}
-    for one in reversed(cls.__mro__):
-        _, _, section = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")
-        own = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-        found |= {name: " ".join(text.split()) for name, text in own}
-    return found
 
 
 def _settings(found: Mapping[str, Any]) -> str:

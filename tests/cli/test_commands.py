@@ -15,6 +15,7 @@ from pyroccam.cli.methods import METHODS, find
 from pyroccam.cli.runs import execution as runs_of
 from pyroccam.cli.runs import loading
 from pyroccam.cli.runs.config import RunConfig, parse_settings
+from pyroccam.cli.signatures import said_of
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.shrinking.relevance import irrelevance
 from torch import nn
@@ -66,6 +67,16 @@ def test_methods_are_listed_whole_in_eighty_columns(monkeypatch):
             assert f"{name}={value}".replace(" ", "") in "".join(out.split())
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_says_what_can_be_set_of_it(name):
+    told, texts = call("methods", name), said_of(type(METHODS[name]))
+    for option in METHODS[name].options:
+        assert f" {option}=" in told
+        assert texts[option]
+    assert "kl_warmup=" in told
+    assert f"For example: pyroccam fit {name} --set " in told
+
+
 def test_settings_are_read_as_json():
     read = parse_settings(["a=1", "b=0.5", "c=null", "d=uniform", "e=geometric:0.9", "f=True"])
     assert read == {"a": 1, "b": 0.5, "c": None, "d": "uniform", "e": "geometric:0.9", "f": True}
@@ -100,7 +111,7 @@ NARROWED = "narrow=[0.22,0.44,0.67] "
         ("ldn --set data.name=b.csv", "that is the option --data."),
         ("ldn --set data.seed=abc", "data.seed='abc'"),
         ("ldn --data-root /a --set data.data_root=/b", "is --data-root: give one"),
-        ("ldn --epochs 3 --set epochs=4", "--epochs and --set epochs=... were both given"),
+        ("ldn --epochs 3 --set epochs=4", "epochs was given twice"),
         ("ldn --set steps=3 --epochs 4", "both epochs=4 and steps=3"),
         ("ldn --repeats 1000000000", "1000"),
         ("ldn --threads 1000000", "1024"),

@@ -31,10 +31,8 @@ def evaluate(
         split: Which rows of the run's own data.
         out: Also write the numbers as JSON.
     """
-    from rich.table import Table
-
     from ...inference.storage import versions, write_json
-    from ..runs import load_fit, names_own_data, read_new_rows, score
+    from ..runs import Cell, Table, load_fit, names_own_data, read_new_rows, score
 
     need_file(out)
     same = data is not None and names_own_data(folder, data)
@@ -49,12 +47,13 @@ def evaluate(
         sets = read_new_rows(console, data, data_root, result.data)
     found = score(console, folder, result, sets, split)
     rows = sets[""]
-    table = Table("", *next(iter(found.values())), box=None)
-    for name, metrics in found.items():
-        table.add_row(name, *(f"{v:.4f}" if abs(v) < 1e7 else f"{v:.4g}" for v in metrics.values()))
+    shown = [
+        [Cell(name), *(Cell(f"{v:.4f}" if abs(v) < 1e7 else f"{v:.4g}", v) for v in each.values())]
+        for name, each in found.items()
+    ]
     chose = ", which chose the checkpoint: too good for an estimate" if split == "val" else ""
     console.say(f"{rows.counts[split]:,} {split} rows of {rows.name}{chose}")
-    console.print(table)
+    console.print(Table("", ["", *next(iter(found.values()))], shown))
     if out is not None:
         write_json(out, {"data": rows.name, "split": split, "versions": versions(), **found})
 

@@ -73,12 +73,12 @@ def fit(
     from ...inference.storage import claimed, confirm
     from ...inference.training import pick_device
     from ..methods import find
+    from ..pages import page_of, print_page
     from ..runs import (
         Budget,
         RunConfig,
         RunOptions,
         begun,
-        print_run,
         put_together,
         refuse_unmet,
         run,
@@ -137,16 +137,14 @@ def fit(
             outcomes = run_repeats(configs, datas, out=out, options=options)
         if not ranks.first:
             return
-        found = [outcome.metrics for outcome in outcomes]
-        for metrics in found:
-            print_run(console, metrics)
         if repeats > 1:
             put_together(console, outcomes, config, out)
+        print_page(console, page_of([out]))
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
-    for metrics in found:
-        refuse_unmet(metrics)
+    for outcome in outcomes:
+        refuse_unmet(outcome.metrics)
 
 
 def _settings(sets: list[str] | None, **more: int | None) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .base import SMALLER, Finished, Method, Pair, Stage
-    from .every_size import PATH
+    from .base import Finished, Method, Pair, Stage
     from .options import Threshold, taken
     from .table import METHODS, find
     from .weights import (

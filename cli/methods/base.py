@@ -23,9 +23,6 @@ from ...models.networks import GRAPHS, NETWORKS, PLAIN
 from .. import place_in_own_code
 from .options import Likelihood, taken
 
-SMALLER = "How much smaller"
-"""Title of what is said of the size and the speed of a network that was cut."""
-
 HANDED_BACK = (
     "Handed back is the plain network: by the validation rows what the method left needs a "
     "tolerance of {:.2g}, and {:g} is allowed."
@@ -123,9 +120,8 @@ def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str,
         f"The smaller network has {after:,} of {before:,} parameters, {before / after:.1f} x fewer."
     )
     speed = part["seconds_by_batch"]
-    return {
-        "title": SMALLER, "sentences": [said, *sentences], "rows": [], "seconds_by_batch": speed,
-    }  # fmt: skip
+    learnt = {"title": "How much smaller", "sentences": [said, *sentences], "rows": []}
+    return {**learnt, "seconds_by_batch": speed}
 
 
 def certified(net: nn.Module, data: Dataset, like: models.Likelihood | None = None) -> list[str]:

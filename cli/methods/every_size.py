@@ -24,7 +24,7 @@ from .occam import FromNumbers
 from .options import NotNegative, Positive, Rule, Threshold
 from .weights import cut_of, evaluate, refuse_names
 
-PATH = "A network for each weight λ of the KL"
+_PATH = "A network for each weight λ of the KL"
 """Title of what is said of the networks along that weight."""
 
 _OF_STACKS = ("depth", "number_bits", "hold", "reach")  # options of a depth that is learnt
@@ -200,7 +200,7 @@ def _told(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         for one in networks
         if one["chosen"]
     ]
-    return [{"title": PATH, "sentences": said, "rows": rows}]
+    return [{"title": _PATH, "sentences": said, "rows": rows}]
 
 
 def _draw(chosen: Fit, found: Mapping[str, Any], folder: FilePath) -> None:

@@ -1,4 +1,4 @@
-"""A page on finished runs: ``pyroccam report``."""
+"""What is to say of finished runs, as the terminal prints it and ``pyroccam report`` writes it."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,8 @@ from ...data import lazy_names
 if TYPE_CHECKING:
     from .catalogue import DIAGNOSIS, slug
     from .files import RunFiles, read_run
-    from .pages import report
+    from .html import print_page
+    from .pages import page_of, report
 
 __all__ = [
     "RunFiles",

@@ -6,10 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...inference.posterior import DepthStructure, EdgeStructure
-from ...inference.shrinking import Report
-from ..methods import PATH, SMALLER
-from ..runs import METRICS, learnt, networks
 from .files import RunFiles
 from .html import Picture
 
@@ -79,15 +75,6 @@ _CATALOGUE = {
 }
 """Titles and texts of figures by a pattern of their names, in reading order."""
 
-_TITLES = {
-    "depth": (DepthStructure.title,),
-    "structure.*": (EdgeStructure.title,),
-    "sparsity": (Report.title,),
-    "bits": (Report.title, SMALLER),
-    "path": (PATH,),
-}
-"""What was learnt that a figure shows, by the titles of it."""
-
 
 def slug(name: str) -> str:
     """The name of a finding as part of a file's: ``k-hat of the depth`` to
@@ -112,7 +99,7 @@ def pictures(run: RunFiles) -> dict[str, Drawn]:
     for name in reading_order(files):
         known = (said for pattern, said in _CATALOGUE.items() if re.fullmatch(pattern, name))
         title, text = next(known, (name.replace("-", " ").replace("_", " "), ""))
-        alt = f"Figure “{title}” of {run.name}. {_said(run, name) or text}".strip()
+        alt = f"Figure “{title}” of {run.name}. {text}".strip()
         of_one = len(run.seeds) > 1 and files[name].parent != run.folder / "figures"
         seed = f"Seed {run.first['seed']}." if of_one else ""
         found[name] = Drawn(Picture(files[name], alt, title, text), seed)
@@ -127,19 +114,3 @@ def reading_order(names: Iterable[str]) -> list[str]:
         return next(matches, len(_CATALOGUE))
 
     return sorted({*names}, key=lambda name: (place(name), name))
-
-
-def _said(run: RunFiles, name: str) -> str:
-    """The main thing that a figure shows, in numbers; empty where the caption has to do."""
-    whole = networks(run.seeds[:1])[0]
-    for pattern, titles in _TITLES.items():
-        if re.fullmatch(pattern, name):
-            found = (one["sentences"] for one in learnt(run.first) if one["title"] in titles)
-            return " ".join(text for each in found for text in each)
-    if name == "reliability" and "ece" in whole.test[0]:
-        return f"The {METRICS['ece']} of the whole network is {whole.test[0]['ece']:.4f}."
-    if name.startswith("predictive") and "rmse" in whole.test[0]:
-        return f"The {METRICS['rmse']} of the whole network is {whole.test[0]['rmse']:.4f}."
-    if name == "training" and run.first.get("val_nll") is not None:
-        return f"At the chosen epoch the validation NLL is {run.first['val_nll']:.4f}."
-    return ""

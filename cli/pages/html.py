@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from ...inference.diagnostics import Verdict
+from .. import PlainConsole
 from ..runs import Table
 from .inlined import inline
 
@@ -58,6 +59,7 @@ class Page:
     title: str
     sections: Sequence[Section]
     lead: Sequence[str] = ()
+    doubts: Sequence[str] = ()
 
 
 def render(page: Page) -> str:
@@ -77,6 +79,20 @@ def render(page: Page) -> str:
     )
     environment.globals["inline"] = lambda picture: inline(picture.path, most)
     return environment.get_template("page.html.j2").render(page=page)
+
+
+def print_page(console: PlainConsole, page: Page) -> None:
+    """The page as a terminal shows it: without pictures, and without what is folded."""
+    for sentence in page.doubts:
+        console.say(("Beware:", "yellow"), f" {sentence}")
+    for sentence in page.lead:
+        console.say("\n", sentence)
+    for table in (t for one in page.sections if not one.folded for t in one.tables):
+        console.say("\n", (table.caption, "bold"))
+        console.print(table)
+        if table.note:
+            console.say((table.note, "dim"))
+    console.say()
 
 
 def _pictures(section: Section) -> Iterator[Picture]:

@@ -1,4 +1,4 @@
-"""The page of one run, or of several side by side."""
+"""What is to say of one run, or of several side by side: sentences, tables, figures."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
 from .html import Page, Picture, Remark, Section, render
 from .numbers import HIGHER, best_of, listed, training_seconds
-from .words import data_of, summary
+from .words import data_of, doubts, summary
 
 
 def report(folders: Sequence[Path]) -> str:
     """One HTML page of finished runs."""
+    return render(page_of(folders))
+
+
+def page_of(folders: Sequence[Path]) -> Page:
+    """All that there is to say of finished runs."""
     if not folders:
         raise PyroccamError("folders: got no runs, expected at least one")
     runs = [read_run(folder) for folder in folders]
@@ -38,8 +43,7 @@ def report(folders: Sequence[Path]) -> str:
         if place in places[:k]:
             raise PyroccamError(f"{runs[k].folder} is given twice; a run is compared with others.")
     with reading(" and ".join(str(run.folder / "metrics.json") for run in runs)):
-        page = _single(runs[0]) if len(runs) == 1 else _several(_told_apart(runs))
-    return render(page)
+        return _single(runs[0]) if len(runs) == 1 else _several(_told_apart(runs))
 
 
 def _told_apart(runs: list[RunFiles]) -> list[RunFiles]:
@@ -64,7 +68,8 @@ def _single(run: RunFiles) -> Page:
     if diagnosis is not None:
         sections.append(diagnosis)
     sections += _how(run)
-    return Page(f"{run.config.method} on {data_of(run)}", sections, summary(run))
+    title = f"{run.config.method} on {data_of(run)}"
+    return Page(title, sections, summary(run), doubts(run))
 
 
 def _several(runs: list[RunFiles]) -> Page:
@@ -86,7 +91,7 @@ def _several(runs: list[RunFiles]) -> Page:
             *([] if diagnosis is None else [diagnosis]),
             *_how(run),
         ]
-        sections.append(Section(run.name, summary(run), parts=inner))
+        sections.append(Section(run.name, [*doubts(run), *summary(run)], parts=inner))
     named = ", ".join(run.name for run in runs)
     return Page(f"{len(runs)} runs side by side", sections, [f"The runs are {named}."])
 

@@ -9,8 +9,19 @@ from .numbers import listed, training_seconds
 
 def summary(run: RunFiles) -> list[str]:
     """Method and data; what was learnt; how well it predicts."""
-    parts = [_what(run), _doubts(run), *_learnt(run), _scores(run)]
-    return [part for part in parts if part]
+    begin = "In the first run: " if len(run.seeds) > 1 else ""
+    learnt_ = [f"{begin}{' '.join(one['sentences'])}" for one in learnt(run.first)]
+    return [_what(run), *learnt_, _scores(run)]
+
+
+def doubts(run: RunFiles) -> list[str]:
+    """What speaks against the run, before what it says."""
+    several = len(run.seeds) > 1
+    return [
+        f"Seed {one['seed']}: {text}" if several else text
+        for one in run.seeds
+        for text in one.get("warnings", [])
+    ]
 
 
 def data_of(run: RunFiles) -> str:
@@ -32,20 +43,14 @@ def _what(run: RunFiles) -> str:
     return (
         f"{run.config.method} ({run.title}) was run on {data_of(run)}, a {run.task} ({counted}), "
         f"over the network {run.config.network}, {which}. Training took "
-        f"{_time(seconds)} on {'the CPU' if device == 'cpu' else device}."
+        f"{_time(seconds)} on {'the CPU' if device == 'cpu' else device}{_compiling(run)}."
     )
 
 
-def _doubts(run: RunFiles) -> str:
-    """Doubts that speak against the run, before what it says."""
-    each = [(one["seed"], text) for one in run.seeds for text in one.get("warnings", [])]
-    several = len(run.seeds) > 1
-    return " ".join(f"Seed {seed}: {text}" if several else text for seed, text in each)
-
-
-def _learnt(run: RunFiles) -> list[str]:
-    begin = "In the first run: " if len(run.seeds) > 1 else ""
-    return [f"{begin}{' '.join(one['sentences'])}" for one in learnt(run.first)]
+def _compiling(run: RunFiles) -> str:
+    engine = run.first.get("engine", {})
+    compiled = engine.get("kind") == "compiled"
+    return f", {engine['compile_seconds']:.0f} s of it for compiling" if compiled else ""
 
 
 def _scores(run: RunFiles) -> str:

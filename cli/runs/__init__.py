@@ -7,12 +7,11 @@ from ...data import lazy_names
 if TYPE_CHECKING:
     from .budget import Budget, same_length, within
     from .config import RunConfig, parse_settings
-    from .execution import RunOptions, begun, known_of, run, run_repeats
+    from .execution import RunOptions, begun, known_of, refuse_unmet, run, run_repeats
     from .loading import load_fit, names_own_data
     from .opening import check_files, read_json, reading
     from .repeats import put_together, spread_of
     from .scoring import read_new_rows, score
-    from .summary import print_run, refuse_unmet
     from .tables import (
         METRICS,
         Cell,

@@ -342,6 +342,14 @@ def known_of(folder: Path | None) -> dict[str, Any]:
     return {} if path is None or not path.is_file() else read_json(path)
 
 
+def refuse_unmet(metrics: Mapping[str, Any]) -> None:
+    """Refuse a run of every size of which no network was cut, or none meets the budget; all that
+    was trained is written by then.
+    """
+    if "unmet" in metrics.get("path", {}):
+        raise PyroccamError(metrics["path"]["unmet"])
+
+
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:
     """The deterministic network of one depth at the protocol of ``config``."""
     job = _Job(config, data, None)

@@ -11,13 +11,12 @@ from ...inference.storage import seal, write_json
 from .. import PlainConsole
 from .config import RunConfig
 from .execution import Outcome
-from .summary import print_repeats
 
 
 def put_together(
     console: PlainConsole, outcomes: list[Outcome], config: RunConfig, out: Path
 ) -> None:
-    """Say and write what the repeats of a run come to."""
+    """Write what the repeats of a run come to."""
     found = [outcome.metrics for outcome in outcomes]
     summary = spread_of(found)
     fits = Repeats([outcome.fit for outcome in outcomes], 0.0)
@@ -27,7 +26,6 @@ def put_together(
         console.say(f"{error}: --set data.seed={config.settings['seed']}.")
     write_json(out / "metrics.json", {"repeats": found, "spread": summary})
     seal(out)
-    print_repeats(console, found, summary)
 
 
 def spread_of(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,18 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
+
+    def __rich__(self) -> Any:
+        from rich.table import Table as Printed
+
+        out = Printed(*self.head, box=None)
+        for k, column in enumerate(out.columns):
+            column.overflow = "fold"
+            if all(row[k].value is not None or not row[k].text for row in self.rows):
+                column.justify = "right"
+        for row in self.rows:
+            out.add_row(*(cell.text for cell in row))
+        return out
 
 
 @dataclass(frozen=True)
@@ -132,12 +144,10 @@ def cell(values: Sequence[float], form: str = ".4f", best: bool = False) -> Cell
     return Cell(text, mean, best)
 
 
-def scores(
-    seeds: Sequence[Mapping[str, Any]], caption: str, without: Collection[str] = ()
-) -> Table:
+def scores(seeds: Sequence[Mapping[str, Any]], caption: str) -> Table:
     """Every network of a run with its metrics on the test rows."""
     found = networks(seeds)
-    columns = [name for name in METRICS if name in found[0].test[0] and name not in without]
+    columns = [name for name in METRICS if name in found[0].test[0]]
     rows = []
     for one in found:
         metrics = [cell([test[name] for test in one.test if name in test]) for name in columns]

@@ -11,11 +11,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from filelock import FileLock
-from rich.table import Column, Table
 
 from ...data import PyroccamError
 from ...inference.storage import seal, write_json, write_whole
-from ..runs import METRICS, read_json, spread_of
+from ..runs import METRICS, Cell, Table, read_json, spread_of
 from .plan import Trial, cells_of
 
 RESULTS = "results.csv"
@@ -87,17 +86,15 @@ def table(trials: Sequence[Trial], numbers: Mapping[str, Sequence[Mapping[str, f
     names = list(dict.fromkeys(name for found in numbers.values() for one in found for name in one))
     scores = [name for name in METRICS if name in names]
     shown = list(dict.fromkeys([*scores[:1], *(name for name in _SHOWN if name in names)]))
-    swept = [*trials[0].swept] or ["runs"]
-    named = [Column(name, overflow="fold") for name in swept]
     head = [METRICS.get(name, name.replace("_", " ")) for name in shown]
-    right = [Column(name, justify="right", no_wrap=True) for name in ("seeds", *head)]
-    out = Table(*named, *right, box=None)
+    rows = []
     for cell, own in cells_of(trials).items():
         found = numbers.get(cell, [])
         settings = [str(value) for value in own[0].swept.values()] or [cell]
         count = str(len(found)) if len(found) == len(own) else f"{len(found)} of {len(own)}"
-        out.add_row(*settings, count, *(_spread(found, name) for name in shown))
-    return out
+        texts = (count, *(_spread(found, name) for name in shown))
+        rows.append([*map(Cell, settings), *(Cell(text, 0.0) for text in texts)])
+    return Table("", [*(trials[0].swept or ["runs"]), "seeds", *head], rows)
 
 
 def _spread(found: Sequence[Mapping[str, float]], name: str) -> str:

@@ -408,7 +408,7 @@ def test_a_stack_has_a_depth_for_each_weight(runs, tmp_path):
 
 def test_repeats_report_mean_and_spread(repeated):
     folder, said = repeated
-    assert "Mean ± standard deviation of 2" in said
+    assert "Mean ± standard deviation over 2 seeds" in said
     assert "other test rows" in said
     assert "--set data.seed=0" in said
     found = metrics_of(folder)

@@ -194,13 +194,12 @@ class _Run:
 
     def epochs(self) -> int:
         """Epochs in which the networks are trained on that the cut chooses among."""
-        from ...inference.training import Settings
         from ..methods import OverWeights
 
         method, rows = self.config.chosen, self.result.data
         if not isinstance(method, OverWeights) or not len(rows.x_val):
             return 0
-        return method.retrain_epochs(Settings.of(self.config.settings), rows.N)
+        return method.retrain_epochs(self.config.training, rows.N)
 
 
 @app.command()

@@ -58,18 +58,13 @@ def _told_apart(runs: list[RunFiles]) -> list[RunFiles]:
 
 
 def _single(run: RunFiles) -> Page:
-    sections = [Section("Networks on the test rows", tables=[_scores(run)])]
-    sections += _what_was_learnt(run)
-    drawn = pictures(run).values()
-    if drawn:
-        shown = [replace(p, text=f"{p.text} {seed}".strip()) for p, seed in drawn]
-        sections.append(Section("Figures", pictures=shown))
-    diagnosis = _diagnosis(run)
-    if diagnosis is not None:
-        sections.append(diagnosis)
-    sections += _how(run)
+    shown = [
+        replace(picture, text=f"{picture.text} {seed}".strip())
+        for picture, seed in pictures(run).values()
+    ]
+    figures = [Section("Figures", pictures=shown)] if shown else []
     title = f"{run.config.method} on {data_of(run)}"
-    return Page(title, sections, summary(run), doubts(run))
+    return Page(title, _of_run(run, figures), summary(run), doubts(run))
 
 
 def _several(runs: list[RunFiles]) -> Page:
@@ -83,17 +78,29 @@ def _several(runs: list[RunFiles]) -> Page:
         parts.append(Section(about.title, [about.text] if about.text else [], pictures=shown))
     if parts:
         sections.append(Section("Figures", parts=parts))
-    for run in runs:
-        diagnosis = _diagnosis(run)
-        inner = [
-            Section("Networks on the test rows", tables=[_scores(run)]),
-            *_what_was_learnt(run),
-            *([] if diagnosis is None else [diagnosis]),
-            *_how(run),
-        ]
-        sections.append(Section(run.name, [*doubts(run), *summary(run)], parts=inner))
+    sections += [Section(r.name, [*doubts(r), *summary(r)], parts=_of_run(r)) for r in runs]
     named = ", ".join(run.name for run in runs)
     return Page(f"{len(runs)} runs side by side", sections, [f"The runs are {named}."])
+
+
+def _of_run(run: RunFiles, figures: Sequence[Section] = ()) -> list[Section]:
+    learnt = [
+        replace(table, caption=f"{table.caption}, {run.name}") for table in learnt_tables(run.seeds)
+    ]
+    settings = [[Cell(name), Cell(_written(value))] for name, value in run.config.flat().items()]
+    versions = [[Cell(name), Cell(str(value))] for name, value in run.first["versions"].items()]
+    return [
+        Section("Networks on the test rows", tables=[_scores(run)]),
+        *([Section("What was learnt", tables=learnt)] if learnt else []),
+        *figures,
+        *_diagnosis(run),
+        Section("Settings", folded=True, tables=[
+            Table(f"Settings, {run.name}", ["setting", "value"], settings)
+        ]),
+        Section("Versions", folded=True, tables=[
+            Table(f"Versions, {run.name}", ["package", "version"], versions)
+        ]),
+    ]  # fmt: skip
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -112,14 +119,6 @@ def _scores(run: RunFiles) -> Table:
     units = ", targets in their own units" if METRICS["rmse"] in found.head else ""
     nll = f"NLL is the negative log-likelihood in nats per row{units}."
     return replace(found, note=f"{higher}{covers}{nll}{spread_note}")
-
-
-def _what_was_learnt(run: RunFiles) -> list[Section]:
-    """The tables of what was learnt; nothing where there are none."""
-    tables = [
-        replace(table, caption=f"{table.caption}, {run.name}") for table in learnt_tables(run.seeds)
-    ]
-    return [Section("What was learnt", tables=tables)] if tables else []
 
 
 def _compared(runs: Sequence[RunFiles]) -> Table:
@@ -176,12 +175,12 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
     return Table("The runs side by side", ["", *(run.name for run in runs)], rows, note)
 
 
-# -- diagnosis and settings -----------------------------------------------------------------------
+# -- diagnosis -----------------------------------------------------------------------------------
 
 
-def _diagnosis(run: RunFiles) -> Section | None:
+def _diagnosis(run: RunFiles) -> list[Section]:
     if not run.findings:
-        return None
+        return []
     files = {name: path for name, path in run.figures().items() if name.startswith(DIAGNOSIS)}
     remarks = []
     for one in run.findings:
@@ -195,20 +194,7 @@ def _diagnosis(run: RunFiles) -> Section | None:
         Picture(path, f"Figure {name} of {run.name}.", name.removeprefix(DIAGNOSIS))
         for name, path in files.items()
     ]
-    return Section("Can it be trusted?", remarks=remarks, pictures=rest)
-
-
-def _how(run: RunFiles) -> list[Section]:
-    settings = [[Cell(name), Cell(_written(value))] for name, value in run.config.flat().items()]
-    versions = [[Cell(name), Cell(str(value))] for name, value in run.first["versions"].items()]
-    return [
-        Section("Settings", folded=True, tables=[
-            Table(f"Settings, {run.name}", ["setting", "value"], settings)
-        ]),
-        Section("Versions", folded=True, tables=[
-            Table(f"Versions, {run.name}", ["package", "version"], versions)
-        ]),
-    ]  # fmt: skip
+    return [Section("Can it be trusted?", remarks=remarks, pictures=rest)]
 
 
 def _written(value: Any) -> str:

@@ -93,7 +93,7 @@ class Paces:
 
     def seconds(self, config: RunConfig, data: Dataset, compare: bool) -> float:
         """Of a whole run."""
-        most, total = Settings.of(config.settings).evaluations, self.end
+        most, total = config.training.evaluations, self.end
         for part in parts_of(config, data, compare):
             plain = part.name in ("numbers", "search")
             pace, at_most = (self.plain, EVALUATIONS) if plain else (self.fit, most)
@@ -105,7 +105,7 @@ class Paces:
 
 def parts_of(config: RunConfig, data: Dataset, compare: bool) -> list[Part]:
     """The trainings of a run, in their order."""
-    whole, method = Settings.of(config.settings), config.chosen
+    whole, method = config.training, config.chosen
     names = [config.method, *(stage.name for stage in config.stages)]
     found = []
     if epochs := method.numbers(whole, data) or (compare and method.plain_epochs(whole, data)):
@@ -120,7 +120,7 @@ def parts_of(config: RunConfig, data: Dataset, compare: bool) -> list[Part]:
 
 def with_epochs(config: RunConfig, data: Dataset, epochs: int) -> RunConfig:
     """A run of so many epochs, its parts in the proportions that they have."""
-    usual = Settings.of(config.settings).epochs_for(data.N)
+    usual = config.training.epochs_for(data.N)
     options = dict(config.options)
     for name in config.chosen.lengths:
         if options[name]:
@@ -197,7 +197,7 @@ def measure(
         first = chosen.build(begin(), data)
         pairs = [first, *chosen.further(begin, data).values()]
         paces = [_trainer(config, pair, data).rehearse(clock) for pair in pairs]
-        result = untrained(first, data, Settings.of(config.settings))
+        result = untrained(first, data, config.training)
         plain = paces[0]
         if {"numbers", "search"} & {part.name for part in parts_of(config, data, False)}:
             net = mean_network(result.model, result.guide)
@@ -234,7 +234,7 @@ def choose(
         paces: of the run; without them it is steps that count.
     """
 
-    each = Settings.of(config.settings).steps_per_epoch(data.N)
+    each = config.training.steps_per_epoch(data.N)
 
     def steps(epochs: int) -> list[tuple[str, int]]:
         parts = parts_of(with_epochs(config, data, epochs), data, compare)

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 from ... import data as datasets
-from ...data import Dataset, PyroccamError, options_of
+from ...data import Dataset, Options, PyroccamError, options_of
 from ...inference.training import Settings
 from ...models import unknown_name
 from ...models.likelihoods import for_data, parse, words
@@ -44,7 +44,7 @@ _PYTHON = {"None": None, "none": None, "True": True, "False": False}
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Options):
     """One run, complete: building it again from this gives the same run.
 
     Attributes:
@@ -145,14 +145,18 @@ class RunConfig:
         return find(self.method).with_options(self.options)
 
     @property
+    def training(self) -> Settings:
+        """The settings of the whole run."""
+        return Settings.of(self.settings)
+
+    @property
     def stages(self) -> Sequence[Stage]:
         """The fits that follow the first."""
-        return self.chosen.stages(Settings.of(self.settings))
+        return self.chosen.stages(self.training)
 
     def settings_of(self, number: int) -> dict[str, Any]:
         """Settings of a fit of the run; the first has the number 0."""
-        method, whole = self.chosen, Settings.of(self.settings)
-        own = method.stages(whole)[number - 1].settings if number else method.first(whole)
+        own = self.stages[number - 1].settings if number else self.chosen.first(self.training)
         other = {"epochs": "steps", "steps": "epochs"}  # one of them says how long
         dropped = {other[name] for name in own if name in other}
         return {k: v for k, v in self.settings.items() if k not in dropped} | own
@@ -198,17 +202,11 @@ class RunConfig:
 
     def _checked(self) -> RunConfig:
         """This configuration, after a look at what came from a file."""
-        for part, kind in get_type_hints(RunConfig).items():
-            value, kind = getattr(self, part), get_origin(kind) or kind
-            if not isinstance(value, kind):
-                raise PyroccamError(f"{part} is {value!r:.60}, expected a {kind.__name__}")
-        row = find(self.method)
         if not isinstance(self.data.get("name"), str):
             raise PyroccamError("data has no name")
         if "seed" not in self.settings:
             raise PyroccamError("settings has no seed")
-        row.with_options(self.options)
-        Settings.of(self.settings)
+        _ = self.chosen, self.training  # of their types
         return self
 
 

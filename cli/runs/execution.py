@@ -180,7 +180,7 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
     config, more = jobs[0].config, options.of_fits
     for job in jobs:
         job.claim(options.resume)
-    chosen, own = config.chosen, Settings.of(config.settings)
+    chosen, own = config.chosen, config.training
     for job in jobs:
         epochs = chosen.numbers(own, job.data)
         job.train_numbers(epochs, options.device, options.progress)
@@ -190,7 +190,7 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
         for job, before in zip(jobs, passed, strict=True):
             before.append(_next(job, number, before[-1], label=stage.name, **more))
     compared: dict[int, Fit] = {}
-    beside = config.chosen.trainings(Settings.of(config.settings), jobs[0].data, True)
+    beside = config.chosen.trainings(config.training, jobs[0].data, True)
     if options.compare and "fixed depth" in beside:
         by_depth: dict[int, list[int]] = {}
         for i, one in enumerate(fits):
@@ -272,7 +272,7 @@ def pair_of(config: RunConfig, number: int, before: Fit, done: dict[str, Any]) -
         if done:  # what its cut cost was said when it was chosen
             warnings.filterwarnings("ignore", "The cut by", UserWarning)
         torch.manual_seed(config.settings["seed"])
-        return method.stages(Settings.of(config.settings))[number - 1].build(before)
+        return method.stages(config.training)[number - 1].build(before)
 
 
 def narrowed(folder: Path | None) -> dict[str, Any]:
@@ -321,7 +321,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
     finished = Finished(
         fits=[*fits[:-1], result], said=said, numbers=numbers, fixed=ddn,
         begin=partial(build_network, config, data), train=train,
-        settings=Settings.of(config.settings), out=out,
+        settings=config.training, out=out,
         figures=options.figures, compare=options.compare,
     )  # fmt: skip
     found = config.chosen.report(finished)

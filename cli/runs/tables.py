@@ -160,11 +160,7 @@ def scores(seeds: Sequence[Mapping[str, Any]], caption: str) -> Table:
 def learnt(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a run has learnt: titles, sentences and rows of small tables; how fast it runs is said
     last."""
-    found: list[Any] = metrics.get("learnt", [])
-    if any(isinstance(one, str) for one in found):
-        why = "An earlier version wrote this run; what it learnt is in its metrics.json."
-        return [{"title": "What was learnt", "sentences": [why], "rows": []}]
-    return [_with_speed(one) for one in found]
+    return [_with_speed(one) for one in metrics.get("learnt", [])]
 
 
 def _with_speed(one: dict[str, Any]) -> dict[str, Any]:

@@ -158,13 +158,9 @@ def test_words_for_structure(tmp_path):
 
 
 def test_words_of_a_run(tmp_path):
-    """What speaks against it comes first; of an earlier version there is a sentence."""
     why = "The network is no better than the mean."
     assert why in said(made(tmp_path / "a", [scores(0.5)], warnings=[why]))
     assert f"Seed 1: {why}" in said(made(tmp_path / "b", [scores(0.5)] * 2, warnings=[why]))
-    old = made(tmp_path / "c", [scores(0.5)], learnt=["Depth 3 of 5 was chosen."])
-    assert "earlier version" in said(old)
-    check(report([old]))
     folder = made(tmp_path / "d", [scores(0.5)] * 3, engine={"replicates": 3}, seconds=60.0)
     content = metrics_of(folder)
     content["spread"]["together"] = scores(0.75, 0.25)

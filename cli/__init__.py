@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from ..data import lazy_names
 
 if TYPE_CHECKING:
+    from .asked import Asked, Beside, Opening
     from .boundary import BUSY, CTRL_C, STOPPED, App, place_in_own_code
     from .console import Part, PlainConsole
     from .diagnosis import diagnose_run, print_findings
     from .places import need_file, need_folder, new_folder
     from .run_figures import FORMATS, draw, draw_compressed, draw_depth, draw_repeats, draw_trade
-    from .signatures import said_of
+    from .signatures import parse_settings, said_of
     from .streams import prepare
 
 __getattr__, __dir__ = lazy_names(__name__)

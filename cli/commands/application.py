@@ -1,10 +1,9 @@
-"""The application of the command line, and the arguments that several commands take."""
+"""The application of the command line."""
 
 from __future__ import annotations
 
 import platform
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,36 +16,6 @@ app = App(
     pretty_exceptions_show_locals=False,
 )
 console = PlainConsole()
-
-Run = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
-Root = Annotated[
-    str | None, typer.Option("--data-root", help="Folder of the data files.", metavar="FOLDER")
-]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:<n>.")]
-Moved = Annotated[
-    str | None,
-    typer.Option(
-        "--data-root",
-        help="Folder where data files are now, those of the run if they were moved.",
-        metavar="FOLDER",
-    ),
-]
-Network = Annotated[
-    str | None,
-    typer.Option(
-        "--network",
-        help="MODULE:FUNCTION that makes the network of the run, if it is of your own and the run "
-        "holds no description of it; it is imported.",
-    ),
-]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        help="Import the MODULE:FUNCTION that the run names, of a network or of data: its code "
-        "runs.",
-    ),
-]
 
 
 def _say_versions(asked: bool) -> None:

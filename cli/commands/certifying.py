@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...data import Count, PyroccamError
-from .. import need_file
-from .application import Device, Moved, Network, Trust, app, console
+from .. import Opening, need_file
+from .application import app, console
 
 if TYPE_CHECKING:
     from ...inference.certificates import Certificate
@@ -21,11 +21,8 @@ def certify(
     confidence: float = 0.95,
     within: float | None = None,
     choices: Count = 1,
-    data_root: Moved = None,
-    device: Device = "auto",
-    network: Network = None,
-    trust: Trust = False,
     out: Path | None = None,
+    opening: Opening,
 ) -> None:
     """Certify: at most so many of new rows are wrong, by the length of a file, by the KL of the
     posterior, and by test rows; true of all rows that come from where those of the data came.
@@ -53,7 +50,7 @@ def certify(
     need_file(out)
     found: dict[str, Certificate] = {}
     if what.is_dir():
-        fit = load_fit(what, device, network=network, trust=trust, data_root=data_root)
+        fit = load_fit(what, **vars(opening))
         rows = fit.data
         named = [what / name for name in (FILE, DRAW, "discretised", "pruned")]
         files, likelihood = [path for path in named if path.exists()], fit.model.likelihood
@@ -70,8 +67,9 @@ def certify(
         console.say(("in the file: ", "bold"), note)
         return
     else:
-        options: Any = {} if data_root is None else {"data_root": data_root}
-        rows, files, likelihood = load(data, **options).to(pick_device(device)), [what], None
+        root, device = opening.data_root, pick_device(opening.device)
+        options: Any = {} if root is None else {"data_root": root}
+        rows, files, likelihood = load(data, **options).to(device), [what], None
     for file in files:
         ways: dict[str, Any] = {file.name: ByFile(within=within)}
         if rows.counts["test"]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...data import Count, PyroccamError
-from .. import need_file, need_folder
-from .application import Device, Moved, Network, Run, Trust, app, console, tested
+from .. import Opening, need_file, need_folder, parse_settings
+from .application import app, console, tested
 
 if TYPE_CHECKING:
     from ...inference.training import Fit
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def compress(
-    folder: Run,
+    folder: Path,
     *,
     cut: str | None = None,
     cut__nats: float | None = None,
@@ -33,14 +33,12 @@ def compress(
     bytes_: Count | None = None,
     milliseconds: float | None = None,
     out: Path | None = None,
-    device: Device = "auto",
-    data_root: Moved = None,
-    network: Network = None,
-    trust: Trust = False,
+    opening: Opening,
 ) -> None:
     """Cut and round the network of a run over random weights; write it into one small file.
 
     Arguments:
+        folder: Folder of a finished run.
         cut: validation (as much as the likelihood of the validation rows allows), valley (between
             two clusters), noise (scales with more of it than mean), or a number; that of the run if
             left out.
@@ -76,9 +74,7 @@ def compress(
     how = _coded(code, asked)
     _refuse_together(cut, nats, code, asked, budgeted=bool(budget))
     need_file(out)
-    result = load_fit(
-        folder, device, network=network, trust=trust, data_root=data_root, options=budget
-    )
+    result = load_fit(folder, **vars(opening), options=budget)
     if not budget:
         refuse_unmet(known_of(folder))
     run = _Run(folder, result, RunConfig.read(folder))
@@ -178,7 +174,6 @@ class _Run:
     def _cut(self, cut: str | None, nats: float | None) -> tuple[Threshold | None, float | None]:
         """What is cut, and how much the likelihood may fall for it; the run's own if left out."""
         from ..methods import Threshold, taken
-        from ..runs import parse_settings
 
         options = self.config.options
         cut_at: Threshold | None = options.get("threshold") if nats is None else "validation"

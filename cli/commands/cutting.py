@@ -5,26 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from .. import need_folder
-from .application import Device, Moved, Network, Run, Trust, app, console, tested
+from .. import Opening, need_folder
+from .application import app, console, tested
 
 
 @app.command()
 def prune(
-    folder: Run,
+    folder: Path,
     *,
     form: Literal["marginal", "single"] = "marginal",
     depth: int | None = None,
     rule: Literal["tail_to_last", "proportional"] = "tail_to_last",
     out: Path | None = None,
-    device: Device = "auto",
-    data_root: Moved = None,
-    network: Network = None,
-    trust: Trust = False,
+    opening: Opening,
 ) -> None:
     """Cut the network of a run at its chosen depth, or another, and save it.
 
     Arguments:
+        folder: Folder of a finished run.
         form: Average over the depths that are kept, or keep one exit.
         depth: If not the chosen depth.
         rule: Where the probability of the deeper depths goes.
@@ -37,7 +35,7 @@ def prune(
     from ..runs import load_fit
 
     need_folder(out)
-    result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
+    result = load_fit(folder, **vars(opening))
     exits: dict[str, Literal["average", "last"]] = {"marginal": "average", "single": "last"}
     net = at_depth(result, exits[form], depth, rule)
     target = out or folder / f"pruned-{form}-{net.depth}-{rule}"

@@ -5,26 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from .. import need_file
-from .application import Device, Moved, Network, Run, Trust, app, console
+from .. import Opening, need_file
+from .application import app, console
 
 
 @app.command()
 def export(
-    folder: Run,
+    folder: Path,
     *,
     form: Literal["torch", "onnx"] | None = None,
     out: Path | None = None,
     scaling: bool = True,
-    device: Device = "auto",
-    data_root: Moved = None,
-    network: Network = None,
-    trust: Trust = False,
+    opening: Opening,
 ) -> None:
     """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
     no pyroccam, and compare what was written with it.
 
     Arguments:
+        folder: Folder of a finished run.
         form: torch: a .pt2 file for torch.export.load; onnx: for any runtime of ONNX. By the ending
             of --out, or torch, if left out.
         out: File; RUN/exported and the form's ending if left out.
@@ -43,7 +41,7 @@ def export(
     endings = [*suffixes.values()] if form is None else [suffixes[form]]
     if target.suffix not in endings:
         raise ExportError(f"--out={target}", f"a name that ends in {', '.join(endings)}")
-    result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
+    result = load_fit(folder, **vars(opening))
     net = RunConfig.read(folder).chosen.smaller(result, folder)
     like = None  # of what predicts by itself
     if not isinstance(net, PrunedNetwork):

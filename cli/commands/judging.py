@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ...data import AtLeastTwo, Between, PyroccamError
-from .. import need_file
-from .application import Device, Moved, Network, Run, Trust, app, console
+from .. import Opening, need_file
+from .application import app, console
 
 
 @app.command()
 def evaluate(
-    folder: Run,
+    folder: Path,
     *,
     data: str | None = None,
-    data_root: Moved = None,
     split: Literal["train", "val", "test"] = "test",
-    device: Device = "auto",
-    network: Network = None,
-    trust: Trust = False,
     out: Path | None = None,
+    opening: Opening,
 ) -> None:
     """Evaluate the full and the pruned network of a run, on its own or on other data.
 
     Arguments:
+        folder: Folder of a finished run.
         data: New rows to score: a .csv or .npz file, a folder or Parquet file as of `pyroccam fit`,
             or the test rows of a data set. They are never split, and are scaled as the rows of the
             training were. The run's own data if left out.
@@ -38,13 +36,10 @@ def evaluate(
     same = data is not None and names_own_data(folder, data)
     if data is not None and not same and split != "test":
         raise PyroccamError(f"--split {split}: new rows are not split. Leave it, or --data, out.")
-    result = load_fit(
-        folder, device, network=network, trust=trust, data_root=data_root,
-        data_file=data if same else None,
-    )  # fmt: skip
+    result = load_fit(folder, **vars(opening), data_file=data if same else None)
     sets = {"": result.data}
     if data is not None and not same:
-        sets = read_new_rows(console, data, data_root, result.data)
+        sets = read_new_rows(console, data, opening.data_root, result.data)
     found = score(console, folder, result, sets, split)
     rows = sets[""]
     shown = [
@@ -60,27 +55,24 @@ def evaluate(
 
 @app.command()
 def diagnose(
-    folder: Run,
+    folder: Path,
     *,
     draws: Annotated[int, Between(100)] = 1000,
     rows: AtLeastTwo | None = None,
-    device: Device = "auto",
-    data_root: Moved = None,
-    network: Network = None,
-    trust: Trust = False,
+    opening: Opening,
 ) -> None:
     """Say in plain words whether the posterior of a run can be trusted, and for what; of repeats,
     whether they agree. Writes diagnostics.json, figures, and posterior.nc for ArviZ.
 
     Arguments:
+        folder: Folder of a finished run.
         draws: From the posterior.
         rows: Training rows that the draws pass: all if left out, or 2,000 where all would take
             long.
     """
     from .. import diagnose_run, print_findings
 
-    opening: dict[str, Any] = {"network": network, "trust": trust, "data_root": data_root}
-    found, written = diagnose_run(folder, device, draws=draws, rows=rows, **opening)
+    found, written = diagnose_run(folder, draws=draws, rows=rows, **vars(opening))
     print_findings(console, found)
     console.say("Written to ", (str(folder), "bold"), ":")
     for path in written:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...data import Between, PyroccamError
-from .. import CTRL_C, PlainConsole, need_folder, new_folder, prepare
-from .application import Device, Root, app, console
+from .. import CTRL_C, Asked, Beside, PlainConsole, need_folder, new_folder, prepare
+from .application import app, console
 
 if TYPE_CHECKING:
     from ..runs import Budget
@@ -22,36 +22,21 @@ if TYPE_CHECKING:
 
 @app.command()
 def fit(
-    method: str,
+    asked: Asked,
     *,
-    data: str = "spirals",
-    network: str | None = None,
-    data_root: Root = None,
-    budget: Annotated[str | None, "LENGTH"] = None,
     epochs: int | None = None,
     seed: int = 0,
     repeats: Annotated[int, Between(1, 1000)] = 1,
-    device: Device = "auto",
     processes: Annotated[int, Between(1, 1024)] = 1,
     out: Path | None = None,
     resume: bool = False,
-    set_: Annotated[list[str] | None, "KEY=VALUE"] = None,
     threads: Annotated[int, Between(0, 1024)] = 0,
     compile_: bool | None = None,
-    compare: bool = True,
-    figures: bool = True,
+    beside: Beside,
 ) -> None:
     """Train a method on data; learn the structure; write the smaller network.
 
     Arguments:
-        method: A method; `pyroccam methods` lists them.
-        data: A data set (`pyroccam data` lists them), or your own: an .npz or .csv file; a folder
-            of .npy files or of images, or Parquet files, which are streamed; MODULE:FUNCTION or
-            FILE.py:FUNCTION that makes it.
-        network: A ready network (`pyroccam methods` says which), or MODULE:FUNCTION of your own,
-            called with input_shape and outputs; by the data's shape if left out.
-        budget: Length of the whole run, tests and figures included: 90s, 5min, 1h; or of all its
-            optimiser steps: 6000steps. Of each seed, with --repeats. Epochs follow, and are said.
         epochs: Passes over the training rows.
         seed: Of data, weights and training.
         repeats: Runs with seeds seed, seed + 1, ...
@@ -59,12 +44,8 @@ def fit(
             every batch.
         out: Run folder; runs/<method>-<data>-<time> if left out.
         resume: Go on with the run in --out.
-        set_: Any setting, e.g. --set max_depth=10 --set prior=uniform --set data.target=NAME;
-            `pyroccam methods METHOD` lists those of a method and of a fit.
         threads: CPU threads; 0 takes 1 for mlp and all for the others.
         compile_: Compile the training step; by its number of steps if left out.
-        compare: Also train a plain network, for comparison.
-        figures: Draw the figures of the run.
     """
     began, given = time.perf_counter(), dict(locals())
     import torch
@@ -92,13 +73,16 @@ def fit(
     if out == Path():
         raise PyroccamError("--out is empty, or the folder in which you are: give the run its own.")
     need_folder(out)
-    length = None if budget is None else Budget.parse(budget)
+    length = None if asked.budget is None else Budget.parse(asked.budget)
+    settings = {n: v for n, v in (("epochs", epochs), ("compile", compile_)) if v is not None}
+    if twice := settings.keys() & asked.set_:
+        raise PyroccamError(f"{min(twice)} was given twice: leave one of them out.")
+    settings |= asked.set_
+    method, device, compare = find(asked.method), beside.device, beside.compare
     if processes > 1:
         _refuse_time(length)
         refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
-        find(method)
-        _settings(set_, epochs=epochs, compile=compile_)
-        _in_processes(processes, {**given, "out": out or new_folder(method, data)})
+        _in_processes(processes, {**given, "out": out or new_folder(method.name, asked.data)})
         return
     ranks = joined()
     if ranks.size > 1:
@@ -106,16 +90,16 @@ def fit(
     if not ranks.first:
         console.quiet = True
         warnings.simplefilter("ignore")  # the first says them
-    settings = _settings(set_, epochs=epochs, compile=compile_)
     resolve = partial(
-        RunConfig.resolve, method, data, network=network, data_root=data_root, sets=settings
-    )
+        RunConfig.resolve, asked.method, asked.data, network=asked.network,
+        data_root=asked.data_root, sets=settings,
+    )  # fmt: skip
     config, dataset = resolve(seed=seed)
     if threads or config.network == "mlp":
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
-    out = new_folder(method, data) if out is None else out
-    console.say(f"{find(method).title}: {dataset!r}")
-    options = RunOptions(resume=resume, device=device, compare=compare, figures=figures)
+    out = new_folder(method.name, asked.data) if out is None else out
+    console.say(f"{method.title}: {dataset!r}")
+    options = RunOptions(**vars(beside), resume=resume)
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
         kept = RunConfig.read(own) if resume and begun(own) else None
@@ -145,14 +129,6 @@ def fit(
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
     for outcome in outcomes:
         refuse_unmet(outcome.metrics)
-
-
-def _settings(sets: list[str] | None, **more: int | None) -> dict[str, Any]:
-    """What ``--set`` says, and the options that stand for a setting."""
-    from ..runs import parse_settings
-
-    given = {name: value for name, value in more.items() if value is not None}
-    return parse_settings([*(sets or []), *(f"{n}={value}" for n, value in given.items())])
 
 
 def _refuse_time(length: Budget | None) -> None:

@@ -39,10 +39,6 @@ _FIT: dict[str, dict[str, Any]] = {
 }
 
 
-# Words of Python's for what JSON spells in another way.
-_PYTHON = {"None": None, "none": None, "True": True, "False": False}
-
-
 @dataclass(frozen=True)
 class RunConfig(Options):
     """One run, complete: building it again from this gives the same run.
@@ -250,19 +246,3 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
-
-
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """``["lr=0.01", "prior=uniform", "patience=null"]`` to a dictionary; values as in JSON."""
-    out: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = (part.strip() for part in pair.partition("="))
-        if not equals or not name:
-            raise PyroccamError(f"--set takes key=value, got {pair!r}. Example: --set lr=0.01")
-        if name in out:
-            raise PyroccamError(f"{name} was given twice: leave one of them out.")
-        try:
-            out[name] = json.loads(text)
-        except (ValueError, RecursionError):  # also of numbers with thousands of digits
-            out[name] = _PYTHON.get(text, text)
-    return out

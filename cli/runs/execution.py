@@ -31,7 +31,7 @@ from ...inference.training import (
 from ...models import BayesianNetwork
 from ...models.networks import DepthStack
 from ...models.priors import Normal
-from .. import draw, draw_repeats
+from .. import Beside, draw, draw_repeats
 from ..methods import Finished, Pair, find
 from .building import build_network, untrained
 from .config import RunConfig, changed_settings
@@ -51,14 +51,11 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Beside):
     """How runs are done, whatever they are of."""
 
     resume: bool = False
-    device: str = "auto"
     progress: bool | None = None
-    compare: bool = True
-    figures: bool = True
 
     @property
     def of_fits(self) -> dict[str, Any]:

@@ -7,12 +7,13 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...data import Options, PyroccamError
-from ..runs import Budget, RunConfig, parse_settings
+from ...data import PyroccamError
+from .. import Asked, parse_settings
+from ..runs import Budget, RunConfig
 
 MOST = 10_000  # runs
 _LONGEST = 100  # characters of the name of a folder
@@ -21,29 +22,11 @@ _PLAIN = "._+-[],"  # characters of a name, beside letters and digits
 _FILES = (".csv", ".npz")
 
 
-@dataclass(frozen=True)
-class Asked(Options):
-    """What ``pyroccam fit`` is asked for, but for the seed."""
-
-    method: str
-    data: str = "spirals"
-    network: str | None = None
-    data_root: str | None = None
-    budget: str | None = None
-    sets: Mapping[str, Any] = field(default_factory=dict)
-
-    def with_settings(self, settings: Mapping[str, Any]) -> Asked:
-        """The same, with some parts and settings in place of its own."""
-        own = {name: value for name, value in settings.items() if name in _WHOLE}
-        sets = {name: value for name, value in settings.items() if name not in _WHOLE}
-        return replace(self, **own, sets={**self.sets, **sets})
-
-    def words(self, seed: int) -> list[str]:
-        """The arguments of ``pyroccam`` that train this with a seed."""
-        parts = {name: getattr(self, name) for name in _WHOLE[1:]}
-        given = [f"--{n.replace('_', '-')}={v}" for n, v in parts.items() if v is not None]
-        sets = [f"--set={name}={json.dumps(value)}" for name, value in self.sets.items()]
-        return ["fit", self.method, *given, *sets, f"--seed={seed}"]
+def with_settings(asked: Asked, settings: Mapping[str, Any]) -> Asked:
+    """The same, with some parts and settings in place of its own."""
+    own = {name: value for name, value in settings.items() if name in _WHOLE}
+    sets = {name: value for name, value in settings.items() if name not in _WHOLE}
+    return replace(asked, **own, set_={**asked.set_, **sets})
 
 
 @dataclass(frozen=True)
@@ -67,6 +50,15 @@ class Trial:
         """Its folder in that of the sweep."""
         return f"{self.cell}/seed-{self.seed}"
 
+    @property
+    def words(self) -> list[str]:
+        """The arguments of ``pyroccam`` that train it."""
+        asked = self.asked
+        parts = {name: getattr(asked, name) for name in _WHOLE[1:]}
+        given = [f"--{n.replace('_', '-')}={v}" for n, v in parts.items() if v is not None]
+        sets = [f"--set={name}={json.dumps(value)}" for name, value in asked.set_.items()]
+        return ["fit", asked.method, *given, *sets, f"--seed={self.seed}"]
+
     def check(self) -> None:
         """Resolve it, so that what cannot be run is said before training."""
         asked = self.asked
@@ -75,7 +67,7 @@ class Trial:
                 Budget.parse(asked.budget)
             RunConfig.resolve(
                 asked.method, asked.data, network=asked.network, data_root=asked.data_root,
-                seed=self.seed, sets=dict(asked.sets),
+                seed=self.seed, sets=dict(asked.set_),
             )  # fmt: skip
         except (ValueError, TypeError) as error:
             raise PyroccamError(f"Run {self.name}: {error}") from error
@@ -86,7 +78,7 @@ def trials_of(asked: Asked, lists: Mapping[str, Sequence[Any]]) -> list[Trial]:
     for key, values in lists.items():
         if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
             raise PyroccamError(f"--sweep {key} has a value twice")
-        if key in asked.sets:
+        if key in asked.set_:
             raise PyroccamError(f"{key} is both set and swept: leave one of them out")
     seeds = lists.get("seed", [0])
     if not all(type(seed) is int and seed >= 0 for seed in seeds):
@@ -97,7 +89,7 @@ def trials_of(asked: Asked, lists: Mapping[str, Sequence[Any]]) -> list[Trial]:
     trials = []
     for values in itertools.product(*others.values()):
         swept = dict(zip(others, values, strict=True))
-        own = asked.with_settings(swept)
+        own = with_settings(asked, swept)
         cell = _name(swept) or _name({own.method: own.data}, "-")
         trials += [Trial(cell, seed, own, swept) for seed in seeds]
     return trials

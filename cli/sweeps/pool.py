@@ -143,7 +143,7 @@ class Pool:
     def _start(self, trial: Trial, slot: Slot) -> subprocess.Popen[bytes]:
         folder = self.folder / trial.name
         folder.parent.mkdir(parents=True, exist_ok=True)
-        words = [*trial.asked.words(trial.seed), *self.options, f"--device={slot.device}"]
+        words = [*trial.words, *self.options, f"--device={slot.device}"]
         # Nothing in the present folder is a module of Python's or of torch's.
         command = [sys.executable, "-P", "-m", WORKER, *words, "--resume", f"--out={folder}"]
         with open(self._log(trial), "ab") as log:

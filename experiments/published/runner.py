@@ -21,8 +21,9 @@ import torch
 from matplotlib.figure import Figure
 from pyroccam.cli.methods.base import Pair
 from pyroccam.cli.runs.building import build_network
-from pyroccam.cli.runs.config import RunConfig, changed_settings, parse_settings
+from pyroccam.cli.runs.config import RunConfig, changed_settings
 from pyroccam.cli.runs.execution import Outcome, RunOptions, run
+from pyroccam.cli.signatures import parse_settings
 from pyroccam.data import Dataset
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.figures import save

@@ -94,7 +94,7 @@ def test_processes_are_launched_once_with_all_that_was_asked_for(monkeypatch, tm
     assert arguments["processes"] == 1
     assert arguments["epochs"] == 3
     assert arguments["out"] == out
-    assert arguments["sets"] == ["max_depth=2", "compile=false"]
+    assert arguments["asked"].set_ == {"max_depth": 2, "compile": False}
     for code, ends in ((2, 2), (130, 130), (-9, 137)):
 
         def end(*given, code=code):
@@ -110,7 +110,7 @@ def test_processes_are_launched_once_with_all_that_was_asked_for(monkeypatch, tm
     for given, said in (
         (["gnx"], "Unknown method 'gnx'"),
         (["gnj", "--device", "cuda:1"], "2 processes on cuda:1, which is one"),
-        (["gnj", "--set", "epochs=1", "--epochs", "1"], "were both given"),
+        (["gnj", "--set", "epochs=1", "--epochs", "1"], "epochs was given twice"),
     ):
         asked = ["fit", *given, "--processes", "2", "--out", str(tmp_path / "nowhere")]
         found = CliRunner().invoke(cli.app, asked)

@@ -11,13 +11,14 @@ import time
 import kills
 import pytest
 from command_line import call, metrics_of
+from pyroccam.cli.asked import Asked
 from pyroccam.cli.commands import app
 from pyroccam.cli.console import PlainConsole
 from pyroccam.cli.runs import execution as runs
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.sweeps import pool
 from pyroccam.cli.sweeps.driver import run_sweep
-from pyroccam.cli.sweeps.plan import Asked, parse_lists, trials_of
+from pyroccam.cli.sweeps.plan import parse_lists, trials_of
 from pyroccam.cli.sweeps.pool import Pool, slots_of
 from pyroccam.cli.sweeps.results import finished_cells
 from pyroccam.data.errors import PyroccamError
@@ -25,7 +26,7 @@ from pyroccam.inference.storage.lock import claimed
 from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
 
 SETS = {"max_depth": 1, "width": 4, "data.n": 120, "steps": 12, "batch_size": 54, "compile": False}
-ASKED = Asked("ldn", "spirals", sets=SETS)
+ASKED = Asked("ldn", "spirals", set_=SETS)
 LISTS = {"lr": [0.01, 0.003], "seed": [0, 1]}
 WORDS = [f"--set={name}={json.dumps(value)}" for name, value in SETS.items()]
 SPARE = ["--no-compare", "--no-figures"]
@@ -84,7 +85,7 @@ def test_a_plan_is_the_product_of_its_lists():
     first, last = trials[0], trials[-1]
     assert first.name == "method=ldn,lr=0.1,data.noise=0.3/seed-5"
     assert last.name == "method=ddn,lr=0.2,data.noise=0.3/seed-2"
-    assert (last.asked.method, last.asked.sets["lr"], last.asked.sets["width"]) == ("ddn", 0.2, 4)
+    assert (last.asked.method, last.asked.set_["lr"], last.asked.set_["width"]) == ("ddn", 0.2, 4)
     assert last.swept == {"method": "ddn", "lr": 0.2, "data.noise": 0.3}
 
 
@@ -227,7 +228,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(swept, forked, tmp_path, monkeypa
 def test_a_killed_driver_loses_nothing(forked, tmp_path, monkeypatch):
     """With processes as they are."""
     sets = {"max_depth": 2, "width": 8, "compile": False, "batch_size": 64, "epochs": 12}
-    asked = Asked("ldn", "digits", sets=sets)
+    asked = Asked("ldn", "digits", set_=sets)
     sweep(tmp_path / "alone", {"seed": [0]}, asked)
     monkeypatch.undo()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -1,0 +1,70 @@
+"""What a person asks of several commands alike, whose options are the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from ..data import Options
+
+
+@dataclass(frozen=True)
+class Asked(Options):
+    """What is trained, but for the seed.
+
+    Attributes:
+        method: A method; `pyroccam methods` lists them.
+        data: A data set (`pyroccam data` lists them), or your own: an .npz or .csv file; a folder
+            of .npy files or of images, or Parquet files, which are streamed; MODULE:FUNCTION or
+            FILE.py:FUNCTION that makes it.
+        network: A ready network (`pyroccam methods` says which), or MODULE:FUNCTION of your own,
+            called with input_shape and outputs; by the data's shape if left out.
+        data_root: Folder of the data files.
+        budget: Length of the whole run, tests and figures included: 90s, 5min, 1h; or of all its
+            optimiser steps: 6000steps. Of each seed, where there are several. Epochs follow, and
+            are said.
+        set_: Any setting, e.g. --set max_depth=10 --set prior=uniform --set data.target=NAME;
+            `pyroccam methods METHOD` lists those of a method and of a fit.
+    """
+
+    method: str
+    data: str = "spirals"
+    network: str | None = None
+    data_root: Annotated[str | None, "FOLDER"] = None
+    budget: Annotated[str | None, "LENGTH"] = None
+    set_: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Beside(Options):
+    """Where a run is trained, and what is done beside that.
+
+    Attributes:
+        device: auto, cpu, cuda or cuda:<n>.
+        compare: Also train a plain network, for comparison.
+        figures: Draw the figures of the run.
+    """
+
+    device: str = "auto"
+    compare: bool = True
+    figures: bool = True
+
+
+@dataclass(frozen=True)
+class Opening(Options):
+    """How the folder of a finished run is opened.
+
+    Attributes:
+        device: auto, cpu, cuda or cuda:<n>.
+        data_root: Folder where data files are now, those of the run if they were moved.
+        network: MODULE:FUNCTION that makes the network of the run, if it is of your own and the run
+            holds no description of it; it is imported.
+        trust: Import the MODULE:FUNCTION that the run names, of a network or of data: its code
+            runs.
+    """
+
+    device: str = "auto"
+    data_root: Annotated[str | None, "FOLDER"] = None
+    network: str | None = None
+    trust: bool = False

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from ..data import Options
+from ..data import Options, PyroccamError, nearest
+from .signatures import Known
+
+METHODS = [
+    "ldn", "ldn-gradient", "ldn-marginal", "ddn", "gnj", "ghs", "miracle", "sparse-vd", "vnq",
+    "graves", "variance", "variational-dropout", "gaussian-dropout", "dropout", "sws",
+    "deep-compression", "dns", "epr", "occam", "every-size", "structure", "bayes",
+]  # fmt: skip
+"""Those of the table of methods, whose import takes seconds."""
+
+DATA = [
+    "spirals", "wiggle", "digits", "mnist", "fashion-mnist", "kmnist", "svhn", "cifar10",
+    "cifar100", "uci/boston", "uci/energy", "uci/kin8nm", "uci/naval", "uci/protein", "uci/wine",
+]  # fmt: skip
+"""Data sets that have a name."""
+
+_TABLE = f"{__package__}.methods.table"
 
 
 @dataclass(frozen=True)
@@ -28,12 +45,18 @@ class Asked(Options):
             `pyroccam methods METHOD` lists those of a method and of a fit.
     """
 
-    method: str
-    data: str = "spirals"
+    method: Annotated[str, Known(METHODS)]
+    data: Annotated[str, Known(DATA)] = "spirals"
     network: str | None = None
     data_root: Annotated[str | None, "FOLDER"] = None
     budget: Annotated[str | None, "LENGTH"] = None
     set_: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method not in METHODS and _TABLE not in sys.modules:  # which may have others
+            near = nearest(self.method, METHODS)
+            raise PyroccamError(f"the method {self.method!r}", "one of `pyroccam methods`", near)
 
 
 @dataclass(frozen=True)

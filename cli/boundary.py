@@ -24,6 +24,7 @@ from typing import Any
 
 import typer
 
+from ..data import PyroccamError
 from .console import Part, PlainConsole
 from .signatures import as_command
 
@@ -142,8 +143,9 @@ def told(error: BaseException) -> tuple[list[Part], int]:
     if type(error) is KeyboardInterrupt:
         how = " What is in the folder of the run goes on with --resume."
         return [("Stopped.", "yellow"), how], STOPPED
-    from ..data import PyroccamError  # with it comes torch, which help can do without
-    from ..inference.storage import FolderInUse
+    if type(error) is PyroccamError:
+        return [("Error: ", "red"), _words(error)], REFUSED
+    from ..inference.storage import FolderInUse  # with it comes torch
     from ..inference.training import Interrupted
 
     if isinstance(error, Interrupted):

@@ -6,10 +6,10 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -17,6 +17,15 @@ from ..data import Between, PyroccamError, check
 
 # Words of Python's for what JSON spells in another way.
 _PYTHON = {"None": None, "none": None, "True": True, "False": False}
+
+
+class Known(NamedTuple):
+    """Names that a shell completes, beside a type."""
+
+    names: Sequence[str]
+
+    def completed(self, incomplete: str) -> list[str]:
+        return [name for name in self.names if name.startswith(incomplete)]
 
 
 def said_of(owner: Any) -> dict[str, str]:
@@ -99,7 +108,10 @@ def _as_typer(one: inspect.Parameter) -> Any:
         kind = Annotated[list[str] | None, "KEY=VALUE"]
     more = _metadata(kind)
     text += "".join(f" ({part})" for part in more if isinstance(part, Between))
-    how = {"help": text, "metavar": next((part for part in more if isinstance(part, str)), None)}
+    how: dict[str, Any] = {"help": text}
+    for part in more:
+        how |= {"metavar": part} if isinstance(part, str) else {}
+        how |= {"autocompletion": part.completed} if isinstance(part, Known) else {}
     plain = _plain(kind)
     if one.kind is not one.KEYWORD_ONLY:
         return Annotated[plain, typer.Argument(**how)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +31,16 @@ def put_together(
 
 def spread_of(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and standard deviation of what several runs measured, by part of ``metrics.json``."""
-    out: dict[str, Any] = {}
-    ways = [way for way in HOWS if way in found[0]["test"]]
-    for way in ways:
-        out[way] = mean_spread([one["test"][way] for one in found])
-    if not ways:
-        out["test"] = mean_spread([one["test"] for one in found])
+    first = found[0]
+    tests = {way: [one["test"][way] for one in found] for way in HOWS if way in first["test"]}
+    tests = tests or {"test": [one["test"] for one in found]}
     for part in ("compressed", "pruned", "single_exit", "ddn", "discretised", "retrained"):
-        if part in found[0]:
-            out[part] = mean_spread([one[part]["test"] for one in found])
-    if "compressed" in found[0]:
-        parts = [{**one["structure"], **one["structure"]["rates"]} for one in found]
-        out["structure"] = mean_spread(
-            [{k: float(v) for k, v in part.items() if isinstance(v, int | float)} for part in parts]
-        )
-    elif "discretised" in found[0]:
-        each = [one["structure"]["entropy"] for one in found]
-        out["structure"] = mean_spread([{"entropy": e} for e in each])
-    elif "structure" in found[0]:
-        keys = ("depth_chosen", "depth_expected", "tv_to_exact")
-        out["structure"] = mean_spread([{k: float(f["structure"][k]) for k in keys} for f in found])
-    return out
+        if part in first:
+            tests[part] = [one[part]["test"] for one in found]
+    parts = [one.get("structure", {}) for one in found]
+    learnt = [_numbers({**part, **part.get("rates", {})}) for part in parts]
+    return {name: mean_spread(each) for name, each in {**tests, "structure": learnt}.items()}
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(v) for name, v in found.items() if isinstance(v, int | float)}

@@ -6,7 +6,7 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .driver import run_sweep
-    from .plan import Asked, parse_lists, trials_of
+    from .plan import parse_lists, trials_of
     from .results import finished_cells
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -6,7 +6,7 @@ from ..data import lazy_names
 
 if TYPE_CHECKING:
     from .asked import Asked, Beside, Opening
-    from .boundary import BUSY, CTRL_C, STOPPED, App, place_in_own_code
+    from .boundary import BUSY, CTRL_C, STOPPED, App
     from .console import Part, PlainConsole
     from .diagnosis import diagnose_run, print_findings
     from .places import need_file, need_folder, new_folder

@@ -27,13 +27,10 @@ def methods(method: str | None = None) -> None:
     if method is not None:
         _print_method(find(method))
         return
-    table = Table("method", Column("what it is, settings of its own, source", overflow="fold"),
-                  box=None)  # fmt: skip
+    table = Table("method", Column("what it is, source", overflow="fold"), box=None)
     takes: dict[str, list[str]] = {}
     for row in METHODS.values():
-        options = ", ".join(f"{k}={v}" for k, v in row.options.items())
-        parts = [row.title, options, row.reference]
-        table.add_row(row.name, "\n".join(part for part in parts if part) + "\n")
+        table.add_row(row.name, f"{row.title}\n{row.reference}\n")
         takes.setdefault(", ".join(row.networks), []).append(row.name)
     console.print(table)
     for networks, names in takes.items():

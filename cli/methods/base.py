@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 from torch import nn
 
 from ... import models
-from ...data import Dataset, NetworkError, PyroccamError, attribute
+from ...data import Dataset, PyroccamError, attribute
 from ...guides import Guide
 from ...inference import certify
 from ...inference.certificates import ByTest
@@ -20,7 +20,6 @@ from ...inference.shrinking import Report
 from ...inference.training import Fit, Numbers, Settings
 from ...models import unknown_name
 from ...models.networks import GRAPHS, NETWORKS, PLAIN
-from .. import place_in_own_code
 from .options import Likelihood, taken
 
 HANDED_BACK = (
@@ -273,15 +272,9 @@ class Method(ABC):
             raise PyroccamError(unknown_name(f"network of {self.name}", name, known))
         try:
             found = attribute(module, function)
-        except ModuleNotFoundError as error:
-            raise PyroccamError(
-                f"network {name!r}: {module} cannot be imported: {error}"
-            ) from error
         except (Exception, SystemExit) as error:
-            place = place_in_own_code(error)
-            where = "" if place is None else f" ({place})"
-            why = f"fails while it is imported, by {type(error).__name__}: {error}{where}"
-            raise NetworkError(f"network {name!r}: {module} {why}") from error
+            error.add_note(f"So {module}, which makes the network, cannot be imported.")
+            raise
         if not callable(found):
             raise PyroccamError(f"network {name!r}: {module} has no function {function!r}")
         made: Callable[..., nn.Module] = found

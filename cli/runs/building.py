@@ -12,7 +12,6 @@ from ...data import Dataset, NetworkError, PyroccamError
 from ...inference.training import Fit, Replicate, Settings
 from ...models import refuse_without_values
 from ...models.likelihoods import checked, precision
-from .. import place_in_own_code
 from ..methods import Pair, find
 from .config import RunConfig
 
@@ -32,33 +31,24 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
         )
     arguments = (data.shapes, outputs)
     given = {"input_shape": data.shapes, "outputs": outputs, **config.network_options}
-    asked = ", ".join(f"{name}={value!r:.60}" for name, value in given.items())
     try:
         # Bound first: torchvision's builders take a shape for the name of weights to download.
         inspect.signature(builder).bind(*arguments, **config.network_options)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.settings["seed"])
             net = builder(*arguments, **config.network_options)
-    except (PyroccamError, KeyboardInterrupt):
+    except PyroccamError:
         raise
     except (Exception, SystemExit) as error:
-        place = place_in_own_code(error)
-        where = "" if place is None else f", {place}"
-        kind = "" if isinstance(error, ValueError | TypeError | RuntimeError) else _kind(error)
-        why = f"{kind}{str(error).rstrip('.')}" or "no reason is given"
-        raise (PyroccamError if ready else NetworkError)(
-            f"the network {config.network} could not be built from {asked}: {why}{where}"
-        ) from error
+        asked = ", ".join(f"{name}={value!r:.60}" for name, value in given.items())
+        error.add_note(f"So the network {config.network} could not be built from {asked}.")
+        raise
     if not isinstance(net, nn.Module):
         raise NetworkError(f"{config.network} gave a {type(net).__name__}", "a torch.nn.Module")
     refuse_without_values(net)
     if precision(net) is torch.float64:
         raise NetworkError(f"{config.network} gave a network in float64", "net.float()")
     return net
-
-
-def _kind(error: BaseException) -> str:
-    return f"{type(error).__name__}: " if str(error) else type(error).__name__
 
 
 def untrained(pair: Pair, data: Dataset, settings: Settings) -> Fit:

@@ -35,15 +35,6 @@ def chosen(config, data, asked, paces=None, left=None):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds", "steps"),
-    [("90s", 90, None), ("5min", 300, None), ("1.5h", 5400, None), ("6000steps", None, 6000)],
-)
-def test_a_budget_is_a_time_or_a_number_of_steps(text, seconds, steps):
-    found = Budget.parse(text)
-    assert (found.asked, found.seconds, found.steps) == (text, seconds, steps)
-
-
-@pytest.mark.parametrize(
     "words",
     ["gnj --epochs 3", "gnj --set steps=50", "dns --set surgery=4", "gnj --budget 5",
      "gnj --budget 0s", "gnj --budget -1min", "gnj --budget 1.5steps", "gnj --budget 1e3s"],
@@ -148,13 +139,6 @@ def test_the_longest_run_that_a_time_allows():
     assert "118 s in all" in found.budget["said"]
     with pytest.raises(PyroccamError, match="too short"):
         choose(config, data, "1h", 13.0, paces, compare=False)
-
-
-@pytest.mark.parametrize("asked", ["graph", None, False])
-def test_a_long_fit_is_only_traced_where_that_is_asked_for(asked):
-    rows = blobs()
-    settings = Settings.of({"epochs": 10_000, "batch_size": 16, "compile": asked})
-    assert Trainer([Replicate(*pair(rows), rows, 0)], settings).step.compile == asked
 
 
 class Clock:

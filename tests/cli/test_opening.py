@@ -96,6 +96,9 @@ def test_reordered_rows_are_not_the_data_of_the_run(run):
     assert "--data FILE" in said
     again = ("fit", "ldn", "--data", run.parent / "mine.csv", *SHORT, "--out", run, "--resume")
     assert "the rows are not the same" in call(*again, code=2)
+    (run / "data.json").unlink()  # without what the run remembers, though its checksums are sound
+    seal(run)
+    assert "data.json" in call("evaluate", run, code=2)
 
 
 def test_rows_that_were_seen_are_told_from_new_ones(run, tmp_path):
@@ -135,15 +138,11 @@ def test_columns_of_new_rows_are_found_by_their_names(run, tmp_path):
     assert "expected the kind of" in call("evaluate", run, "--data", "wiggle", code=2)
 
 
-def test_data_that_cannot_be_checked_is_not_taken(run):
-    """Without what the run remembers, though its checksums are sound."""
-    (run / "data.json").unlink()
-    seal(run)
-    assert "data.json" in call("evaluate", run, code=2)
-
-
-def test_data_that_moved_is_given_by_its_new_place(run, tmp_path):
+def test_data_that_moved_is_given_by_its_new_place(run, runs, tmp_path):
+    """Toys have no place at all; the data of the run may be in another than new rows."""
     own, _ = evaluated(run)
+    assert evaluated(run, "--data-root", tmp_path)[0] == own
+    assert "nll" in call("evaluate", runs("ddn")[0], "--data-root", tmp_path)
     (tmp_path / "else").mkdir()
     (run.parent / "mine.csv").rename(tmp_path / "else" / "mine.csv")
     said = call("evaluate", run, code=2)
@@ -152,14 +151,6 @@ def test_data_that_moved_is_given_by_its_new_place(run, tmp_path):
     assert evaluated(run, "--data-root", tmp_path / "else")[0]["full"] == own["full"]
     (tmp_path / "else" / "mine.csv").rename(tmp_path / "else" / "theirs.csv")
     assert evaluated(run, "--data", tmp_path / "else" / "theirs.csv")[0]["full"] == own["full"]
-
-
-def test_a_root_for_other_data_leaves_that_of_the_run_where_it_is(run, runs, tmp_path):
-    """Toys have no place at all; the data of the run may be in another than new rows."""
-    own, _ = evaluated(run)
-    assert evaluated(run, "--data-root", tmp_path)[0] == own
-    toy, _ = runs("ddn")
-    assert "nll" in call("evaluate", toy, "--data-root", tmp_path)
 
 
 def test_nothing_is_downloaded_for_a_run_that_is_opened(run, tmp_path, monkeypatch):

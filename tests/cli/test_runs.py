@@ -4,7 +4,6 @@ import json
 import math
 import os
 import signal
-from itertools import pairwise
 
 import numpy as np
 import onnxruntime
@@ -23,6 +22,13 @@ from pyroccam.inference.training.trainer import Trainer
 from safetensors.torch import load_file
 
 SMALLER = ("draw", "compressed", "pruned", "discretised")  # parts of metrics.json, the first counts
+FIGURES = {
+    "ldn": "depth functions reliability training",
+    "gnj": "irrelevance training reliability sparsity scales bits",
+    "occam": "depth trade bytes training sparsity",
+    "every-size": "path trade training sparsity",
+    "structure": "structure-2 training reliability",
+}
 OF_CODE = ("ghs", "graves", "bayes", "certified")  # whose prior and posterior send a message
 
 
@@ -43,6 +49,8 @@ def test_a_run_is_opened_scored_diagnosed_and_shown(name, runs):
     folder, said = runs(name)
     found = metrics_of(folder)
     assert found["method"] == name
+    for figure in FIGURES.get(name, "").split():
+        assert (folder / "figures" / f"{figure}.png").stat().st_size > 0
     for one in found.get("learnt", []):
         assert all(" ".join(sentence.split()) in said for sentence in one["sentences"])
     fit = load_fit(folder, "cpu")
@@ -93,23 +101,7 @@ def test_a_finished_run_is_kept_and_resumed_at_once(name, runs, monkeypatch):
     assert "settings.seed was 0, is 3" in call(*again, "--seed", 3, code=2)
 
 
-@pytest.mark.parametrize(
-    ("name", "figures"),
-    [
-        ("ldn", "depth functions reliability training"),
-        ("gnj", "irrelevance training reliability sparsity scales bits"),
-        ("occam", "depth trade bytes training sparsity"),
-        ("every-size", "path trade training sparsity"),
-        ("structure", "structure-2 training reliability"),
-    ],
-)
-def test_figures_of_a_run(name, figures, runs):
-    folder, _ = runs(name)
-    for figure in figures.split():
-        assert (folder / "figures" / f"{figure}.png").stat().st_size > 0
-
-
-def test_depth(runs):
+def test_depth(runs, tmp_path):
     folder, said = runs("ldn")
     found = metrics_of(folder)
     structure = found["structure"]
@@ -128,10 +120,6 @@ def test_depth(runs):
         accuracy = float((net(x).argmax(-1) == y).double().mean())
         assert accuracy == pytest.approx(found[key]["test"]["accuracy"])
     assert {"accuracy", "nll", "brier", "ece"} <= {*found["ddn"]["test"]}
-
-
-def test_prune(runs, tmp_path):
-    folder, _ = runs("ldn")
     said = call("prune", folder, "--form", "single", "--depth", 2, "--out", tmp_path / "cut")
     assert "Cut at depth 2 (single)" in said
     assert inference.load(tmp_path / "cut")(torch.zeros(3, 2)).shape == (3, 2)
@@ -344,11 +332,6 @@ def test_every_size(runs, monkeypatch):
     assert type(fit.guide) is guides.MeanField
     assert fit.settings.kl_weight == found["path"]["weight"]
     assert fit.history  # of the training that all weights have in common
-
-
-def test_the_pages_of_a_longer_path_take_longer():
-    passes = [METHODS["every-size"].with_options({"points": n}).passes for n in (5, 10, 15)]
-    assert all(one < other for one, other in pairwise(passes))
 
 
 def test_another_size_is_chosen_without_training(runs, tmp_path):

@@ -80,25 +80,6 @@ def test_scores_of_own_and_new_rows_reports_and_other_cuts(finished, tmp_path):
     assert "Written to" in call("export", out)
 
 
-def test_rows_that_changed_are_noticed_and_rows_that_moved_are_found(finished, tmp_path):
-    rows, out, _ = finished
-    file = rows / "x-1.npy"
-    content = file.read_bytes()
-    try:
-        file.write_bytes(content[:-4] + b"\0\0\0\0")
-        said = call("evaluate", out, code=2)
-        assert "the rows are not the same" in said
-    finally:
-        file.write_bytes(content)
-    moved = rows.rename(tmp_path / "rows")
-    try:
-        assert "cannot be loaded" in call("evaluate", out, code=2)
-        assert "ensemble" in call("evaluate", out, "--data-root", tmp_path)
-        assert "ensemble" in call("evaluate", out, "--data", moved)
-    finally:
-        moved.rename(rows)
-
-
 def test_depth_and_weights_of_rows(tmp_path):
     """Figures and the exact posterior pass over the rows in parts; rows of a table have weights."""
     pa = pytest.importorskip("pyarrow")

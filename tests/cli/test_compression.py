@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -269,32 +268,43 @@ def test_training_is_not_lost_where_no_draw_can_be_sent(tmp_path):
 # -- cuts on the way ------------------------------------------------------------------------------
 
 
-def test_a_run_goes_on_over_what_is_left(tmp_path, monkeypatch):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
+def test_a_run_goes_on_over_what_is_left_at_last_on_all_rows(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
     asked = ("fit", "gnj", *SMALL, *AT_ONCE, *sets("narrow=[0.4,0.7] narrow_at=valley"))
-    call(*asked, *sets("max_scale=first:0.3"), "--out", whole)
-    found = metrics_of(whole)
+    asked += (*sets("max_scale=first:0.3 last_rows=all"), "--out", folder)
+    call(*asked)
+    found = metrics_of(folder)
     assert [one["name"] for one in found["stages"]] == ["gnj", "narrow-1", "narrow-2"]
     assert found["epochs"] == 6
     pruning = (64 * 12 + 12 * 10) / found["structure"]["weights"]
     assert found["structure"]["rates"]["pruning"] == pytest.approx(pruning)
-    parts = [whole / part / "fit.json" for part in ("", "narrow-1", "narrow-2")]
-    settings = [json.loads(part.read_text())["settings"] for part in parts]
+    parts = [folder / part for part in ("", "narrow-1", "narrow-2")]
+    settings = [json.loads((part / "fit.json").read_text())["settings"] for part in parts]
     assert [s["schedule"] for s in settings] == ["constant", "constant", "linear"]
     assert [s["epochs"] for s in settings] == [2, 2, 2]
     assert [s["kl_warmup"] for s in settings] == [pytest.approx(0.3), 0.0, 0.0]
-    again = load_fit(whole, "cpu")
+    data = RunConfig.resolve("gnj", "digits")[1]
+    train, val, test = (len(data.split(name)[0]) for name in ("train", "val", "test"))
+    assert found["rows"] == {"train": train + val, "val": 0, "test": test}
+    # Of the fits before it the thresholds had rows to be chosen on.
+    told = [np.genfromtxt(part / "history.csv", delimiter=",", names=True)["val_nll"][-1]
+            for part in parts]  # fmt: skip
+    assert np.isfinite(told).tolist() == [True, True, False]
+    again = load_fit(folder, "cpu")
+    assert again.model.size == again.data.N == train + val
     ours = found["test"]["ensemble"]
     assert ours["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
+    said = call("compress", folder, "--cut.nats", "0.01", code=2)
+    assert "by its validation rows: the last fit trained on them" in said
+    assert "--split val" in call("evaluate", folder, "--split", "val", code=2)
     # The thresholds that were found are not looked for again, which could end elsewhere.
     with monkeypatch.context() as patched:
         patched.setattr(thresholds, "valley", lambda _: 1 / 0)
-        assert load_fit(whole, "cpu").model.narrowed_at == again.model.narrowed_at
-    # Cut short after its first fit, the run ends with the same numbers.
-    shutil.copytree(whole, folder)
+        assert load_fit(folder, "cpu").model.narrowed_at == again.model.narrowed_at
+    # Cut short after its first fits, the run ends with the same numbers.
     for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
         (folder / part).unlink(missing_ok=True)
-    call(*asked, *sets("max_scale=first:0.3"), "--out", folder, "--resume")
+    call(*asked, "--resume")
     assert metrics_of(folder)["structure"] == found["structure"]
 
 
@@ -305,29 +315,6 @@ def test_layers_are_named_as_they_were_before_they_were_cut(tmp_path):
     call("fit", "gnj", *SMALL, *asked, "--out", tmp_path / "run")
     found = metrics_of(tmp_path / "run")["structure"]["thresholds"]
     assert found == {"1.1": 100.0, "3": 50.0}
-
-
-def test_the_last_fit_may_train_on_all_rows(tmp_path):
-    folder = tmp_path / "run"
-    asked = ["fit", "gnj", *SMALL, *AT_ONCE, *sets("narrow=[0.3,0.6] last_rows=all")]
-    call(*asked, "--out", folder)
-    found = metrics_of(folder)
-    data = RunConfig.resolve("gnj", "digits")[1]
-    train, val, test = (len(data.split(name)[0]) for name in ("train", "val", "test"))
-    assert found["rows"] == {"train": train + val, "val": 0, "test": test}
-    # Of the fits before it the thresholds had rows to be chosen on.
-    told = [np.genfromtxt(folder / part / "history.csv", delimiter=",", names=True)["val_nll"][-1]
-            for part in ("", "narrow-1", "narrow-2")]  # fmt: skip
-    assert np.isfinite(told).tolist() == [True, True, False]
-    again = load_fit(folder, "cpu")
-    assert again.model.size == again.data.N == train + val
-    said = call("compress", folder, "--cut.nats", "0.01", code=2)
-    assert "by its validation rows: the last fit trained on them" in said
-    assert "--split val" in call("evaluate", folder, "--split", "val", code=2)
-    for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
-        (folder / part).unlink()
-    call(*asked, "--out", folder, "--resume")
-    assert metrics_of(folder)["structure"] == found["structure"]
 
 
 def test_epochs_are_counted_over_the_rows_of_each_fit():

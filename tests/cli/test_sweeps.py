@@ -327,14 +327,3 @@ def test_a_run_is_done_once_all_of_it_is_written(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         runs.run(config, rows, out=tmp_path / "run", options=options)
     assert not (tmp_path / "run" / "metrics.json").exists()
-
-
-@pytest.mark.nightly
-def test_four_kills(tmp_path):
-    """By a clock and in the midst of writing; 20 of them are part of .ci/run."""
-    found = subprocess.run(
-        [sys.executable, kills.__file__, "--kills", "4", "--seed", "0"],
-        capture_output=True, text=True, check=False, timeout=600,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
-    )  # fmt: skip
-    assert found.stdout.strip() == "4 kills, 0 wrong", found.stdout + found.stderr[-2000:]

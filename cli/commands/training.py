@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +77,7 @@ def fit(
     settings = {n: v for n, v in (("epochs", epochs), ("compile", compile_)) if v is not None}
     if twice := settings.keys() & asked.set_:
         raise PyroccamError(f"{min(twice)} was given twice: leave one of them out.")
-    settings |= asked.set_
+    asked = replace(asked, set_={**settings, **asked.set_})
     method, device, compare = find(asked.method), beside.device, beside.compare
     if processes > 1:
         _refuse_time(length)
@@ -90,11 +90,7 @@ def fit(
     if not ranks.first:
         console.quiet = True
         warnings.simplefilter("ignore")  # the first says them
-    resolve = partial(
-        RunConfig.resolve, asked.method, asked.data, network=asked.network,
-        data_root=asked.data_root, sets=settings,
-    )  # fmt: skip
-    config, dataset = resolve(seed=seed)
+    config, dataset = RunConfig.resolve(asked, seed)
     if threads or config.network == "mlp":
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method.name, asked.data) if out is None else out
@@ -106,7 +102,7 @@ def fit(
         config = ranks.from_first(
             lambda: within(
                 length, config, dataset, compare=compare, device=device, kept=kept,
-                sets=settings, began=began,
+                sets=asked.set_, began=began,
             )
         )  # fmt: skip
         console.say(config.budget["said"])
@@ -114,9 +110,10 @@ def fit(
         if repeats == 1:
             outcomes = [run(config, dataset, out=out, options=options)]
         else:
-            pairs = [(config, dataset), *(resolve(seed=seed + k) for k in range(1, repeats))]
+            more = [RunConfig.resolve(asked, seed + k) for k in range(1, repeats)]
+            pairs = [(config, dataset), *more]
             if length is not None:
-                pairs = [(same_length(one, config, settings), rows) for one, rows in pairs]
+                pairs = [(same_length(one, config, asked.set_), rows) for one, rows in pairs]
             configs, datas = zip(*pairs, strict=True)
             outcomes = run_repeats(configs, datas, out=out, options=options)
         if not ranks.first:

@@ -16,6 +16,7 @@ from ...inference.training import Settings
 from ...models import unknown_name
 from ...models.likelihoods import for_data, parse, words
 from ...models.networks import NETWORKS
+from .. import Asked
 from ..methods import Method, Stage, find
 from .opening import read_json, reading
 
@@ -56,39 +57,27 @@ class RunConfig(Options):
     budget: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def resolve(
-        cls,
-        method: str,
-        data: str,
-        *,
-        network: str | None = None,
-        data_root: str | None = None,
-        seed: int = 0,
-        sets: dict[str, Any] | None = None,
-    ) -> tuple[RunConfig, Dataset]:
+    def resolve(cls, asked: Asked, seed: int = 0) -> tuple[RunConfig, Dataset]:
         """Fill in what was left out, and load the data (which some defaults depend on).
 
+        Of the settings ``data.<name>`` goes to the data set, and ``data.seed`` makes its rows
+        another's, or the same for several seeds.
+
         Arguments:
-            data: as of :func:`~pyroccam.data.load`.
-            network: one that the method takes, or ``module:function``; by the shape of the data if
-                left out.
             seed: of data, weights and training.
-            sets: network, method and fit settings; ``data.<name>`` goes to the data set, and
-                ``data.seed`` makes its rows another's, or the same for several seeds.
         """
-        row = find(method)
-        sets = dict(sets or {})
+        row, network, sets = find(asked.method), asked.network, dict(asked.set_)
         _refuse_options(sets)
         data_options = {k[5:]: sets.pop(k) for k in list(sets) if k.startswith("data.")}
-        if data_root is not None:
+        if asked.data_root is not None:
             if "data_root" in data_options:
                 raise PyroccamError("--set data.data_root is --data-root: give one of them.")
-            data_options["data_root"] = data_root
+            data_options["data_root"] = asked.data_root
         data_seed = data_options.pop("seed", seed)
-        asked = words().get(str(sets.get("likelihood")))
-        if asked is not None and "task" in options_of(data):
-            data_options.setdefault("task", asked.task)
-        dataset = datasets.load(data, seed=data_seed, **data_options)
+        likelihood = words().get(str(sets.get("likelihood")))
+        if likelihood is not None and "task" in options_of(asked.data):
+            data_options.setdefault("task", likelihood.task)
+        dataset = datasets.load(asked.data, seed=data_seed, **data_options)
         if not dataset.counts["test"]:
             raise PyroccamError(f"{dataset.name} has no test rows", hint="--set data.test=0.1")
         shape = dataset.input_shape
@@ -132,7 +121,7 @@ class RunConfig(Options):
         for name, why in chosen.refusals(checked, dataset):
             if sets.get(name) is not None:
                 raise PyroccamError(f"{name}={sets[name]!r} {why}")
-        config = cls(method, dataset.source, network, network_options, options, settings)
+        config = cls(row.name, dataset.source, network, network_options, options, settings)
         return config, dataset
 
     @property

@@ -31,8 +31,10 @@ def put_together(
 
 def spread_of(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and standard deviation of what several runs measured, by part of ``metrics.json``."""
-    first = found[0]
-    tests = {way: [one["test"][way] for one in found] for way in HOWS if way in first["test"]}
+    first, tests = found[0], dict[str, list[Any]]()
+    for way in HOWS:
+        if way in first["test"]:
+            tests[way] = [one["test"][way] for one in found]
     tests = tests or {"test": [one["test"] for one in found]}
     for part in ("compressed", "pruned", "single_exit", "ddn", "discretised", "retrained"):
         if part in first:

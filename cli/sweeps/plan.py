@@ -61,14 +61,10 @@ class Trial:
 
     def check(self) -> None:
         """Resolve it, so that what cannot be run is said before training."""
-        asked = self.asked
         try:
-            if asked.budget is not None:
-                Budget.parse(asked.budget)
-            RunConfig.resolve(
-                asked.method, asked.data, network=asked.network, data_root=asked.data_root,
-                seed=self.seed, sets=dict(asked.set_),
-            )  # fmt: skip
+            if self.asked.budget is not None:
+                Budget.parse(self.asked.budget)
+            RunConfig.resolve(self.asked, self.seed)
         except (ValueError, TypeError) as error:
             raise PyroccamError(f"Run {self.name}: {error}") from error
 

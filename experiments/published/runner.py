@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from pyroccam.cli.asked import Asked
 from pyroccam.cli.methods.base import Pair
 from pyroccam.cli.runs.building import build_network
 from pyroccam.cli.runs.config import RunConfig, changed_settings
@@ -278,9 +279,11 @@ def seeds(given: Given, first: int = 0) -> list[Key]:
     return [{"seed": seed} for seed in range(first, first + given.seeds)]
 
 
-def resolve(method: str, data: str, seed: int = 0, **how: Any) -> tuple[RunConfig, Dataset]:
+def resolve(
+    method: str, data: str, seed: int = 0, *, sets: Row | None = None, **how: Any
+) -> tuple[RunConfig, Dataset]:
     """The settings and the rows of a run, as ``pyroccam fit`` has them."""
-    return RunConfig.resolve(method, data, seed=seed, **how)
+    return RunConfig.resolve(Asked(method, data, set_=sets or {}, **how), seed)
 
 
 def untrained(config: RunConfig, data: Dataset) -> Pair:

@@ -11,6 +11,7 @@ import torch
 from command_line import call, metrics_of, sets
 from pyroccam import data, guides, models
 from pyroccam.cli import asked
+from pyroccam.cli.asked import Asked
 from pyroccam.cli.commands import app
 from pyroccam.cli.methods import METHODS, find
 from pyroccam.cli.runs import execution as runs_of
@@ -174,7 +175,7 @@ def test_what_cannot_be_is_said_before_the_training(words, said, tmp_path):
      "threshold=3.0 tolerance=0.01"],
 )  # fmt: skip
 def test_tolerances_and_rows_that_have_an_effect(words):
-    RunConfig.resolve("gnj", "digits", sets=parse_settings(words.split()))
+    RunConfig.resolve(Asked("gnj", "digits", set_=parse_settings(words.split())))
 
 
 @pytest.mark.parametrize(("name", "option"), [

@@ -322,7 +322,7 @@ def test_a_run_is_done_once_all_of_it_is_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs, "draw", killed)
     settings = {"max_depth": 1, "width": 4, "epochs": 2, "data.n": 60}
-    config, rows = RunConfig.resolve("ldn", "spirals", sets=settings)
+    config, rows = RunConfig.resolve(Asked("ldn", "spirals", set_=settings))
     options = runs.RunOptions(compare=False, progress=False)
     with pytest.raises(KeyboardInterrupt):
         runs.run(config, rows, out=tmp_path / "run", options=options)

@@ -160,7 +160,7 @@ def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
 
 
 def unit_of(fit: Fit) -> str:
-    """The unit of a likelihood, as :mod:`~pyroccam.cli.runs.summary` heads its tables."""
+    """The unit of a likelihood, as tables have it."""
     return "nats per row" + (", target units" if fit.data.task == "regression" else "")
 
 

@@ -35,6 +35,12 @@ def chosen(config, data, asked, paces=None, left=None):
 # -- what is asked for ------------------------------------------------------------------------
 
 
+def test_a_budget_is_a_time_or_a_number_of_steps():
+    found = [Budget.parse(text) for text in ("90s", "5min", "1.5h", "6000steps")]
+    assert [one.seconds for one in found] == [90, 300, 5400, None]
+    assert [one.steps for one in found] == [None, None, None, 6000]
+
+
 @pytest.mark.parametrize(
     "words",
     ["gnj --epochs 3", "gnj --set steps=50", "dns --set surgery=4", "gnj --budget 5",

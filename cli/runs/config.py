@@ -70,8 +70,6 @@ class RunConfig(Options):
         _refuse_options(sets)
         data_options = {k[5:]: sets.pop(k) for k in list(sets) if k.startswith("data.")}
         if asked.data_root is not None:
-            if "data_root" in data_options:
-                raise PyroccamError("--set data.data_root is --data-root: give one of them.")
             data_options["data_root"] = asked.data_root
         data_seed = data_options.pop("seed", seed)
         likelihood = words().get(str(sets.get("likelihood")))
@@ -108,7 +106,7 @@ class RunConfig(Options):
                     settings.pop("epochs", None)
                 settings[name] = value
             else:
-                fit = [setting for setting in Settings.names() if setting not in _COMMAND]
+                fit = [setting for setting in Settings.names() if setting != "seed"]
                 known = [*options, *accepts, *fit, "data.<option>"]
                 raise PyroccamError(unknown_name("setting", name, known))
         settings["seed"] = seed
@@ -195,20 +193,14 @@ class RunConfig(Options):
         return self
 
 
-# What `pyroccam fit` is asked beside --set.
-_COMMAND = ("seed", "network", "data", "data_root", "repeats", "device", "out", "resume", "threads")
-
-
 def _refuse_options(sets: Mapping[str, Any]) -> None:
     """A setting may not be asked for in a place where it would be passed over."""
-    for name in sets:
-        if name in _COMMAND:
-            raise PyroccamError(f"--set {name}=...: that is the option --{name.replace('_', '-')}.")
+    options = {"seed": "seed", "data.name": "data", "data.data_root": "data-root"}
+    for name in sets.keys() & options:
+        raise PyroccamError(f"--set {name}=...: that is the option --{options[name]}.")
     if None not in (sets.get("epochs"), sets.get("steps")):
         given = f"both epochs={sets['epochs']!r} and steps={sets['steps']!r}"
         raise PyroccamError(given, "one length")
-    if "data.name" in sets:
-        raise PyroccamError("--set data.name=...: that is the option --data.")
     seed = sets.get("data.seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise PyroccamError(f"data.seed={seed!r}: give a whole number from 0 on.")

@@ -112,6 +112,7 @@ def test_the_page_of_repeats_has_their_spread(repeated):
             assert row[column] == f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"
             assert found["spread"][part][name]["mean"] in read.numbers()
     assert head[-2:] == ["parameters", "ms per batch"]
+    assert "(mean ± standard deviation over the seeds)" in read.of("header")[0].text
     depths = [one["structure"]["depth_chosen"] for one in found["repeats"]]
     assert [int(row[1]) for row in read.table("Depth")[1:]] == depths
     captions = [c.text for c in read.of("figcaption")]

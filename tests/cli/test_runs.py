@@ -288,25 +288,19 @@ def test_depth_widths_and_bits(runs):
 
 
 def test_a_posterior_over_depth_and_weights_is_all_that_is_trained(runs, tmp_path):
-    """No numbers at first, no fit after it: the network is cut of the posterior itself."""
+    """No numbers at first, no fit after it: the network is cut of the posterior itself, of whole
+    numbers of a learnt step, whose code is what a block costs."""
     out = tmp_path / "run"
-    more = [*sets("start=0 last=0 finish=0"), "--no-compare"]
+    more = sets("start=0 last=0 finish=0 prior=integers guide=rounded scale=null kl_weight=0.1")
     said = call("fit", *runs.command("occam"), *more, "--out", out)
     fit = load_fit(out)
     assert isinstance(fit.model, models.BayesianStack)
+    assert {*fit.guide.steps} == {*fit.model.layers}
     assert f"Depth {fit.structure.depth_chosen} of 3 was chosen" in said
     sizes = [inference.shrink(fit).net, read(out / "compressed.pocc")]
     assert len({sum(p.numel() for p in net.parameters()) for net in sizes}) == 1
+    assert sizes[0](fit.data.x_test[:5]).shape == (5, 10)
     assert "diagnostics.json" in call("diagnose", out)
-
-
-def test_bits_in_the_bound_of_a_stack(runs, tmp_path):
-    """Whole numbers of a learnt step, whose code is what a block costs."""
-    more = sets("prior=integers guide=rounded scale=null finish=0 kl_weight=0.1")
-    call("fit", *runs.command("occam"), *more, "--out", tmp_path / "run")
-    fit = load_fit(tmp_path / "run")
-    assert {*fit.guide.steps} == {*fit.model.layers}
-    assert inference.shrink(fit).net(fit.data.x_test[:5]).shape == (5, 10)
 
 
 def test_every_size(runs, monkeypatch):

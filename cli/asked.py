@@ -11,9 +11,10 @@ from ..data import Options, PyroccamError, nearest
 from .signatures import Known
 
 METHODS = [
-    "ldn", "ldn-gradient", "ldn-marginal", "ddn", "gnj", "ghs", "miracle", "sparse-vd", "vnq",
-    "graves", "variance", "variational-dropout", "gaussian-dropout", "dropout", "sws",
-    "deep-compression", "dns", "epr", "occam", "every-size", "structure", "bayes",
+    "ldn", "ldn-gradient", "ldn-marginal", "ddn", "gnj", "ghs", "miracle", "sparse-vd",
+    "certified", "vnq", "graves", "variance", "variational-dropout", "gaussian-dropout",
+    "dropout", "sws", "deep-compression", "dns", "epr", "occam", "every-size", "structure",
+    "bayes",
 ]  # fmt: skip
 """Those of the table of methods, whose import takes seconds."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .mean_kl import MeanKL
     from .parsing import parse
     from .points import Book, Delta, Mask, Points, Switch, WholeSteps
+    from .samples import Samples
     from .zero_mean import ZeroMean
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "MeanKL",
     "NetworkGuide",
     "Points",
+    "Samples",
     "Schedule",
     "StructureFamily",
     "Switch",

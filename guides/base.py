@@ -289,6 +289,16 @@ class NetworkGuide(Guide):
     def posterior(self, site: str) -> Any:
         return self.factor_of(site)()
 
+    @property
+    def samples(self) -> dict[str, Tensor] | None:
+        """Draws of all sites together, ``(S, *)`` by site, where it is known by them alone."""
+        return None
+
+    def draw(self, draws: int) -> dict[str, Tensor]:
+        """Values of all sites, independent draws, ``(S, *)`` by site."""
+        sites = (*self.sites, *self.edges)
+        return {site: self.posterior(site).sample((draws,)) for site in sites}
+
     def cdf(self, site: str, value: Tensor) -> Tensor | None:
         return self.factor_of(site).cdf(value)
 

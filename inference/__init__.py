@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Repeats,
         Settings,
         TrainingStep,
+        as_fit,
         fit,
         fit_repeats,
     )
@@ -79,6 +80,7 @@ __all__ = [
     "TrainingStep",
     "Valley",
     "arviz",
+    "as_fit",
     "certificates",
     "certify",
     "cutting",

@@ -204,7 +204,9 @@ def _attributes(fit: Fit, drawn: PosteriorDraws) -> dict[str, Any]:
         "seed": fit.settings.seed,
     }
     found |= {f"version_{name}": str(value) for name, value in versions().items()}
-    if drawn.log_prior and {*drawn.log_q} != {*drawn.log_prior}:
+    if fit.model.random_weights and fit.guide.samples is not None:
+        found["draws"] = "of those that were given, with replacement"
+    elif drawn.log_prior and {*drawn.log_q} != {*drawn.log_prior}:
         found["points"] = ", ".join(s for s in drawn.log_prior if s not in drawn.log_q)
     if not drawn.complete:
         found["log_p"] = (

@@ -24,7 +24,6 @@ from ..marginal_likelihood import numbers_of, refuse_improper, refuse_points
 from ..posterior import (
     Fit,
     at_once,
-    draw_sites,
     images_at_once,
     mean_network,
     outputs_of,
@@ -440,7 +439,7 @@ def _drawn_outputs(
         own = part.split(each)
         alike = [rows for rows in own if len(rows) == each]
         for rows in ([alike] if alike else []) + [[rows] for rows in own[len(alike) :]]:
-            weights = weights_of(model, draw_sites(model, guide, len(rows)))
+            weights = weights_of(model, guide.draw(len(rows)))
             found += outputs_of(net, weights, torch.stack(rows), own=True)
     return found
 

@@ -161,7 +161,7 @@ def loo(fit: Fit, draws: Count = 1000, *, rows: Count | None = None) -> Loo:
         raise PyroccamError(f"weights of a {type(fit.model).__name__}", "random ones", other)
     fit.data.refuse_weights("Leaving out")
     drawn = draw_posterior(fit, draws, rows=rows)
-    if not drawn.log_q:
+    if fit.guide.traits.point:
         raise PyroccamError("a posterior that is a point", "random weights", other)
     ratio, joint, why = _correction(drawn)
     own = drawn.log_likelihood.numpy()
@@ -191,7 +191,7 @@ def _correction(drawn: PosteriorDraws) -> tuple[Floats, float | None, str]:
     log_ratio = drawn.log_ratio
     if log_ratio is None:
         why = (
-            "some latents are points"
+            "of some latents it has no density"
             if drawn.complete
             else "log p(θ, y) is not known from a part of the rows"
         )

@@ -92,9 +92,11 @@ def _of_posterior(
         return replace(finding, text=f"{finding.text} {said}")
 
     def left_out() -> Finding | None:
-        """Not of thousands of weights, whose draws no weights correct: it could not be good."""
+        """Not of thousands of weights, whose draws no weights correct: it could not be good, unless
+        the draws were given."""
         found = loo(fit, draws, rows=some)
-        return of_rows(found.finding()) if found.correction == "p/q" else None
+        told = found.correction == "p/q" or fit.guide.samples is not None
+        return of_rows(found.finding()) if told else None
 
     few = some if model.random_weights else None  # a posterior of depth is exact, over all rows
     seed, weights = fit.settings.seed, _only_weights(fit)

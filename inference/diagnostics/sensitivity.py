@@ -112,7 +112,7 @@ def prior_sensitivity(
     """
     drawn = draw_posterior(fit, draws, rows=rows, weights=weights)
     values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
-    if not values or not drawn.log_q:
+    if not values or fit.guide.traits.point:
         what = "a point" if drawn.log_prior else "of no latent at all"
         raise PyroccamError(f"The posterior is {what}", "draws to reweight")
     prior = sum(each.numpy() for each in drawn.log_prior.values())

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ...data import Between, PyroccamError
 from ..diagnostics import good_khat, khat_of
-from ..posterior import draw_sites
 from .estimator import DensityEstimator, LogEvidence
 from .joint import Joint
 
@@ -67,7 +66,7 @@ class Importance(DensityEstimator):
 
 def _log_weights(density: Joint, draws: int) -> Tensor:
     """``log p(y, θ) - log q(θ)`` of draws from q, ``(K,)``."""
-    drawn = draw_sites(density.model, density.guide, draws)
+    drawn = density.guide.draw(draws)
     values = {s: v.double() if v.is_floating_point() else v for s, v in drawn.items()}
     log_q = torch.zeros((), dtype=torch.float64, device=density.device)
     for site, value in values.items():

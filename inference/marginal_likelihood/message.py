@@ -118,9 +118,11 @@ def description_length(fit: Fit, *, passes: Count = 20, seed: Seed = 0) -> Descr
 def refuse_points(fit: Fit, what: str) -> None:
     if not fit.model.random_weights:
         return
+    kind = type(fit.guide).__name__
+    if fit.guide.samples is not None:
+        raise PyroccamError(f"guides.{kind}, without a density", f"guides.MeanField, for {what}")
     for site in fit.guide.latents():
         if fit.guide.factor_of(site).is_point:
-            kind = type(fit.guide).__name__
             raise PyroccamError(
                 f"guides.{kind}, in which q of site {site!r} is a point",
                 f"a posterior with a width, for {what}",

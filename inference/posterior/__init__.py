@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Noise,
         at_once,
         chunks,
-        draw_sites,
         images_at_once,
         outputs_of,
         weights_of,

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 from ...data import Between, PyroccamError, Seed, checked
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork, dropping, evaluating, local_parameters, plain_kernels, seeded
-from ...models.layers import BayesianLayer, convolves
-from .layers import layer_moments, mean_network
+from ...models.layers import convolves
+from .layers import drawn_weights, layer_moments, mean_network
 
 Noise = Literal["weights", "activations"]
 
@@ -28,12 +28,6 @@ AT_ONCE = 2**24
 Draws = Annotated[int, Between(1, 1_000_000)]  # of one prediction
 ROWS_AT_ONCE = 2**16  # of all of them together
 IMAGES_AT_ONCE = 2**11  # of 28 x 28, where hidden units are images: what a CPU's cache holds
-
-
-def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
-    """Values of all sites, independent draws from the posterior, ``(S, *)`` by site."""
-    sites = (*model.sites, *model.structure)
-    return {site: guide.posterior(site).sample((draws,)) for site in sites}
 
 
 def weights_of(
@@ -57,16 +51,7 @@ def weights_of(
     for name, layer in model.layers.items():
         if layers is not None and name not in layers:
             continue
-        latents = layer.latents()
-        own = {n: values[f"{name}.{n}"] for n in latents}
-
-        def effective(
-            one: dict[str, Tensor], layer: BayesianLayer = layer, latents: Any = latents
-        ) -> dict[str, Tensor]:
-            weight, bias = layer.effective(one, latents)
-            return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-
-        weights = vmap(effective)(own)
+        weights = drawn_weights(layer, values)
         if held is not None and name in held:
             chosen, others = held[name]
             weights["weight"] = torch.where(chosen, weights["weight"], others)
@@ -98,7 +83,7 @@ def draw_weights(
         if unknown := sorted({*only} - {*means}):
             raise PyroccamError(f"only= of {unknown[0]!r}", f"Bayesian layers: {[*means]}")
         held = {name: (chosen, means[name].mean) for name, chosen in only.items()}
-    return weights_of(model, draw_sites(model, guide, draws), held)
+    return weights_of(model, guide.draw(draws), held)
 
 
 def _gamma(edge: str) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
@@ -38,7 +39,30 @@ def layer_moments(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Laye
     References:
         Louizos et al. 2017, arXiv:1705.08665, eq. 10-11, for one scale.
     """
+    if (drawn := guide.samples) is not None:
+        return {name: _of_draws(drawn_weights(one, drawn)) for name, one in model.layers.items()}
     return {name: _moments(layer, guide) for name, layer in model.layers.items()}
+
+
+def drawn_weights(layer: BayesianLayer, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``weight`` and, of a layer that has one, ``bias`` that a layer computes with, ``(S, *)``,
+    from values ``(S, *)`` of the sites."""
+    latents = layer.latents()
+
+    def effective(one: dict[str, Tensor]) -> dict[str, Tensor]:
+        weight, bias = layer.effective(one, latents)
+        return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+
+    own = {name: values[f"{layer.name}.{name}"] for name in latents}
+    drawn: dict[str, Tensor] = vmap(effective)(own)
+    return drawn
+
+
+def _of_draws(drawn: Mapping[str, Tensor]) -> Layer:
+    """Moments of weights and biases by draws of them, whose sites depend on each other."""
+    found = {name: torch.var_mean(values, 0, correction=0) for name, values in drawn.items()}
+    (variance, mean), (bias_variance, bias) = found["weight"], found.get("bias", (None, None))
+    return Layer(mean, variance, bias, bias_variance)
 
 
 def _moments(layer: BayesianLayer, guide: NetworkGuide) -> Layer:

@@ -14,7 +14,7 @@ from ...guides import DepthGuide, Guide, NetworkGuide
 from ...models import BayesianNetwork, BayesianStack, LearntDepth, Model, PlainNetwork
 from ..distributed import ALONE, Ranks
 from .depth import OTHERS, DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
-from .draws import Noise, draw_outputs, draw_sites
+from .draws import Noise, draw_outputs
 from .layers import Layer, layer_moments, mean_network
 from .mean_propagation import Curvatures, curvature
 from .predict import DRAWS, outputs_by_depth, streamed
@@ -206,9 +206,11 @@ class WeightPosterior(Posterior):
         return next(self.guide.parameters()).new_full((DRAWS,), 1.0 / DRAWS)
 
     def draw(self, draws: int) -> dict[str, Tensor]:
-        return draw_sites(self.model, self.guide, draws)
+        return self.guide.draw(draws)
 
     def log_prob(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if self.guide.samples is not None:
+            return {}
         return {
             site: log_prob_of(self.guide.posterior(site), value)
             for site, value in values.items()
@@ -226,7 +228,7 @@ class WeightPosterior(Posterior):
 
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         x = data.x_val
-        if self.guide.traits.zero_mean:
+        if self.guide.traits.zero_mean or self.guide.samples is not None:
             noise: Noise = "activations" if self.guide.scales is not None else "weights"
             out = self.outputs(x, VALIDATION_DRAWS, noise=noise, seed=0)
         else:

@@ -13,7 +13,7 @@ from pyroccam.inference import shrinking
 from pyroccam.inference.diagnostics import khat, khat_of, log_joint
 from pyroccam.inference.diagnostics.log_joint import LogJoint, centres
 from pyroccam.inference.diagnostics.pareto import KhatBlock, share_of_draws
-from pyroccam.inference.posterior import draw_sites, exact_depth_posterior, total_variation
+from pyroccam.inference.posterior import exact_depth_posterior, total_variation
 from pyroccam.models import priors
 from random_weights import small_net, table
 from scipy import integrate, stats
@@ -68,7 +68,7 @@ def test_the_joint_density_is_pyros(layer, monkeypatch):
     monkeypatch.setattr(log_joint, "BATCH", 20)
     data = table()
     model, guide = random_pair(small_net(), data, priors.GroupHorseshoe(1e-2))
-    values = draw_sites(model, guide, 4)
+    values = guide.draw(4)
     block = {site: values.pop(site) for site in [*values] if site.startswith(layer)}
     rest = {site: value[0] for site, value in values.items()}
     with torch.no_grad():

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import get_plates
 from torch import Tensor, nn
 
 from ..data import NetworkError, PyroccamError
@@ -247,7 +248,11 @@ class BayesianNetwork(Model):
             return pyro.sample("y", likelihood, obs=y)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Outputs that the likelihood takes, for inputs ``(B, *)``; samples all latents."""
+        """Outputs that the likelihood takes, for inputs ``(B, *)``; samples all latents. Within a
+        plate of K particles, or of draws of ``Predictive``, outputs of each, ``(K, B, outputs)``.
+        """
+        if nesting := _nesting():
+            return self._of_each(x, nesting)
         with layers_called():
             found: Tensor = self.part("net")(x)
         if not isinstance(found, Tensor):
@@ -256,6 +261,26 @@ class BayesianNetwork(Model):
                 "one tensor, or logits",
             )
         return found
+
+    def _of_each(self, x: Tensor, nesting: int) -> Tensor:
+        """Outputs of networks one after the other: modules between the layers take rows alone."""
+        values: dict[str, Tensor] = {}
+        for site, (layer, name) in self.sites.items():
+            prior = layer.latents()[name].prior
+            value = pyro.sample(site, prior)
+            batch = value.shape[: value.dim() - prior.event_dim]
+            lead = batch + (1,) * (nesting - len(batch))  # Predictive leaves out dims of one
+            values[site] = value.reshape(lead + prior.event_shape)
+        lead = torch.broadcast_shapes(*(value.shape[:nesting] for value in values.values()))
+        flat = {
+            site: value.expand(lead + value.shape[nesting:]).flatten(0, nesting - 1)
+            for site, value in values.items()
+        }
+        found = []
+        for k in range(lead.numel()):
+            with layers_called(), _Given({site: value[k] for site, value in flat.items()}):
+                found.append(self.part("net")(x))
+        return torch.stack(found).reshape(lead[:-1] + found[0].shape)
 
     def scaled(
         self, weights: Mapping[str, Tensor], gammas: Mapping[str, Tensor]
@@ -327,6 +352,30 @@ def _replaced(net: nn.Module, name: str, module: nn.Module) -> nn.Module:
         return module
     net.set_submodule(name, module)
     return net
+
+
+def _nesting() -> int:
+    """Dims that the plates around take."""
+    return max((-frame.dim for frame in get_plates() if frame.dim is not None), default=0)
+
+
+def refuse_plates(model: BayesianNetwork) -> None:
+    """Refuse a plate around a model of random structure, whose draws cannot pass together."""
+    if _nesting():
+        found = f"a plate of particles or draws around a {type(model).__name__}"
+        raise PyroccamError(found, "parallel=False, vectorize_particles=False")
+
+
+class _Given(Messenger):
+    """Every layer computes with given values, which were sampled before, ``(*)`` by site."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.values = values
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] in self.values:
+            msg["value"], msg["done"], msg["stop"] = self.values[msg["name"]], True, True
 
 
 class _AtStart(Messenger):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import NotNegative, PyroccamError
-from .bayesian import BayesianNetwork
+from .bayesian import BayesianNetwork, refuse_plates
 from .contexts import Counting
 from .feeding import refuse_several
 from .hyperparameters import Number, power
@@ -241,6 +241,7 @@ class BayesianStack(BayesianNetwork):
     def outputs(self, x: Tensor) -> Tensor:
         """Outputs for inputs ``(B, *)`` at the depth that is sampled, or, where it is enumerated,
         at every depth, ``(D + 1, ..., B, *)``."""
+        refuse_plates(self)
         depth = pyro.sample("depth", self.part("depth_prior")())
         return at_depth(self.by_depth(x, depth), depth)
 

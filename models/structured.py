@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import PyroccamError
-from .bayesian import BayesianNetwork
+from .bayesian import BayesianNetwork, refuse_plates
 from .distributions import Temperature
 from .feeding import refuse_several
 from .hyperparameters import Number, Slot, power
@@ -160,6 +160,7 @@ class StructuredNetwork(BayesianNetwork):
 
     def outputs(self, x: Tensor) -> Tensor:
         """Outputs for inputs ``(B, *)``, of shape ``(enumerated dims..., B, *)``."""
+        refuse_plates(self)
         net = self.part("net")
         priors: Any = self.part("edge_priors")
         gammas = {

@@ -140,13 +140,16 @@ class ImproperLogUniform(Improper):
         batch_shape: of the distribution; event shape ``()``.
         kl: which ``KL(Normal || self)`` is registered: ``"exact"`` (with first derivatives, see
             :func:`log_uniform_kl_once`) or ``"molchanov"``.
+        like: a number of the type and device of a value.
     """
 
     support = constraints.real
 
     @checked
-    def __init__(self, batch_shape: Sequence[int] = (), kl: KL = "exact") -> None:
-        self.kl = kl
+    def __init__(
+        self, batch_shape: Sequence[int] = (), kl: KL = "exact", like: Tensor | None = None
+    ) -> None:
+        self.kl, self.like = kl, like
         super().__init__(torch.Size(batch_shape), validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -128,6 +128,7 @@ class MultiSpikeLogUniform(Improper):
         table: SpikeTable | None = None,
     ) -> None:
         self.level, self.levels, self.kl, self.table = level, levels, kl, table
+        self.like = level
         super().__init__(torch.Size(batch_shape), validate_args=False)
 
     @property

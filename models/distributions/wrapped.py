@@ -8,8 +8,22 @@ from typing import Any, Self, cast
 
 import torch
 from pyro.distributions import ExpandedDistribution, TorchDistribution
+from pyro.infer.autoguide.initialization import InitMessenger
+from pyro.infer.inspect import TrackProvenance
+from pyro.poutine.block_messenger import BlockMessenger
+from pyro.poutine.runtime import _PYRO_STACK
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 from torch.distributions import Independent
+
+
+def _nobody_gets_draws() -> bool:
+    """True where Pyro runs a model to begin a guide or a chain, to draw its graph, or, in a trace
+    that is blocked, to count its plates."""
+    around = [type(one) for one in _PYRO_STACK]
+    if InitMessenger in around or TrackProvenance in around:
+        return True
+    return BlockMessenger in around and TraceMessenger in around[around.index(BlockMessenger) :]
 
 
 class Alike(TorchDistribution):
@@ -23,12 +37,21 @@ class Alike(TorchDistribution):
 
 class Improper(Alike):
     """A distribution without draws: its density has no finite integral, or depends on the
-    posterior."""
+    posterior.
+
+    Attributes:
+        like: a number of the type and device of a value; torch's usual ones where it is ``None``.
+    """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
+    like: Tensor | None = None
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Refused by a NotImplementedError."""
+        """Refused by a NotImplementedError; but where Pyro runs a model for its shapes, or to begin
+        somewhere, standard normals, ``(*sample, *batch, *event)``, stand in for draws."""
+        if _nobody_gets_draws():
+            shape = torch.Size(sample_shape) + self.batch_shape + self.event_shape
+            return torch.randn(shape) if self.like is None else torch.randn(shape).to(self.like)
         raise NotImplementedError(
             f"{type(self).__name__} has no draws, as it has no finite integral or depends on the "
             "posterior; draw from a guides.MeanField."

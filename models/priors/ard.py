@@ -38,6 +38,7 @@ class EmpiricalNormal(Improper):
         shared: dims of the event that share one variance, counted from its left; ``()`` for a
             variance of each weight.
         moves: they share a mean as well, in place of 0.
+        like: a number of the type and device of a value.
 
     Raises:
         PyroccamError: for a mean of each weight, at which every KL would be 0.
@@ -49,11 +50,12 @@ class EmpiricalNormal(Improper):
         shared: Sequence[int] = (),
         batch_shape: Sequence[int] = (),
         moves: bool = False,
+        like: Tensor | None = None,
     ) -> None:
         if moves and not shared:
             raise PyroccamError("EmpiricalNormal: moves=True, shared=()", "dims that share a mean")
         self.shared = tuple(dim - len(event_shape) for dim in shared)
-        self.moves = moves
+        self.moves, self.like = moves, like
         super().__init__(torch.Size(batch_shape), torch.Size(event_shape), validate_args=False)
 
     @property
@@ -129,5 +131,5 @@ class ARD(WeightPrior):
             shared = ()
         elif self.per == "group":
             shared = tuple(dim for dim in shared if own.layer.groups and dim != own.layer.group_dim)
-        weight = EmpiricalNormal(shape, shared)
+        weight = EmpiricalNormal(shape, shared, like=own.zero)
         return {"weight": Latent(weight, unbounded=True), **own.standard_bias()}

@@ -32,7 +32,7 @@ class GroupNormalJeffreys(WeightPrior):
 
     def latents(self, own: Any) -> Mapping[str, Latent]:
         start = math.exp(-4.5)
-        scale = log_uniform(own.layer.group_shape, self.kl)
+        scale = log_uniform(own.layer.group_shape, self.kl, own.zero)
         return {
             "weight": own.standard(own.layer.weight, start),
             "scale": Latent(scale, start=(1.0, start), unbounded=True),

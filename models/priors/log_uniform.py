@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from ..distributions import KL, ImproperLogUniform
 from .base import Latent, WeightPrior
 
@@ -30,13 +32,13 @@ class LogUniform(WeightPrior):
 
     def latents(self, own: Any) -> Mapping[str, Latent]:
         start = math.exp(-5.0)
-        weight = log_uniform(own.layer.weight, self.kl)
+        weight = log_uniform(own.layer.weight, self.kl, own.zero)
         return {
             "weight": Latent(weight, start=(None, start), unbounded=True),
             **own.standard_bias(start),
         }
 
 
-def log_uniform(shape: Sequence[int], kl: KL = "exact") -> Any:
-    """Independent log-uniform variables of event shape ``shape``."""
-    return ImproperLogUniform(shape, kl).to_event(len(shape))
+def log_uniform(shape: Sequence[int], kl: KL, like: Tensor) -> Any:
+    """Independent log-uniform variables of event shape ``shape``, numbers as ``like`` is one."""
+    return ImproperLogUniform(shape, kl, like).to_event(len(shape))

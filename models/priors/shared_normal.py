@@ -47,7 +47,8 @@ class SharedNormal(WeightPrior):
         def shared(shape: torch.Size) -> Latent:
             if shape.numel() == 1:
                 return cast(Latent, own.standard(shape))
-            return Latent(EmpiricalNormal(shape, range(len(shape)), moves=True), unbounded=True)
+            normal = EmpiricalNormal(shape, range(len(shape)), moves=True, like=own.zero)
+            return Latent(normal, unbounded=True)
 
         shapes = {"weight": own.layer.weight, "bias": own.layer.bias}
         return {name: shared(shape) for name, shape in shapes.items() if shape is not None}

@@ -38,10 +38,10 @@ class PosteriorDraws:
     """S draws from a posterior with their densities of N rows, on the CPU; nats, double precision.
 
     Attributes:
-        values: of sites, ``(S, *)``, as they are sampled; without weights, and where nothing else
-            is random, the root mean square of each layer's, ``1.weight_rms``. NaN where a site does
-            not count (:meth:`~pyroccam.models.base.Model.counts`): what is beyond the depth of a
-            draw has no value of its own there, and no part in any of the densities.
+        values: of sites, ``(S, *)``, as they are sampled; of weights and biases of more numbers
+            than were asked for the root mean square of a layer, ``1.weight_rms``. NaN where a site
+            does not count (:meth:`~pyroccam.models.base.Model.counts`): what is beyond the depth of
+            a draw has no value of its own there, and no part in any of the densities.
         log_prior: of every site, ``(S,)``; of an improper prior up to a constant.
         log_q: by site, ``(S,)``; of a point nothing.
         log_likelihood: of each row in original units of the target, ``(S, N)``.
@@ -106,19 +106,19 @@ def draw_posterior(
     *,
     split: str = "train",
     rows: int | None = None,
-    weights: bool = False,
+    keep: float = 0,
 ) -> PosteriorDraws:
     """Draws of the latents, their densities, and what they say of the rows of a split.
 
     Networks are drawn a few at a time (:func:`~pyroccam.inference.posterior.draws.at_once`), and of
-    their weights only densities stay, unless they are asked for. A point is drawn once. The seed is
+    large weights only densities stay, and how large they are. A point is drawn once. The seed is
     that of the fit; generators are left as they were.
 
     Arguments:
         draws: S.
         split: whose rows.
         rows: only so many, evenly spread.
-        weights: keep weights and biases too.
+        keep: numbers that the weights, or biases, of a layer have at most to be kept.
 
     Raises:
         PyroccamError: for more numbers than fit into 2 GiB.
@@ -135,7 +135,7 @@ def draw_posterior(
     complete = split == "train" and len(chosen) == fit.data.N and not fit.data.weighted
     with evaluating(fit.model), seeded(fit.settings.seed, x.device):
         if fit.model.random_weights:
-            parts = _of_networks(fit, 1 if fit.posterior.is_point else draws, x, y, weights)
+            parts = _of_networks(fit, 1 if fit.posterior.is_point else draws, x, y, keep)
         else:
             parts = _of_depths(fit, draws, x, y)
     return PosteriorDraws(*parts, chosen, complete)
@@ -162,7 +162,7 @@ def _networks(
             yield drawn, torch.cat([outputs_of(net, networks, part) for part in x.split(BATCH)], 1)
 
 
-def _of_networks(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) -> Parts:
+def _of_networks(fit: Fit, draws: int, x: Tensor, y: Tensor, keep: float) -> Parts:
     model, posterior = fit.model, fit.posterior
     found: list[Parts] = []
     for drawn, outputs in _networks(model, x, draws, posterior.draw):
@@ -178,7 +178,7 @@ def _of_networks(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) -> P
                 own = drawn[site]
                 kept = used.to(own.device).view(-1, *[1] * (own.dim() - 1)) > 0
                 reached[site] = torch.where(kept, own, torch.nan)
-        found.append((_shown(reached, weights), log_prior, log_q, *_said(fit, outputs, y)))
+        found.append((_shown(reached, keep), log_prior, log_q, *_said(fit, outputs, y)))
     values, log_priors, log_qs, likelihoods, predictions = zip(*found, strict=True)
     each = _joined(values), _joined(log_priors), _joined(log_qs)
     return *each, torch.cat(likelihoods), torch.cat(predictions)
@@ -188,13 +188,16 @@ def _joined(parts: Sequence[Values]) -> Values:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _shown(drawn: Mapping[str, Tensor], weights: bool) -> Values:
-    """What is kept of draws ``(S, *)``: all, or without weights and biases; where nothing else is
-    random, their root mean squares ``(S,)``, which sum a layer up in one number."""
-    large = {site for site in drawn if site.rpartition(".")[2] in ("weight", "bias")}
-    if weights or large != {*drawn}:
-        return {site: v.cpu() for site, v in drawn.items() if weights or site not in large}
-    return {f"{site}_rms": v.flatten(1).square().mean(1).sqrt().cpu() for site, v in drawn.items()}
+def _shown(drawn: Mapping[str, Tensor], keep: float) -> Values:
+    """What is kept of draws ``(S, *)``: all but weights and biases of more numbers, of which it is
+    the root mean square, ``(S,)``, that sums a layer up in one number."""
+    shown = {}
+    for site, value in drawn.items():
+        if site.rpartition(".")[2] in ("weight", "bias") and value[0].numel() > keep:
+            shown[f"{site}_rms"] = value.flatten(1).square().mean(1).sqrt().cpu()
+        else:
+            shown[site] = value.cpu()
+    return shown
 
 
 def _of_depths(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
@@ -256,7 +259,7 @@ def draw_prior(
     draws: Count = 500,
     *,
     data: Dataset | None = None,
-    weights: bool = False,
+    keep: float = 0,
     seed: Seed = 0,
 ) -> PriorDraws:
     """Draws of the latents from the prior, and of targets before any were seen.
@@ -269,12 +272,12 @@ def draw_prior(
         x: inputs ``(N, *)``, standardised as the data set is.
         draws: S.
         data: by whose targets ``x`` is predicted in original units; left out, standardised.
-        weights: keep weights and biases too.
+        keep: numbers that the weights, or biases, of a layer have at most to be kept.
         seed: of the draws; generators are left as they were.
     """
     with evaluating(model), seeded(seed, x.device):
         if (network := random_network(model)) is not None:
-            return _network_prior(network, x, draws, weights, data)
+            return _network_prior(network, x, draws, keep, data)
         probs = _log_prior(model).exp() if model.latents() else x.new_ones(1)
         by_depth = outputs_by_depth(model, x)
         values, depth = _drawn_depths(model, probs, draws)
@@ -282,7 +285,7 @@ def draw_prior(
 
 
 def _network_prior(
-    model: BayesianNetwork, x: Tensor, draws: int, weights: bool, data: Dataset | None
+    model: BayesianNetwork, x: Tensor, draws: int, keep: float, data: Dataset | None
 ) -> PriorDraws:
     def draw(size: int) -> Values:
         drawn = {site: prior().sample((size,)) for site, prior in model.structure.items()}
@@ -294,11 +297,8 @@ def _network_prior(
 
     values, predictions = [], []
     for drawn, outputs in _networks(model, x, draws, draw):
-        shown = _shown(drawn, weights)
+        values.append(_shown(drawn, keep))
         if outputs is not None:
             predictions.append(_predicted(model.likelihood, outputs, data))
-        else:  # biases alone are no summary of a layer
-            shown = {name: value for name, value in shown.items() if name in drawn}
-        values.append(shown)
     improper = [site for site in model.sites if site not in drawn]
     return PriorDraws(_joined(values), improper, torch.cat(predictions) if predictions else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Dims = dict[str, tuple[str, ...]]
 Variables = dict[str, tuple[tuple[str, ...], NDArray[Any]]]
+KEPT = 1000  # numbers of the weights, or biases, of a layer that are there under its own name
 _KERNEL = {0: (), 1: ("step",), 2: ("row", "column"), 3: ("slice", "row", "column")}
 
 
@@ -36,24 +38,25 @@ def to_arviz(
 ) -> Any:
     """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
 
-    Groups: ``posterior`` (structure as γ, scales, and weights if wanted; a chain for each fit),
+    Groups: ``posterior`` (structure as γ, scales, weights and biases; a chain for each fit),
     ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
     site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``, ``prior``
     and ``prior_predictive`` where the prior is proper, and ``structure``: exact probabilities of
-    depths and primitives. Where only weights are random, ``posterior`` and ``prior`` hold the root
-    mean square of each layer's, ``1.weight_rms``. Targets are in original units. Variables have the
-    names of their sites; dimensions are ``depth``, ``row``, ``1.input``, ``1.output`` (of the layer
-    ``1``), ``x-h.primitive`` (of an edge). Of ``posterior`` weights that the depth of a draw does
-    not reach are NaN, and have no part in its densities.
+    depths and primitives. Of weights, or biases, of a layer that are more than 1,000 numbers,
+    ``posterior`` and ``prior`` hold the root mean square, ``1.weight_rms``. Targets are in original
+    units. Variables have the names of their sites; dimensions are ``depth``, ``row``, ``1.input``,
+    ``1.output`` (of the layer ``1``), ``x-h.primitive`` (of an edge). Of ``posterior`` weights that
+    the depth of a draw does not reach are NaN, and have no part in its densities.
 
     Draws of a variational posterior are independent: effective sample sizes and R-hat of one fit
-    say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
+    say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does). What ArviZ's ``loo``
+    means of them is said by the attribute ``warning`` of ``log_likelihood``.
 
     Arguments:
         fits: one, or several as chains: R-hat then compares runs.
         draws: S; of a point estimate one.
         rows: only so many training rows, evenly spread; there is no ``log_p`` then.
-        weights: keep weights and biases too: S times their number.
+        weights: keep those of more than 1,000 numbers too: S times their number.
 
     Raises:
         PyroccamError: if the fits differ in their latents, or have other rows, and for more
@@ -62,7 +65,8 @@ def to_arviz(
     chains = members(fits)
     first = chains[0]
     model, data = first.model, first.data
-    found = [draw_posterior(one, draws, rows=rows, weights=weights) for one in chains]
+    keep = math.inf if weights else KEPT
+    found = [draw_posterior(one, draws, rows=rows, keep=keep) for one in chains]
     shapes = [{name: value.shape for name, value in one.values.items()} for one in found]
     for one, own in zip(chains[1:], shapes[1:], strict=True):
         who = f"seeds {first.settings.seed} and {one.settings.seed}"
@@ -82,7 +86,7 @@ def to_arviz(
         y = in_original_units(data, y)
     attrs = _attributes(first, found[0])
     seed = first.settings.seed
-    before = draw_prior(model, x, draws, data=data, weights=weights, seed=seed)
+    before = draw_prior(model, x, draws, data=data, keep=keep, seed=seed)
     each["prior"] = [shown_values(model, before.values)]
     if before.predictions is not None:
         each["prior_predictive"] = [{"y": before.predictions}]
@@ -91,6 +95,7 @@ def to_arviz(
     dims, coords = _dims(model)
     coords["row"] = found[0].rows.numpy()
     groups = {name: _draws(parts, dims, coords) for name, parts in each.items()}
+    groups["log_likelihood"].attrs["warning"] = _of_loo(first)
     groups["structure"] = _table(_exact(chains), coords)
     groups["observed_data"] = _table({"y": (dims["y"][: y.dim()], y.cpu().numpy())}, coords)
     return container({name: one for name, one in groups.items() if one.data_vars}, attrs)
@@ -192,6 +197,23 @@ def _exact(fits: Sequence[Fit]) -> Variables:
         name: (("chain", dim), torch.stack(each).cpu().numpy())
         for name, (dim, each) in found.items()
     }
+
+
+def _of_loo(fit: Fit) -> str:
+    """What leaving rows out of the exported log-likelihoods means."""
+    if not fit.model.random_weights:
+        return (
+            "LOO is meaningless here: the weights are numbers that have seen every row; "
+            "diagnostics.elpd looks at rows that were held out."
+        )
+    if fit.guide.traits.point:
+        return "LOO is meaningless here: the posterior is a point; diagnostics.elpd is not."
+    if fit.guide.samples is not None:
+        return "LOO takes the draws for draws of the posterior, as good as whoever made them."
+    return (
+        "LOO takes draws of q for draws of the posterior, and is too good where q is too narrow; "
+        "diagnostics.loo weighs them by p / q where that can be done, and says where not."
+    )
 
 
 def _attributes(fit: Fit, drawn: PosteriorDraws) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,8 +111,10 @@ def prior_sensitivity(
     References:
         Kallioinen, Paananen, Bürkner, Vehtari 2024, Statistics and Computing 34.
     """
-    drawn = draw_posterior(fit, draws, rows=rows, weights=weights)
-    values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
+    drawn = draw_posterior(fit, draws, rows=rows, keep=math.inf if weights else 0)
+    each = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
+    # Where there is more than weights, these are no part of it.
+    values = {k: v for k, v in each.items() if not k.endswith("_rms")} or each
     if not values or fit.guide.traits.point:
         what = "a point" if drawn.log_prior else "of no latent at all"
         raise PyroccamError(f"The posterior is {what}", "draws to reweight")

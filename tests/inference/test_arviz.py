@@ -58,13 +58,21 @@ def structured(rows, scaling=None, structure=None):
     return fitted(models.StructuredNetwork(net, rows, prior=NORMAL, **options), rows)
 
 
+def stack(rows):
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)]
+    net = models.networks.DepthStack(nn.Linear(2, 4), blocks, nn.Linear(4, 2))
+    model = models.BayesianStack(net, rows, prior=NORMAL)
+    return fitted(model, rows)
+
+
 def test_groups_and_names(horseshoe):
     tree = horseshoe.to_arviz(DRAWS)
     names = {"posterior", "sample_stats", "log_prior", "log_likelihood", "posterior_predictive",
              "observed_data", "prior", "prior_predictive"}  # fmt: skip
     assert names == groups(tree)
     posterior = tree["posterior"]
-    own = ("global.a", "global.b", "scale.a", "scale.b")
+    own = ("global.a", "global.b", "scale.a", "scale.b", "weight", "bias")
     assert {*posterior.data_vars} == {f"{layer}.{name}" for layer in "02" for name in own}
     assert posterior["2.scale.a"].dims == ("chain", "draw", "2.input")
     assert posterior["0.global.a"].shape == (1, DRAWS)
@@ -78,18 +86,19 @@ def test_groups_and_names(horseshoe):
     np.testing.assert_array_equal(again["2.scale.a"], posterior["2.scale.a"])
 
 
-def test_weights_on_request_the_dims_of_a_convolution_and_improper_priors():
+def test_the_dims_of_a_convolution_and_improper_priors():
     x, y = torch.rand(24, 1, 6, 6), torch.arange(24) % 2
     d = data.Dataset.from_tensors(x[:20], y[:20], x[20:], y[20:])
     net = nn.Sequential(nn.Conv2d(1, 3, (2, 3)), nn.Flatten(), nn.Linear(60, 2))
     fit = fitted(models.BayesianNetwork(net, d, prior=priors.GroupNormalJeffreys()), d)
-    tree = fit.to_arviz(5, weights=True)
+    tree = fit.to_arviz(5)
     posterior = tree["posterior"]
     assert posterior["0.weight"].dims[2:] == ("0.output", "0.input", "0.row", "0.column")
     assert posterior["0.scale"].dims[2:] == posterior["0.bias"].dims[2:] == ("0.output",)
     assert posterior["2.scale"].dims[2:] == ("2.input",)
     assert tree.attrs["improper_priors"] == "0.scale, 2.scale"
-    assert groups(fit.to_arviz(5)).isdisjoint({"prior", "prior_predictive"})
+    assert "prior_predictive" not in groups(tree)
+    assert {*tree["prior"].data_vars} == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
 @pytest.mark.usefixtures("clean")
@@ -99,7 +108,7 @@ def test_densities_are_those_of_pyro(kind, horseshoe, spirals):
     scaling = models.Floored() if kind == "floored" else None
     structure = priors.Categorical() if kind == "table" else None
     fit = horseshoe if kind == "horseshoe" else structured(spirals, scaling, structure)
-    drawn = draw_posterior(fit, 3, weights=True)
+    drawn = draw_posterior(fit, 3, keep=100)
     d = fit.data
     for s in range(3):
         values = {site: value[s] for site, value in drawn.values.items()}
@@ -197,17 +206,20 @@ def test_draws_are_made_in_parts(horseshoe, monkeypatch):
     assert draw_prior(horseshoe.model, horseshoe.data.x_train[:3], 9).predictions is not None
 
 
-def test_weights_alone_are_summed_up_by_layer(spirals):
-    fit = fitted(network(spirals, priors.Normal(2.0)), spirals)
+def test_large_weights_are_summed_up_by_layer(spirals):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 501), nn.Tanh(), nn.Linear(501, 2))
+    fit = fitted(models.BayesianNetwork(net, spirals, prior=priors.Normal(2.0)), spirals)
     short, whole = fit.to_arviz(6), fit.to_arviz(6, weights=True)
     for group in ("posterior", "prior"):
-        sites = {name.removesuffix("_rms") for name in short[group].data_vars}
-        assert sites == {"0.weight", "0.bias", "2.weight", "2.bias"}
-        for site in sites:
+        assert {*short[group].data_vars} == {"0.weight_rms", "0.bias", "2.weight_rms", "2.bias"}
+        assert {*whole[group].data_vars} == {"0.weight", "0.bias", "2.weight", "2.bias"}
+        for site in ("0.weight", "2.weight"):
             drawn = whole[group][site].values.reshape(1, 6, -1)
             rms = np.sqrt((drawn**2).mean(-1))
             np.testing.assert_allclose(short[group][f"{site}_rms"].values, rms, rtol=1e-5)
-    values = fit.to_arviz(4000, weights=True)["prior"]["0.weight"].values[0]
+    small = fitted(network(spirals, priors.Normal(2.0)), spirals)
+    values = small.to_arviz(4000)["prior"]["0.weight"].values[0]
     assert np.abs(values.std(0) - 2.0).max() < 4.5 * 2.0 / math.sqrt(2 * 4000)
 
 
@@ -247,18 +259,32 @@ def test_files(depth, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of ArviZ itself, and of matplotlib
-@pytest.mark.parametrize("kind", ["log-uniform", "depth"])
+@pytest.mark.parametrize("kind", ["weights", "log-uniform", "depth", "both"])
 def test_what_a_person_asks_arviz_first(kind, depth, spirals):
     import arviz as az
 
-    improper = network(spirals, priors.LogUniform())
-    fit = depth if kind == "depth" else fitted(improper, spirals)
+    if kind == "depth":
+        fit, names = depth, ["depth"]
+    elif kind == "both":
+        fit, names = stack(spirals), ["stem.bias"]
+    else:
+        prior = NORMAL if kind == "weights" else priors.LogUniform()
+        fit, names = fitted(network(spirals, prior), spirals), ["2.bias"]
     found = fit.to_arviz(100)
-    assert len(az.summary(found)) >= 1
+    table = az.summary(found, var_names=names)
+    assert len(table) == {"depth": 1, "stem.bias": 4}.get(names[0], 2)
+    assert len(az.summary(found)) >= len(table)
     each = draw_posterior(fit, 100).log_likelihood  # the density of rows that were not left out
     whole = float((each.logsumexp(0) - math.log(100)).sum())
     estimate = az.loo(found)
     value = estimate.elpd_loo if hasattr(estimate, "elpd_loo") else estimate.elpd
     assert whole - 0.5 * abs(whole) < float(value) < whole
-    az.plot_forest(found)
+    az.plot_forest(found, var_names=names)
+    getattr(az, "plot_trace_dist", az.plot_trace)(found, var_names=names)
     plt.close("all")
+
+
+def test_the_log_likelihood_says_what_leaving_rows_out_means(depth, horseshoe, spirals):
+    point = fitted(network(spirals, NORMAL), spirals, guides.Delta)
+    said = [one.to_arviz(3)["log_likelihood"].attrs["warning"] for one in (depth, point, horseshoe)]
+    assert ["meaningless" in one for one in said] == [True, True, False]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .depth import CategoricalDepth, DepthGuide, Deterministic, Marginal
     from .dropout import VariationalDropout
     from .edges import StructureFamily
+    from .factors import Factor
     from .mean_field import MeanField
     from .mean_kl import MeanKL
     from .parsing import parse
@@ -24,6 +25,7 @@ __all__ = [
     "Delta",
     "DepthGuide",
     "Deterministic",
+    "Factor",
     "Guide",
     "Marginal",
     "Mask",

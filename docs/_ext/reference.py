@@ -16,7 +16,7 @@ from . import pages
 
 __all__ = ["ROOMS", "children", "given_back", "modules", "names", "page", "write"]
 
-ROOMS = ("models", "guides", "inference", "data")
+ROOMS = ("models", "guides", "inference", "data", "testing")
 """The packages that a person imports, in the order in which a fit needs them."""
 
 _HEADINGS = {

@@ -125,13 +125,21 @@ def test_what_is_added_on_the_page_of_extensions_works(tmp_path):
     """In a process of its own, for a prior and a guide with words are known from then on."""
     blocks = FENCE.findall((DOCS / "extending.md").read_text())
     check = """
+import inspect
 x = digits.x_test[:5]
 assert fit.predict(x).shape == small.net(x).shape == smaller.net(x).shape == (5, 10)
 assert fit.evaluate("test")["accuracy"] > 0.15 and len(findings) > 3
 assert "posterior" in str(draws) and "log_likelihood" in str(draws)
 assert isinstance(models.priors.parse_weights("laplace:0.2"), Laplace)
-assert isinstance(guides.parse("shared-deviation", model), SharedDeviation)
+assert isinstance(guides.parse("low-rank", model), LowRank)
 assert isinstance(structured.guide.edge("1.x-y.structure"), NormalLogits)
+for case, given in ((TestLaplace(), (Laplace(2.0),)), (TestLowRank(), ())):
+    for name in dir(case):
+        takes = inspect.signature(getattr(case, name)).parameters if name[:5] == "test_" else ["no"]
+        if [*takes] == ["prior"] * len(given):
+            getattr(case, name)(*given)
+smaller_pair = inference.narrow(fit, cut=inference.Thresholds(3.0))
+inference.fit(*smaller_pair, digits, **options)
 assert METHODS["lasso"].options["threshold"] == 3.0
 """
     script = tmp_path / "page.py"

@@ -274,11 +274,12 @@ def test_what_a_person_asks_arviz_first(kind, depth, spirals):
     table = az.summary(found, var_names=names)
     assert len(table) == {"depth": 1, "stem.bias": 4}.get(names[0], 2)
     assert len(az.summary(found)) >= len(table)
-    each = draw_posterior(fit, 100).log_likelihood  # the density of rows that were not left out
-    whole = float((each.logsumexp(0) - math.log(100)).sum())
-    estimate = az.loo(found)
-    value = estimate.elpd_loo if hasattr(estimate, "elpd_loo") else estimate.elpd
-    assert whole - 0.5 * abs(whole) < float(value) < whole
+    if kind != "depth":  # ArviZ 1.x finds no tail in a depth that is always the same
+        each = draw_posterior(fit, 100).log_likelihood  # the density of rows that were not left out
+        whole = float((each.logsumexp(0) - math.log(100)).sum())
+        estimate = az.loo(found)
+        value = estimate.elpd_loo if hasattr(estimate, "elpd_loo") else estimate.elpd
+        assert whole - 0.5 * abs(whole) < float(value) < whole
     az.plot_forest(found, var_names=names)
     getattr(az, "plot_trace_dist", az.plot_trace)(found, var_names=names)
     plt.close("all")

@@ -5,7 +5,6 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
-from prior_case import LINEAR, ONE, PriorCase
 from pyroccam import models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.guides.factors import NormalFactor
@@ -15,6 +14,7 @@ from pyroccam.models.distributions.multi_spike import MultiSpikeLogUniform
 from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.priors import LayerShape
 from pyroccam.models.priors.ard import EmpiricalNormal
+from pyroccam.testing.priors import LINEAR, ONE, PriorCase
 from random_weights import PRIORS, Rows
 from scipy import stats
 from torch import nn

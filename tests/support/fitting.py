@@ -7,6 +7,7 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.training.trainer import Trainer
+from pyroccam.testing.guides import blobs
 from torch import nn
 
 QUICK = {"epochs": 8, "batch_size": 16, "lr": 0.02, "seed": 3, "progress": False, "device": "cpu"}
@@ -24,15 +25,6 @@ class Wobble(nn.Module):
 
     def forward(self, a):
         return a + self.f(a)
-
-
-def blobs(n=60, seed=0, **options):
-    """Three classes that a line cannot split, 54 training and 6 validation rows, 30 test rows."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(n + 30) % 3
-    centres = torch.tensor([[2.0, 0.0], [-2.0, 1.0], [0.0, -2.0]])
-    x = centres[y] + 0.7 * torch.randn(n + 30, 2, generator=generator)
-    return data.Dataset.from_tensors(x[:n], y[:n], x[n:], y[n:], **options)
 
 
 def images():

@@ -1,13 +1,10 @@
 """What every guide has to do: one case for each, that the tests of the contract run over."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
-from fitting import blobs
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyroccam import guides, models
 from pyroccam.models import priors
+from pyroccam.testing import GuideCase
 from torch import nn
 
 BOOK = torch.tensor([-0.4, 0.1, 0.7])
@@ -52,26 +49,10 @@ def structured(rows, seed=0):
     return models.StructuredNetwork(graph, rows, structure=structure, prior=priors.Normal())
 
 
-@dataclass(frozen=True)
-class GuideCase:
-    """How a guide is made, for which model.
-
-    Attributes:
-        model: from rows and a seed.
-        guide: from a model.
-        elbo: of Pyro, that the pair trains under.
-        falls_to: share of the first losses that those of the last of 40 steps are below.
-    """
-
-    model: Callable
-    guide: Callable
-    elbo: Callable = TraceMeanField_ELBO
-    falls_to: float = 0.9
-
-    def pair(self, seed=0):
-        rows = blobs()
-        model = self.model(rows, seed)
-        return model, self.guide(model), rows
+def case(model, guide, elbo=TraceMeanField_ELBO, falls_to=0.9):
+    """The case of a guide, by functions that make it and its model."""
+    found = {"model": staticmethod(model), "guide": staticmethod(guide)}
+    return type("Case", (GuideCase,), {**found, "elbo": staticmethod(elbo), "falls_to": falls_to})()
 
 
 def rounded(model):
@@ -83,7 +64,7 @@ def above(model):
 
 
 def points(make):
-    return GuideCase(network, make, Trace_ELBO, 0.8)
+    return case(network, make, Trace_ELBO, 0.8)
 
 
 def enumerated():
@@ -91,45 +72,45 @@ def enumerated():
 
 
 CASES = {
-    "CategoricalDepth": GuideCase(depth, guides.CategoricalDepth, enumerated, 0.7),
-    "CategoricalDepth by gradient": GuideCase(
+    "CategoricalDepth": case(depth, guides.CategoricalDepth, enumerated, 0.7),
+    "CategoricalDepth by gradient": case(
         depth, lambda model: guides.CategoricalDepth(model, update="gradient"), enumerated, 0.7
     ),
-    "Marginal": GuideCase(depth, guides.Marginal, enumerated, 0.7),
-    "Deterministic": GuideCase(fixed, guides.Deterministic, Trace_ELBO, 0.7),
-    "MeanField": GuideCase(network, guides.MeanField),
-    "MeanField of scales": GuideCase(scaled, guides.MeanField),
-    "MeanField of gates": GuideCase(gated, lambda m: guides.MeanField(m, local=False)),
-    "MeanField of structure": GuideCase(structured, lambda m: guides.MeanField(m, local=False)),
-    "Conditional": GuideCase(
+    "Marginal": case(depth, guides.Marginal, enumerated, 0.7),
+    "Deterministic": case(fixed, guides.Deterministic, Trace_ELBO, 0.7),
+    "MeanField": case(network, guides.MeanField),
+    "MeanField of scales": case(scaled, guides.MeanField),
+    "MeanField of gates": case(gated, lambda m: guides.MeanField(m, local=False)),
+    "MeanField of structure": case(structured, lambda m: guides.MeanField(m, local=False)),
+    "Conditional": case(
         network, lambda m: guides.Conditional(guides.MeanField(m), low=0.1, high=2.0)
     ),
-    "Conditional of scales": GuideCase(
+    "Conditional of scales": case(
         scaled, lambda m: guides.Conditional(guides.MeanField(m), low=0.1, high=2.0, pivots=2)
     ),
-    "Conditional of dropout": GuideCase(
+    "Conditional of dropout": case(
         network, lambda m: guides.Conditional(guides.VariationalDropout(m), low=0.1, high=2.0)
     ),
-    "Conditional of gates": GuideCase(
+    "Conditional of gates": case(
         gated, lambda m: guides.Conditional(guides.MeanField(m, local=False), low=2.0, high=3.0)
     ),
-    "Conditional of structure": GuideCase(
+    "Conditional of structure": case(
         structured,
         lambda m: guides.Conditional(guides.MeanField(m, local=False), low=0.1, high=2.0),
     ),
-    "MeanKL": GuideCase(network, lambda model: guides.MeanKL(model, nats=20.0)),
-    "VariationalDropout": GuideCase(network, guides.VariationalDropout),
-    "ZeroMean": GuideCase(network, guides.ZeroMean, falls_to=1.0),
-    "ZeroMean, uniform": GuideCase(
+    "MeanKL": case(network, lambda model: guides.MeanKL(model, nats=20.0)),
+    "VariationalDropout": case(network, guides.VariationalDropout),
+    "ZeroMean": case(network, guides.ZeroMean, falls_to=1.0),
+    "ZeroMean, uniform": case(
         network, lambda model: guides.ZeroMean(model, noise="uniform"), falls_to=1.0
     ),
-    "ZeroMean, rademacher": GuideCase(
+    "ZeroMean, rademacher": case(
         network, lambda model: guides.ZeroMean(model, noise="rademacher"), falls_to=1.0
     ),
     "Delta": points(guides.Delta),
     "Mask": points(lambda m: guides.Points(m, by=guides.Mask(above(m)))),
-    "WholeSteps": GuideCase(of_integers, rounded, Trace_ELBO, 0.8),
-    "WholeSteps, with its noise": GuideCase(of_integers, rounded, falls_to=0.8),
+    "WholeSteps": case(of_integers, rounded, Trace_ELBO, 0.8),
+    "WholeSteps, with its noise": case(of_integers, rounded, falls_to=0.8),
     "Switch": points(lambda m: guides.Points(m, by=guides.Switch(c=0.5, gamma=0.01))),
     "Book": points(lambda m: guides.Points(m, by=guides.Book({"0": (BOOK, INDEX)}))),
 }

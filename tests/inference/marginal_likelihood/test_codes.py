@@ -16,10 +16,10 @@ from pyroccam.inference.marginal_likelihood import ChainRule, Descent, Prequenti
 from pyroccam.inference.marginal_likelihood.codes import SHARES, blocks_of, switching
 from pyroccam.models import priors
 from pyroccam.models.priors.normal import normal_optimum
-from random_weights import FALSE_ALARM, FourScales, normal_kl
+from random_weights import FourScales, normal_kl
 from torch import nn
 
-LUCK = -math.log2(FALSE_ALARM)
+LUCK = -math.log2(1e-6)
 """Bits by which no code is shorter than uniform labels, but with this probability."""
 
 

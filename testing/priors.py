@@ -1,19 +1,23 @@
-"""What every prior over weights keeps to: a test of one inherits it and names what there is."""
+"""What every prior over weights keeps to: a test of one derives from it and names what there is."""
+
+from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.models import priors
-from pyroccam.models.distributions.wrapped import base
-from pyroccam.models.priors import LayerShape
-from random_weights import Rows
 from scipy.integrate import quad
 from torch import nn
 from torch.distributions import kl_divergence
+
+from .. import guides, models
+from ..data import PyroccamError
+from ..models.distributions import base
+from ..models.priors import LayerShape, WeightPrior, parse_weights
 
 LINEAR = LayerShape("fc", torch.Size([3, 4]), torch.Size([3]), 1, False, 4)
 CONV = LayerShape("conv", torch.Size([5, 2, 3, 3]), None, 0, True, 18)
@@ -22,7 +26,9 @@ ONE = LayerShape("one", torch.Size([1, 1]), torch.Size([1]), 1, False, 1)
 
 
 class PriorCase:
-    """One kind of prior.
+    """The contract of a prior over weights, as tests that pytest collects of a class that derives
+    from it: shapes, densities that integrate to one (by quadrature), KLs with gradients at the
+    start of a guide, numbers that move with the module.
 
     Attributes:
         variants: priors of one kind.
@@ -32,30 +38,38 @@ class PriorCase:
         improper: latents without draws.
         at_their_best: latents whose location begins where the KL is least.
         closed: the KL of the usual posterior is known.
+
+    Example:
+        >>> from pyroccam import testing
+        >>> from pyroccam.models import priors
+        >>> class TestNormal(testing.PriorCase):
+        ...     variants = (priors.Normal(1.0), priors.Normal(learn="layer"))
+        >>> TestNormal().test_densities_are_normalised(priors.Normal(1.0))
     """
 
-    variants = ()
-    words = ()
-    refused = ()
+    variants: Sequence[WeightPrior] = ()
+    words: Sequence[tuple[str, WeightPrior]] = ()
+    refused: Sequence[Mapping[str, Any]] = ()
     grouped = False
-    improper = ()
-    at_their_best = ()
+    improper: Sequence[str] = ()
+    at_their_best: Sequence[str] = ()
     closed = True
 
-    def learns(self, prior):
+    def learns(self, prior: Any) -> list[str]:
         """Names of parameters."""
         return []
 
-    def centre(self, prior, latent):
+    def centre(self, prior: Any, latent: str) -> float:
         """About where the density lies, of the logarithm of what is positive."""
         return 0.0
 
-    def pytest_generate_tests(self, metafunc):
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run each test for each of the variants."""
         if "prior" in metafunc.fixturenames:
             metafunc.parametrize("prior", self.variants, ids=str)
 
     @pytest.mark.parametrize("layer", [LINEAR, CONV], ids=lambda layer: layer.name)
-    def test_latents_of_a_layer(self, prior, layer):
+    def test_latents_of_a_layer(self, prior: WeightPrior, layer: LayerShape) -> None:
         latents = prior.for_layer(layer)()
         assert ("bias" in latents) == (layer.bias is not None)
         assert latents["weight"].prior.event_shape == layer.weight
@@ -63,14 +77,15 @@ class PriorCase:
         for name, latent in latents.items():
             assert latent.prior.batch_shape == ()
             shapes = [layer.bias] if name == "bias" else [(), (layer.groups,), layer.weight]
-            assert tuple(latent.prior.event_shape) in map(tuple, shapes)
+            assert latent.prior.event_shape in [torch.Size(shape or ()) for shape in shapes]
 
-    def test_posteriors_at_the_start(self, prior):
+    def test_posteriors_at_the_start(self, prior: WeightPrior) -> None:
         """Their KLs have finite gradients, which are not zero."""
         if not self.closed:
             return
         net = nn.Sequential(nn.Conv2d(2, 5, 3, bias=False), nn.Flatten(), nn.Linear(5, 2))
-        model = models.BayesianNetwork(net, Rows(2, 3, 3), prior=prior)
+        rows: Any = SimpleNamespace(input_shape=(2, 3, 3), outputs=2, N=10, task="regression")
+        model = models.BayesianNetwork(net, rows, prior=prior)
         guide = guides.MeanField(model)
         for site, (layer, name) in model.sites.items():
             kl = kl_divergence(guide.posterior(site), layer.latents()[name].prior)
@@ -83,7 +98,7 @@ class PriorCase:
                 if which != "loc" or name not in self.at_their_best:
                     assert gradient.any() if which == "loc" else gradient.all(), (site, which)
 
-    def test_numbers_move_with_the_module(self, prior):
+    def test_numbers_move_with_the_module(self, prior: WeightPrior) -> None:
         module = prior.for_layer(LINEAR).double()
         for latent in module().values():
             fn = base(latent.prior)
@@ -94,7 +109,7 @@ class PriorCase:
         assert list(module.state_dict()) == self.learns(prior)
         copy.deepcopy(module)()
 
-    def test_layers_without_groups(self, prior):
+    def test_layers_without_groups(self, prior: WeightPrior) -> None:
         if self.grouped or getattr(prior, "per", None) == "group":
             with pytest.raises(ValueError, match=r"'grouped'.*has no groups"):
                 prior.for_layer(NO_GROUPS)
@@ -103,7 +118,7 @@ class PriorCase:
             assert shapes.pop("bias") == NO_GROUPS.bias
             assert {*shapes.values()} - {torch.Size()} == {NO_GROUPS.weight}
 
-    def test_densities_are_normalised(self, prior):
+    def test_densities_are_normalised(self, prior: WeightPrior) -> None:
         """At one element, in the logarithm of what is positive and in the logit of a gate."""
         for name, latent in prior.for_layer(ONE).double()().items():
             if name in self.improper:
@@ -112,33 +127,30 @@ class PriorCase:
                 continue
             fn, centre = base(latent.prior), self.centre(prior, name)
 
-            def density(y, fn=fn, support=str(latent.prior.support)):
-                y = torch.tensor(y, dtype=torch.float64)
+            def density(at: float, fn: Any = fn, support: str = str(latent.prior.support)) -> float:
+                y = torch.tensor(at, dtype=torch.float64)
                 if "Interval" in support:
                     x, slope = y.sigmoid(), y.sigmoid() * (-y).sigmoid()
                 elif "Greater" in support:
                     x, slope = y.exp(), y.exp()
                 else:  # a sinh reaches far into the tails
                     x, slope = y.sinh(), y.cosh()
-                return float(
-                    (fn.log_prob(x.expand(fn.batch_shape + fn.event_shape)) + slope.log())
-                    .exp()
-                    .detach()
-                )
+                log_prob = fn.log_prob(x.expand(fn.batch_shape + fn.event_shape))
+                return float((log_prob + slope.log()).exp().detach())
 
             cuts = pairwise([centre + a for a in (-34, -4, 0, 4, 34)])
             total = sum(quad(density, a, b, limit=200)[0] for a, b in cuts)
-            assert total == pytest.approx(1.0, abs=1e-5), name
+            assert abs(total - 1.0) < 1e-5, name
 
-    def test_words(self):
+    def test_words(self) -> None:
         for text, prior in self.words:
-            assert priors.parse_weights(text) == prior
-        (kind,) = {*map(type, self.variants)}
+            assert parse_weights(text) == prior
+        kind: Any = type(self.variants[0])
         for text in filter(None, kind.words.split(", ")):
-            assert type(priors.parse_weights(text)) is kind
+            assert type(parse_weights(text)) is kind
 
-    def test_what_is_refused(self):
-        (kind,) = {*map(type, self.variants)}
+    def test_what_is_refused(self) -> None:
+        kind: Any = type(self.variants[0])
         for options in self.refused:
             with pytest.raises(PyroccamError):
                 kind(**options)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from .door import lazy_names
 
 if TYPE_CHECKING:
+    from .cards import card
     from .checks import (
         as_tensor,
         check_finite,

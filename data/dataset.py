@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .cards import card
 from .checks import (
     as_tensor,
     check_inputs,
@@ -393,6 +394,17 @@ class Dataset:
         kinds = [(d.task, d.input_shape, d.outputs, d.fields) for d in (self, expected)]
         if kinds[0] != kinds[1]:
             raise DataError(f"{self!r}", f"the kind of {expected!r}")
+
+    def _repr_html_(self) -> str:
+        what = f"{self.classes} classes" if self.classes else f"{self.outputs} target(s)"
+        names = ", ".join(self.class_names if self.class_names else [self.target])
+        facts = {
+            "task": f"{self.task}: {what} {names}".rstrip(),
+            "an input": self.fields or " x ".join(map(str, self.input_shape)),
+            **{f"{split} rows": count for split, count in self.counts.items()},
+        }
+        facts |= {"columns": ", ".join(self.columns)} if self.columns else {}
+        return card(f"Dataset {self.name}", facts, following="inference.fit(model, guide, data)")
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{count} {split}" for split, count in self.counts.items())

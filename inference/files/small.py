@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ...data import PyroccamError
+from ...data import PyroccamError, card
 from ...models.plain import DescriptionError
-from ..posterior import validated
+from ..posterior import Shown, validated
 from ..storage import write_whole
 from .exporting import FORMS, export
 from .network_folder import save_folder
@@ -82,6 +82,16 @@ class Small:
         """Why its file holds the tensors alone, and is read by ``inference.load(path,
         like=small.net)``: the module that cannot be described. Empty for most."""
         return self._encoded[2] if self.draw is None else ""
+
+    def _repr_html_(self) -> str:
+        numbers = sum(p.numel() for p in self.net.parameters())
+        facts = {"parameters": numbers, "bytes of the file": self.bytes}
+        report, said = self.report, [*self.warnings]
+        rows = []
+        if isinstance(report, Shown):
+            own: Any = report
+            said, rows = [*own.sentences(), *said], own.rows()
+        return card("Small network", facts, said, rows, 'small.net(x); small.save("small.pocc")')
 
     def save(self, path: str | Path, *, scaling: bool = True) -> Path:
         """Write it into a file, or a folder, that its ending says.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
+from ...data import card
 from ...guides import NetworkGuide
 from ...models import StructuredNetwork
 from ...models.networks import filled
@@ -40,8 +41,16 @@ class Structure(Protocol):
         ...
 
 
+class Shown:
+    """A structure, as a notebook shows it."""
+
+    def _repr_html_(self) -> str:
+        own = cast(Structure, self)
+        return card(own.title, {}, own.sentences(), own.rows(), "inference.shrink(fit)")
+
+
 @dataclass(frozen=True)
-class EdgeStructure:
+class EdgeStructure(Shown):
     """The structure of a graph that a fit finds.
 
     Attributes:

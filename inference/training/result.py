@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 import torch
 from torch import Tensor
 
-from ...data import ask, checked
+from ...data import ask, card, checked
 from ...guides import Guide
 from ...models import Model
 from ..posterior import (
@@ -104,6 +104,22 @@ class Fit(Generic[M, G]):
         if not self.model.structure or self.guide.traits.variable is not None:
             return []
         return [edge_structure(cast(Any, self.model), cast(Any, self.guide))]
+
+    def _repr_html_(self) -> str:
+        model, guide, data = self.model, self.guide, self.data
+        facts: dict[str, Any] = {
+            "model, guide": f"{type(model).__name__}, {type(guide).__name__}",
+            "data": f"{data.name}, {data.N:,} training rows",
+            "parameters": sum(p.numel() for part in (model, guide) for p in part.parameters()),
+        }
+        if self.history:
+            facts["trained"] = f"{self.best_epoch} epochs, {self.seconds:.3g} s"
+        if len(data.x_val):
+            facts["nats of a validation row"] = self.val_nll
+        sentences = [text for one in self.structures for text in one.sentences()]
+        small = "inference.shrink(fit)" if guide.traits.variable is None else "inference.path(fit)"
+        following = f'fit.evaluate("test"); fit.warnings; small = {small}'
+        return card("Fit", facts, sentences, following=following)
 
     @property
     def fits(self) -> list[Fit[M, G]]:

@@ -31,12 +31,14 @@ class Model(LocalModule):
         counting: sites that count only at some values of another one.
         weighted: the rows of its data have weights, which stand behind the targets in ``y``, as a
             last column (``data.targets``); ``y`` without them is not weighted.
+        plates: most that are nested in its ``forward``, or in that of a guide.
         keeps_zeros: weights that are zero when a training begins stay zero.
     """
 
     random_weights: ClassVar[bool] = False
     usual_guide: ClassVar[str] = "Deterministic"
 
+    plates: ClassVar[int] = 1
     size: int
     likelihood: Likelihood
     weighted: bool = False

@@ -195,10 +195,12 @@ class EnumMeanFieldELBO(ELBO):
     def _particle(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Terms:
         model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
         ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
-        expectation, summed = Expectation(ours), SummedOut(theirs, ours)
+        expectation = Expectation(ours)
+        hidden = any(name not in ours and not site["is_observed"] for name, site in theirs.items())
+        summed = SummedOut(theirs, ours) if hidden else None
         looks = pyro.infer.util.is_validation_enabled()  # at every site
         drawn = any(factor.dim is None for factor in expectation.factors)  # by a score function
-        joins = self.joins and not (drawn or summed.latents or looks)
+        joins = self.joins and not (drawn or summed or looks)
         joined = JoinedKL()
         likelihood: list[Tensor] = []
         kl: dict[str, Tensor] = {}
@@ -206,7 +208,7 @@ class EnumMeanFieldELBO(ELBO):
         reach = -1  # position in the guide of the last latent that the model has seen
         for name, site in theirs.items():
             plates, scale, mask = plates_of(site), site["scale"], site["mask"]
-            if name in summed.latents:  # p(z) sums to one, masked or not
+            if summed and name in summed.latents:  # p(z) sums to one, masked or not
                 site["log_prob"] = unmasked(site["fn"]).log_prob(site["value"])
                 check_shape(site, self.max_plate_nesting)
                 summed.factors.append((site, site["log_prob"]))
@@ -215,7 +217,7 @@ class EnumMeanFieldELBO(ELBO):
                 masked = scale_and_mask(log_p, mask=mask)
                 by_site[name] = masked.detach()
                 check_shape(site, self.max_plate_nesting)
-                if summed.concerns(site, log_p.shape):
+                if summed and summed.concerns(site, log_p.shape):
                     summed.factors.append((site, masked))
                 else:
                     cost = scale_and_mask(log_p, scale, mask)
@@ -226,7 +228,7 @@ class EnumMeanFieldELBO(ELBO):
                 reach = max(reach, expectation.position[name])
                 if joins and ordered and joined.take(own, site):
                     continue
-                if summed.concerns(site, site["fn"].batch_shape):
+                if summed and summed.concerns(site, site["fn"].batch_shape):
                     site["log_prob"] = log_prob_of(site)
                     masked = scale_and_mask(site["log_prob"], mask=mask)
                     summed.factors.append((site, masked))
@@ -238,8 +240,9 @@ class EnumMeanFieldELBO(ELBO):
                 kl[name] = expectation(cost, plates | plates_of(own), name, reach)
                 beside = {**plates, **plates_of(own)}.values()
                 _note(by_site, expectation.only(cost, name), cost, beside)
-        for left, term in summed.terms():
-            likelihood.append(expectation(term, left, summed.label, reach))
+        if summed:
+            for left, term in summed.terms():
+                likelihood.append(expectation(term, left, summed.label, reach))
         for name, site in ours.items():
             if name not in theirs:  # auxiliary: its density counts, its prior is flat
                 check_shape(site, self.max_plate_nesting)
@@ -252,7 +255,8 @@ class EnumMeanFieldELBO(ELBO):
         sites = [*theirs.values(), *ours.values()]
         zero = torch.zeros((), device=sites[0]["value"].device if sites else None)
         total = sum([*kl.values(), *together], zero)
-        return Terms(sum(likelihood, zero), total, by_site, tuple(summed.latents), kl)
+        latents = tuple(summed.latents) if summed else ()
+        return Terms(sum(likelihood, zero), total, by_site, latents, kl)
 
 
 def _note(by_site: dict[str, Tensor], on: str | None, cost: Tensor, plates: Iterable[int]) -> None:
@@ -334,8 +338,12 @@ def _before_pyro(error: Exception) -> Exception:
 def bound(
     model: nn.Module,
     guide: nn.Module,
-    max_plate_nesting: float = float("inf"),
+    max_plate_nesting: float | None = None,
     particles: Count = 1,
 ) -> Bound:
-    """The negative ELBO of a model and a guide of one signature, by :class:`EnumMeanFieldELBO`."""
+    """The negative ELBO of a model and a guide of one signature, by :class:`EnumMeanFieldELBO`; by
+    default with as many nested plates as the model says, or, of another's, as the first call finds.
+    """
+    if max_plate_nesting is None:
+        max_plate_nesting = getattr(model, "plates", float("inf"))
     return Bound(model, guide, EnumMeanFieldELBO(particles, max_plate_nesting))

@@ -175,7 +175,7 @@ def select(
                     raise NonFiniteGradient(said, hint="a smaller lr or outer_lr")
                 if sound and row["Q"] > largest:
                     best, largest, kept = outer, row["Q"], (search.theta, search.h)
-                bar.bar.update(bar.task, completed=outer, loss=f"Q {row['Q']:.2f}")
+                bar.update(bar.task, completed=outer, loss=f"Q {row['Q']:.2f}")
             if not best:
                 raise NonFiniteGradient("no finite Q of all h that were drawn", hint="ranges")
             objectives.put(*kept)

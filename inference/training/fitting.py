@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 
 from ...data import Between, Options, PyroccamError, checked
-from ...models import fitting
+from ...models import fitting, seeded
 from ...models.likelihoods import precision
 from ..distributed import joined
 from ..storage import (
@@ -116,12 +116,6 @@ class RunOptions(Options):
     watch: Watch = None
     several: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, own in (("track", self.track), ("watch", self.watch)):
-            if own is not None and not callable(own):
-                raise PyroccamError(f"{name}={own!r:.60}", "a function")
-
 
 def train(
     jobs: Sequence[Job], settings: Settings, folder: Path | None, how: RunOptions
@@ -148,16 +142,12 @@ def train(
                 double = torch.float64 if precision(job.model) is torch.float64 else None
                 moved[id(job.data)] = job.data.to(where, double)
             pair = job.model.to(where), job.guide.to(where)
-            seed = job.seed if how.several else None
-            watched = Watched(job.out, how.watch, seed) if ranks.first else None
+            watched = None
+            if (job.out or how.watch) and ranks.first:
+                watched = Watched(job.out, how.watch, job.seed if how.several else None)
             data = moved[id(job.data)]
             replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
-        with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-            seed = ranks.seed(settings.seed)
-            torch.default_generator.manual_seed(seed)  # only what is put back afterwards
-            if where.type == "cuda":
-                with torch.cuda.device(where):
-                    torch.cuda.manual_seed(seed)
+        with seeded(ranks.seed(settings.seed), where):
             trainer = Trainer(replicates, settings, out=folder)
             if how.resume:
                 trainer.load()

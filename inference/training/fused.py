@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+_RATES = ("lr", "weight_decay", "eps", "amsgrad", "maximize")
+
 
 @torch.no_grad()
 def step(optimizer: torch.optim.Optimizer) -> None:
@@ -18,34 +20,19 @@ def step(optimizer: torch.optim.Optimizer) -> None:
     """
     state = optimizer.state
     found = [(g, [p for p in g["params"] if p.grad is not None]) for g in optimizer.param_groups]
-    plain = isinstance(optimizer, torch.optim.Adam) and all(
-        group["fused"] and isinstance(group["lr"], float) and not group["amsgrad"]
-        for group, _ in found
-    )
-    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    if hooked or not plain or not all(state.get(p) for _, ps in found for p in ps):
+    begun = all(state.get(p) and isinstance(g["lr"], float) for g, ps in found for p in ps)
+    if not begun or not isinstance(optimizer, torch.optim.Adam):
         optimizer.step()
         return
     for group, params in found:
         if not params:
             continue
         states = [state[p] for p in params]
+        moments = [[one[name] for one in states] for name in ("exp_avg", "exp_avg_sq")]
         steps = [one["step"] for one in states]
         torch._foreach_add_(steps, 1)
         move = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
         beta1, beta2 = group["betas"]
-        move(
-            params,
-            [p.grad for p in params],
-            [one["exp_avg"] for one in states],
-            [one["exp_avg_sq"] for one in states],
-            [],
-            steps,
-            lr=group["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=group["maximize"],
-        )
+        grads = [p.grad for p in params]
+        rates = {name: group[name] for name in _RATES}
+        move(params, grads, *moments, [], steps, beta1=beta1, beta2=beta2, **rates)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,10 +42,9 @@ def pick_device(name: object) -> torch.device:
     is there."""
     asked = str(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if asked == "auto":
-        return torch.device("cuda" if count else "cpu")
-    match = re.fullmatch(r"cuda(?::(0|[1-9]\d{0,3}))?", asked)
-    if asked != "cpu" and (match is None or int(match[1] or 0) >= count):
-        there = ", ".join(["auto", "cpu", *(f"cuda:{n}" for n in range(count))])
-        raise PyroccamError(f"device={name!r}", f"one of {there}")
-    return torch.device(asked)
+    best = "cuda" if count else "cpu"
+    there = {name: name for name in ("cpu", best, *(f"cuda:{n}" for n in range(count)))}
+    there["auto"] = best
+    if asked not in there:
+        raise PyroccamError(f"device={name!r}", f"one of {', '.join(there)}")
+    return torch.device(there[asked])

@@ -6,7 +6,8 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,18 @@ Evaluation = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
 
 class CompileFallback(UserWarning):
     """A step that was to be compiled runs eagerly: slower, and as correct."""
+
+
+class _Stacked(NamedTuple):
+    """What a graph is given of K pairs.
+
+    Attributes:
+        views: what is trained, ``(K, *)`` where there are several.
+        state: buffers and what is not trained, by name, in their own storage.
+    """
+
+    views: list[Tensor]
+    state: dict[str, Tensor]
 
 
 class TrainingStep:
@@ -119,17 +132,8 @@ class TrainingStep:
         self.fallback: str | None = None
         self._as_graph = False
         self._graphs: dict[Any, tuple[Evaluation, list[str]]] = {}
-        self._state: list[Tensor] = []
-        self._views: list[Tensor] = []
         self._idle: list[list[nn.Parameter]] = [[] for _ in pairs]
         self._left: list[tuple[Tensor, Tensor]] = []
-        # What a graph has baked in, and a person may change: modes, rates of dropout and so on.
-        self._baked = [
-            (vars(m), name)
-            for m in self.bounds[0].modules()
-            for name, value in vars(m).items()
-            if not name.startswith("_") and isinstance(value, int | float | str | None)
-        ]
 
     # -- set-up -----------------------------------------------------------------------------------
 
@@ -153,7 +157,6 @@ class TrainingStep:
         self._update = Update(
             self.settings, self.optimizer, self.flats, self._idle, self.recorder, self._no_recording
         )
-        self._stack_state()
         if getattr(self.pairs[0][0], "keeps_zeros", False):
             rows = [flat for name, flat in self.flats.items() if name.startswith("weights")]
             self._left = [(flat.parameter.detach(), flat.nonzero()) for flat in rows]
@@ -185,29 +188,38 @@ class TrainingStep:
                 groups.append({**group, "params": [flat.parameter]})
         return groups + idle_groups
 
-    def _stack_state(self) -> None:
-        """Buffers and what is not trained, those of several pairs in one tensor."""
+    @cached_property
+    def _stacked(self) -> _Stacked:
+        """What a graph is given, those of several pairs in one tensor."""
         trained = set(self.trained)
         states = []
         for b in self.bounds:
             tensors = [*b.named_parameters(), *b.named_buffers()]
             states.append({name: t for name, t in tensors if name not in trained})
-        self._state_names = list(states[0])
         views = [v for flat in self.flats.values() for v in flat.views()]
         if len(self.pairs) == 1:
-            self._state = [t.detach() for t in states[0].values()]
-            self._views = [v[0] for v in views]
-            return
-        self._views = views
-        for values in zip(*(state.values() for state in states), strict=True):
-            rows = torch.stack([t.detach() for t in values])
-            for k, t in enumerate(values):
-                t.data = rows[k]
-            self._state.append(rows)
+            return _Stacked([v[0] for v in views], {n: t.detach() for n, t in states[0].items()})
+        stacked = {}
+        for name in states[0]:
+            rows = torch.stack([state[name].detach() for state in states])
+            for k, state in enumerate(states):
+                state[name].data = rows[k]
+            stacked[name] = rows
+        return _Stacked(views, stacked)
+
+    @cached_property
+    def _baked(self) -> list[tuple[dict[str, Any], str]]:
+        """What a graph has baked in, and a person may change: modes, rates of dropout and so on."""
+        return [
+            (vars(m), name)
+            for m in self.bounds[0].modules()
+            for name, value in vars(m).items()
+            if not name.startswith("_") and isinstance(value, int | float | str | None)
+        ]
 
     def state(self, name: str) -> Tensor:
         """A buffer or frozen parameter of all pairs, ``(K, *)``, in its own storage."""
-        t = self._state[self._state_names.index(name)]
+        t = self._stacked.state[name]
         return t[None] if len(self.pairs) == 1 else t
 
     def describe(self) -> dict[str, Any]:
@@ -229,15 +241,15 @@ class TrainingStep:
         """Give the modules storage of their own again; a further step would start afresh."""
         for flat in self.flats.values():
             flat.release()
-        if self._state and len(self.pairs) > 1:
-            names = set(self._state_names)
+        stacked = vars(self).pop("_stacked", None)
+        if stacked and len(self.pairs) > 1:
             for b in self.bounds:
                 for name, t in [*b.named_parameters(), *b.named_buffers()]:
-                    if name in names:
+                    if name in stacked.state:
                         t.data = t.data.clone(memory_format=torch.preserve_format)
         for p in itertools.chain(*self._idle):
             p.grad = None
-        self.flats, self._state, self._views, self._left = {}, [], [], []
+        self.flats, self._left = {}, []
         self._idle = [[] for _ in self.pairs]
         self._graphs.clear()
 
@@ -327,8 +339,7 @@ class TrainingStep:
     def buffers(self) -> dict[str, Tensor]:
         """The buffers of all pairs by name, ``(K, *)`` each where there are several."""
         own = {name for name, _ in self.bounds[0].named_buffers()}
-        known = zip(self._state_names, self._state, strict=True)
-        return {name: t for name, t in known if name in own}
+        return {name: t for name, t in self._stacked.state.items() if name in own}
 
     def update(self, progress: float = 0.0, hold: float = 0.0) -> None:
         """Move the parameters along the gradients that ``evaluate`` left."""
@@ -375,13 +386,14 @@ class TrainingStep:
 
     def _evaluation(self, f: Graph, changed: list[int]) -> Evaluation:
         """Run a graph on the present parameters and put what it finds where it belongs."""
+        views, state = self._stacked.views, [*self._stacked.state.values()]
 
         def run(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-            (loss,), seen, rows, new = f(self._views, self._state, x, y)
+            (loss,), seen, rows, new = f(views, state, x, y)
             # What the graph has not written to its place; one that works in place names nothing.
             for i, t in zip(changed, new, strict=False):
                 if t is not None:
-                    self._state[i].copy_(t)
+                    state[i].copy_(t)
             for flat, row in zip(self.flats.values(), rows, strict=True):
                 if row is not None:
                     flat.grad.copy_(row)
@@ -419,7 +431,8 @@ class TrainingStep:
                 start += len(f.slots)
             return rows
 
-        given = traced, flat, self._views, self._state, x, y, together
+        views, state = self._stacked.views, [*self._stacked.state.values()]
+        given = traced, flat, views, state, x, y, together
         graph = joint_graph(
             *given,
             # A batch normalisation then fuses, or is mapped; else torch's kernel is faster.
@@ -433,7 +446,7 @@ class TrainingStep:
                 self.pays_from = least
             if self.steps is None or self.steps[size] >= least:
                 return self._build(x, y, True)
-        changed = [len(self._views) + i for i in traced.changed]
+        changed = [len(views) + i for i in traced.changed]
         lengths = 1, len(traced.sites), len(flats)
         if compile is not True:
             return of_lists(lean(graph, changed), *lengths), traced.sites, []

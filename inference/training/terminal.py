@@ -24,13 +24,13 @@ SIGNALS = tuple(
 )
 
 
-class FitProgress:
+class FitProgress(Progress):
     """A bar on standard error over the steps of a fit, or of something else that takes long; with
     ``show=None`` on a terminal only. It begins at the steps that were done before."""
 
     def __init__(self, label: str, total: int, show: bool | None = None, start: int = 0) -> None:
         console = Console(stderr=True)
-        self.bar = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
@@ -41,42 +41,38 @@ class FitProgress:
             console=console,
             disable=not (console.is_terminal if show is None else show),
         )
-        self.task = self.bar.add_task(label, total=total, completed=start, loss="")
+        self.task = self.add_task(label, total=total, completed=start, loss="")
         self.next_update = 0.0
         self.begun = False
 
-    def __enter__(self) -> FitProgress:
-        self.bar.start()
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if error is None and not self.bar.disable:
-            self.bar.update(self.task, completed=self.bar.tasks[0].total)
-        self.bar.stop()
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is None and not self.disable:
+            self.update(self.task, completed=self.tasks[0].total)
+        super().__exit__(kind, error, traceback)
 
     def say(self, text: str) -> None:
         """Say what is happening, in the place of the loss."""
-        self.bar.update(self.task, loss=text, refresh=True)
+        self.update(self.task, loss=text, refresh=True)
 
     def next(self, text: str) -> None:
         """Go on to the next of the steps of something that is no fit, and say what it is."""
-        self.bar.advance(self.task, 1.0 if self.begun else 0.0)
+        self.advance(self.task, 1.0 if self.begun else 0.0)
         self.begun = True
         self.say(text)
 
     def step(self, done: int, loss_sum: Tensor, part: float) -> None:
         """After a step; looks at the loss (which waits for the device) at most 5 times a second."""
-        if self.bar.disable or time.perf_counter() < self.next_update:
+        if self.disable or time.perf_counter() < self.next_update:
             return
         self.next_update = time.perf_counter() + 0.2
         loss = float(loss_sum.mean()) / max(part, 1e-9)
-        self.bar.update(self.task, completed=done, loss=f"loss {loss:.4f}")
+        self.update(self.task, completed=done, loss=f"loss {loss:.4f}")
 
     def evaluated(self, rows: list[dict[str, float]]) -> None:
         """After an evaluation on the validation split; the mean of several replicates."""
         loss, val = (sum(row[name] for row in rows) / len(rows) for name in ("loss", "val_nll"))
         if val == val:
-            self.bar.update(self.task, loss=f"loss {loss:.4f} val {val:.4f}")
+            self.update(self.task, loss=f"loss {loss:.4f} val {val:.4f}")
 
 
 class StopSignal:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -132,7 +133,6 @@ class Trainer:
             [(one.model, one.guide) for one in self.replicates],
             settings,
             compile=engine,
-            rows=self.rows,
             steps=steps,
         )
         self.closed: IncrementalPosterior | None = None
@@ -188,8 +188,12 @@ class Trainer:
                 self.closed = IncrementalPosterior(logits, prior, self.rows, rate)
             else:
                 self.closed = BlockPosterior(logits, prior, edges, rate)
+
+    @cached_property
+    def _shared(self) -> bool:
+        """True if all replicates have one data set."""
         data, *others = [one.data for one in self.replicates]
-        self.shared = not self.streamed and all(
+        return all(
             d.x_train is data.x_train and d.y_train is data.y_train and d.weights is data.weights
             for d in others
         )
@@ -239,7 +243,7 @@ class Trainer:
             return self._whole
         datas = [one.data for one in self.replicates]
         each = [part.rows] * len(datas) if rows is None else [*rows[:, part.rows]]
-        if rows is not None and self.shared and len(datas) > 1:
+        if rows is not None and len(datas) > 1 and self._shared:
             found = datas[0].x_train[rows[:, part.rows]], datas[0].targets[rows[:, part.rows]]
         else:
             pairs = [(d.x_train[own], d.targets[own]) for d, own in zip(datas, each, strict=True)]

@@ -57,7 +57,7 @@ def run(pairs, sequence, recorder, **settings):
     for i, (x, y) in enumerate(sequence):
         losses.append(step(x, y, progress=i / count, hold=0.45))
         now = [f.grad.data_ptr() for f in step.flats.values()]
-        now += [t.data_ptr() for t in (*step._views, *step._state)]
+        now += [t.data_ptr() for t in (*step._stacked.views, *step._stacked.state.values())]
         assert places in (None, now)  # a CUDA graph would read what was there before
         places = now
     seen = step.seen["y"].clone()

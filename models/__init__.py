@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         keeping_modes,
         local_parameters,
         plain_kernels,
+        reseeded,
         seeded,
     )
     from .distributions import Annealed

@@ -49,9 +49,16 @@ def dropping(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """A seed for a while; the state of the generators is put back."""
+    with turn(), reseeded(seed, device):
+        yield
+
+
+@contextmanager
+def reseeded(seed: int, device: torch.device) -> Iterator[None]:
+    """The same for a thread that has the turn, and may give way within."""
     cuda = [device] if device.type == "cuda" else []
     seed = int(seed)  # NumPy's numbers are not taken by torch
-    with turn(), torch.random.fork_rng(devices=cuda):
+    with torch.random.fork_rng(devices=cuda):
         torch.default_generator.manual_seed(seed)  # only what is put back afterwards
         if cuda:
             with torch.cuda.device(device):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -30,17 +30,18 @@ def passing(call: Call) -> Passing | None:
     """How a step passes features; ``None`` if it is not known to."""
     if any(isinstance(v, Node) for v in call.node.kwargs.values()):
         return None
-    for rule in (_depthwise, _cat, _group_norm, _lookup, _heads, _part, _heads_apart):
-        if (found := rule(call)) is not None:
-            return found
-    return None
+    rule = _RULES.get(call.node.target if call.module is None else type(call.module))
+    if is_depthwise(call.module):
+        rule = _depthwise
+    return None if rule is None else rule(call)
 
 
 def _group_norm(call: Call) -> Passing | None:
     """Normalisation over groups of channels: those of a group are made of each other, and go
     together."""
     module, source = call.module, call.only
-    if type(module) is not nn.GroupNorm or source is None or call.ports[source].axis != 1:
+    assert isinstance(module, nn.GroupNorm)
+    if source is None or call.ports[source].axis != 1:
         return None
     every = torch.arange(module.num_channels).unflatten(0, (module.num_groups, -1))
     each = every.shape[1]
@@ -62,9 +63,9 @@ def _group_norm(call: Call) -> Passing | None:
 def _depthwise(call: Call) -> Passing | None:
     """Convolutions of each channel alone, which take long to ask."""
     module, source = call.module, call.only
-    if not is_depthwise(module) or source is None or call.ports[source].axis != 1:
-        return None
     assert isinstance(module, CONVS)
+    if source is None or call.ports[source].axis != 1:
+        return None
     weight = _double(module.weight).flatten(1)
     bias = weight.new_zeros(len(weight)) if module.bias is None else _double(module.bias)
     uses = (weight != 0).any(1)
@@ -82,7 +83,7 @@ def _depthwise(call: Call) -> Passing | None:
 def _cat(call: Call) -> Passing | None:
     """A concatenation along the features."""
     node, ports, shape = call.node, call.ports, call.shape
-    if node.target not in (torch.cat, torch.concat) or not isinstance(node.args[0], (list, tuple)):
+    if not isinstance(node.args[0], (list, tuple)):
         return None
     parts = [n for n in node.args[0] if isinstance(n, Node) and n in ports]
     dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
@@ -102,7 +103,8 @@ def _cat(call: Call) -> Passing | None:
 def _lookup(call: Call) -> Passing | None:
     """Features of ids, which no feature comes before."""
     module = call.module
-    if type(module) is not nn.Embedding or len(call.node.all_input_nodes) != 1:
+    assert isinstance(module, nn.Embedding)
+    if len(call.node.all_input_nodes) != 1:
         return None
     weight = _double(module.weight)
     value = torch.where((weight == weight[:1]).all(0), weight[0], math.nan)
@@ -114,7 +116,8 @@ def _heads(call: Call) -> Passing | None:
     and keys of its head say. A constant is one at every position."""
     node, module, ports = call.node, call.module, call.ports
     parts = [n for n in node.args[:3] if isinstance(n, Node) and n in ports]
-    if not isinstance(module, Heads) or len(parts) != 3 or len(node.args) < 3:
+    assert isinstance(module, Heads)
+    if len(parts) != 3:
         return None
     if any(ports[n].axis != 2 or len(ports[n].shape) != 3 for n in parts):
         return None
@@ -144,8 +147,7 @@ def _heads_apart(call: Call) -> Passing | None:
     whole heads can be cut where the forward is traced by symbols."""
     node, shape = call.node, call.shape
     first = node.args[0] if node.args else None
-    called = call.is_of("view", torch.reshape) or call.is_of("reshape")
-    if not called or not isinstance(first, Node) or first not in call.ports or len(node.args) < 2:
+    if not isinstance(first, Node) or first not in call.ports or len(node.args) < 2:
         return None
     sizes, port = node.args[1:] if len(node.args) > 2 else node.args[1], call.ports[first]
     if not isinstance(sizes, tuple | list) or len(sizes) != len(shape) or len(shape) < 4:
@@ -167,7 +169,7 @@ def _part(call: Call) -> Passing | None:
     """One of the things that a recurrent cell gives: its units at all steps, or at the last."""
     node, ports, shape = call.node, call.ports, call.shape
     source = call.only
-    if node.target is not operator.getitem or source is None or not isinstance(node.args[1], int):
+    if source is None or not isinstance(node.args[1], int):
         return None
     root: Any = node.graph.owning_module
     of = root.get_submodule(str(source.target)) if source.op == "call_module" else None
@@ -175,6 +177,15 @@ def _part(call: Call) -> Passing | None:
         return None
     link = straight(source, ports[source])
     return Passing(len(shape) - 1, [link], lambda values: values[source])
+
+
+_RULES: dict[Any, Callable[[Call], Passing | None]] = {
+    **{nn.GroupNorm: _group_norm, nn.Embedding: _lookup, Heads: _heads},
+    **dict.fromkeys((torch.cat, torch.concat), _cat),
+    **dict.fromkeys(("view", "reshape", torch.reshape), _heads_apart),
+    operator.getitem: _part,
+}
+"""By the class of the module, or by what is called."""
 
 
 def _double(tensor: Tensor) -> Tensor:

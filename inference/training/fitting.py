@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 
 from ...data import Between, Options, PyroccamError, checked
-from ...models import fitting, seeded
+from ...models import fitting, reseeded
 from ...models.likelihoods import precision
 from ..distributed import joined
 from ..storage import (
@@ -147,7 +147,7 @@ def train(
                 watched = Watched(job.out, how.watch, job.seed if how.several else None)
             data = moved[id(job.data)]
             replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
-        with seeded(ranks.seed(settings.seed), where):
+        with reseeded(ranks.seed(settings.seed), where):
             trainer = Trainer(replicates, settings, out=folder)
             if how.resume:
                 trainer.load()

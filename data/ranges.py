@@ -144,11 +144,13 @@ def _says(kind: Any) -> bool:
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return all(_says(k) for k in get_args(kind))
-    if isinstance(kind, ForwardRef) or getattr(kind, "_is_protocol", False):
-        return name_of(kind) in HAS
-    if kind is None or origin in (Annotated, Literal):
-        return True
-    return kind is not Any and isinstance(origin or kind, type)
+    return kind is None or origin in (Annotated, Literal) or name_of(kind) in HAS or _is_class(kind)
+
+
+def _is_class(kind: Any) -> bool:
+    """True of a type that a value can be asked for."""
+    protocol = kind is Any or getattr(kind, "_is_protocol", False)
+    return not protocol and isinstance(get_origin(kind) or kind, type)
 
 
 def name_of(kind: Any) -> str:
@@ -168,8 +170,6 @@ def allows(kind: Any, value: Any) -> bool:
         return allows(inner[0], value) and all(_finite(value) in r for r in ranges)
     if kind is None or kind is types.NoneType:
         return value is None
-    if not _says(kind):
-        return True
     if has := HAS.get(name_of(kind)):
         return all(hasattr(value, name) for name in has)
     if kind in (int, float):
@@ -181,7 +181,7 @@ def allows(kind: Any, value: Any) -> bool:
         return hasattr(value, "items") and all(allows(inner[-1], v) for _, v in value.items())
     if origin is not None and issubclass(origin, Iterable):
         return _allows_each(inner, value)
-    return isinstance(value, origin or kind)
+    return not _is_class(kind) or isinstance(value, origin or kind)
 
 
 def _allows_each(inner: tuple[Any, ...], value: Any) -> bool:

@@ -6,7 +6,7 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .cost import compare_speed, count_parameters, multiply_adds, seconds_per_batch
-    from .masks import Mask, apply_masks, masked
+    from .masks import Mask, masked
     from .recording import Example, Inputs, ValuesDecide, recorded
     from .report import CutReport
     from .surgery import ROWS, cut, has_path

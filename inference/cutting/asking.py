@@ -227,37 +227,28 @@ class _Asking:
             return None  # it draws
         if not all(map(self._keeps_rows_apart, bases, outs)):
             return None
+        tried = [*zip(bases, others, outs, strict=True)]
         codes: dict[int, list[Tensor]] = {axis: [] for axis in axes}
         mixed = dict.fromkeys(axes, 0)
         for k, size in enumerate(self.sizes):
             number = torch.arange(size)
-            numbers = {axis: torch.zeros(outs[0].shape[axis]).long() for axis in axes}
-            ever = {axis: numbers[axis].bool() for axis in axes}
-            never = {axis: numbers[axis].bool() for axis in axes}
-            both = dict.fromkeys(axes, False)
+            numbers: dict[int, Tensor] = {}
+            several = dict.fromkeys(axes, False)  # or else each is made of one, or of none
             for place in range(max(1, math.ceil(math.log2(size)))):
                 ones = (number >> place) % 2 == 1
-                tried = [*zip(bases, others, outs, strict=True)]
                 by = [self._changed(k, part, tried, axes) for part in (ones, ~ones)]
                 for axis in axes[:]:
                     one, other = by[0][axis], by[1][axis]
-                    both[axis] |= bool((one & other).any())
-                    if both[axis] and not self.fixed[k]:
+                    of = numbers.setdefault(axis, (one | other).long() - 1)
+                    several[axis] |= bool(((one & other) | ((one | other) != (of >= 0))).any())
+                    if several[axis] and not self.fixed[k]:
                         axes.remove(axis)
-                    numbers[axis] += one.long() << place
-                    ever[axis] |= one | other
-                    never[axis] |= ~(one | other)
+                    of += one.long() << place
                 if not axes:
                     return None
-            for axis in axes[:]:
-                both[axis] |= bool((ever[axis] & never[axis]).any())
-                mixed[axis] += both[axis]
-                if both[axis] and not self.fixed[k]:
-                    axes.remove(axis)
-                links = ever[axis] & (not both[axis])  # or else it is there as a whole
-                codes[axis].append(torch.where(links, numbers[axis], -1))
-        if not axes:
-            return None
+            for axis in axes:
+                mixed[axis] += several[axis]
+                codes[axis].append(torch.where(torch.tensor(several[axis]), -1, numbers[axis]))
         axis = min(axes, key=lambda a: (mixed[a], a != self.axes[0]))
         if outs[0].shape[axis] != self.call.shape[axis]:
             raise ValueError("features are made of places")

@@ -16,16 +16,19 @@ from ...models.plain import layer_kind, output_dim
 
 @dataclass(frozen=True)
 class Mask:
-    """The groups of one layer that are kept, ``True`` for kept; ``None`` keeps all.
+    """The groups, or single weights, of a layer that are kept, ``True``; ``None`` keeps all.
 
     Arguments:
         inputs: ``(in_features,)`` or ``(in_channels,)``, bool. The weights of the others are zero.
         outputs: ``(out_features,)`` or ``(out_channels,)``, bool. The weights *and the bias* of the
             others are zero.
+        weights: of the shape of the layer's weight, bool, for methods that drop them one by one.
+            Units that die of it can be cut, as those that are dropped.
     """
 
     inputs: Tensor | None = None
     outputs: Tensor | None = None
+    weights: Tensor | None = None
 
 
 def maskable(net: nn.Module) -> dict[str, nn.Module]:
@@ -38,8 +41,9 @@ def maskable(net: nn.Module) -> dict[str, nn.Module]:
 
 
 @checked
+@torch.no_grad()
 def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
-    """A copy of ``net`` where every group that is not kept is zero. Its shapes are the old ones.
+    """A copy of ``net`` where each group and weight that is not kept is zero, of the old shapes.
 
     Arguments:
         net: any network with linear and convolutional layers.
@@ -57,33 +61,12 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
                 continue
             size = layer.weight.shape[dim] * (getattr(layer, "groups", 1) if dim else 1)
             _check(name, kept, (size,))
-            with torch.no_grad():
-                layer.weight.masked_fill_(~_on_weight(layer, kept, dim), 0)
-                if kept is mask.outputs and getattr(layer, "bias", None) is not None:
-                    layer.bias[~kept.to(layer.bias.device)] = 0
-    return copied
-
-
-@checked
-def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of ``net`` with single weights at zero, for methods that drop weights one by one.
-
-    Units that die of it can be cut afterwards: ``cut(apply_masks(net, ...), example)``.
-
-    Arguments:
-        net: any network with linear and convolutional layers.
-        weight_masks: bool tensors of the shape of the layer's weight, ``True`` for kept, by the
-            names of the layers.
-
-    Raises:
-        PyroccamError: for a name or a shape that does not fit, or a layer whose weight is computed.
-    """
-    copied = _copied(net)
-    for name, mask in weight_masks.items():
-        weight = _layer(copied, name).weight
-        _check(name, mask, weight.shape)
-        with torch.no_grad():
-            weight[~mask.to(weight.device)] = 0
+            layer.weight.masked_fill_(~_on_weight(layer, kept, dim), 0)
+            if kept is mask.outputs and getattr(layer, "bias", None) is not None:
+                layer.bias[~kept.to(layer.bias.device)] = 0
+        if mask.weights is not None:
+            _check(name, mask.weights, layer.weight.shape)
+            layer.weight[~mask.weights.to(layer.weight.device)] = 0
     return copied
 
 

@@ -170,7 +170,10 @@ class EnumMeanFieldELBO(ELBO):
         dims = [dim for site in sites for dim in plates_of(site).values()]
         self.max_plate_nesting = -min(dims, default=0)
 
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _get_trace(
+        self, model: Any, guide: Any, args: Any, kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Those of the guide and of the model that have a density, in one pass of both."""
         if isinstance(poutine.unwrap(guide), Messenger):
             raise PyroccamError(
                 f"{type(guide).__name__} works on the model's messages",
@@ -185,16 +188,16 @@ class EnumMeanFieldELBO(ELBO):
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         replayed = poutine.replay(EnumMessenger()(model), trace=guide_trace)
         model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
-        check_sites(sample_sites(guide_trace), sample_sites(model_trace), model)
+        ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
+        check_sites(ours, theirs, model)
         if pyro.infer.util.is_validation_enabled():
             for name in [n for n, s in guide_trace.nodes.items() if is_deterministic(s)]:
                 guide_trace.remove_node(name)
             check_model_guide_match(model_trace, guide_trace, self.max_plate_nesting)
-        return model_trace, guide_trace
+        return ours, theirs
 
     def _particle(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Terms:
-        model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
-        ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
+        ours, theirs = self._get_trace(model, guide, args, kwargs)
         expectation = Expectation(ours)
         hidden = any(name not in ours and not site["is_observed"] for name, site in theirs.items())
         summed = SummedOut(theirs, ours) if hidden else None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pyro
 import torch
+from pyro.distributions.util import scale_and_mask
 from pyro.infer import config_enumerate
 from torch import Tensor, nn
 
 from ...models import local_parameters
 from .estimator import EnumMeanFieldELBO
-from .expectation import sample_sites
+from .expectation import log_prob_of
 
 
 def first_non_finite(
@@ -34,10 +35,9 @@ def first_non_finite(
         pyro.validation_enabled(False),
     ):
         # Enumerated, so that no depth is missed.
-        traces = EnumMeanFieldELBO()._get_trace(config_enumerate(model), guide, (x, y), {})
-        for trace in reversed(traces):  # the guide's first
-            trace.compute_log_prob()
-            for name, site in sample_sites(trace).items():
-                if bad(site["value"]) or bad(site["log_prob"]):
+        for sites in EnumMeanFieldELBO()._get_trace(config_enumerate(model), guide, (x, y), {}):
+            for name, site in sites.items():
+                log_p = scale_and_mask(log_prob_of(site), mask=site["mask"])
+                if bad(site["value"]) or bad(log_p):
                     return f"site {name!r} was the first that is not finite"
     return "no single site is to blame: their sum overflowed"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork, unknown_name
-from ..cutting import ROWS, Mask, apply_masks, has_path, masked
+from ..cutting import ROWS, Mask, has_path, masked
 from ..posterior import streamed
 from ..training import nll_alone
 from .options import TOLERANCE, ByValidation, Cut, Noise, Search, Thresholds, Valley
@@ -203,16 +203,11 @@ def with_zeros(
     model: BayesianNetwork,
 ) -> nn.Module:
     """The mean network with zeros for what is above the thresholds."""
-    groups: dict[str, Mask] = {}
-    weights: dict[str, Tensor] = {}
+    masks: dict[str, Mask] = {}
     for name, one in found.items():
         keep = one.values <= thresholds[name]
         if keep.all():
             continue
-        if not one.grouped:
-            weights[name] = keep
-        elif model.layers[name].affine.shape.output_groups:
-            groups[name] = Mask(outputs=keep)
-        else:
-            groups[name] = Mask(inputs=keep)
-    return apply_masks(masked(whole, groups), weights)
+        side = "outputs" if model.layers[name].affine.shape.output_groups else "inputs"
+        masks[name] = Mask(**{side if one.grouped else "weights": keep})
+    return masked(whole, masks)

@@ -92,24 +92,17 @@ def _look(pair: Pair, bound: Bound, x: Tensor, y: Tensor) -> tuple[Terms, bool]:
         versions = [t._version for t in own]
         held = {f"bound.{n}": t.detach().clone() for n, t in bound.named_buffers()}
         with torch.random.fork_rng(devices=cuda), mode:
-            terms = _terms_or_why_not(pair, bound, held, own)
+            try:
+                terms: Terms = functional_call(_InTerms(bound), held, own)
+            except ValueError as error:
+                if "Expected parameter" not in str(error):
+                    raise
+                # What was not finite, instead of the distribution that met it.
+                why = first_non_finite(*pair, *own, stepped=False)
+                raise PyroccamError(f"Before the first step, {why}.") from error
         before = zip(own, (x, y), versions, strict=True)
         spoilt = spoilt or any(changed(*one) for one in before)
     return terms, spoilt
-
-
-def _terms_or_why_not(
-    pair: Pair, bound: Bound, held: dict[str, Tensor], batch: tuple[Tensor, Tensor]
-) -> Terms:
-    """The bound; what was not finite, instead of an error of the distribution that met it."""
-    try:
-        terms: Terms = functional_call(_InTerms(bound), held, batch)
-    except ValueError as error:
-        if "Expected parameter" not in str(error):
-            raise
-        why = first_non_finite(*pair, *batch, stepped=False)
-        raise PyroccamError(f"Before the first step, {why}.") from error
-    return terms
 
 
 def _refuse_detached(pair: Pair, bound: Bound, settings: Settings, log_likelihood: Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 from cutting import NETWORKS, at_random, block, cut_exactly, exactly, first, keep, made
 from plain import lenet_5_caffe, lenet_300_100, network
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.cutting import Mask, apply_masks, count_parameters, cut, masked
+from pyroccam.inference.cutting import Mask, count_parameters, cut, masked
 from pyroccam.models.plain import is_select
 from torch import fx, nn
 from torch.nn import functional as F
@@ -76,7 +76,7 @@ def test_sparse_weights_leave_exactly_the_units_on_a_path():
         net = nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
         drop = {str(2 * k): torch.rand(layer.weight.shape) < 0.15 for k, layer in enumerate(layers)}
         drop["6"][:] = True
-        sparse = apply_masks(net, drop)
+        sparse = masked(net, {name: Mask(weights=kept) for name, kept in drop.items()})
         weights = [(sparse[2 * k].weight != 0) for k in range(4)]
         fed, read = [torch.ones(12).bool()], [torch.ones(3).bool()]
         for w in weights:

@@ -70,8 +70,8 @@ def test_the_likelihood_is_exact_over_the_depth():
     model, guide = pair(local=False)
     evaluate = bound(model, guide, max_plate_nesting=1)
     with seeded(3, X.device), local_parameters():
-        _, trace = evaluate.elbo._get_trace(model, guide, (X, Y), {})
-    drawn = {site: trace.nodes[site]["value"] for site in model.sites}
+        _, sites = evaluate.elbo._get_trace(model, guide, (X, Y), {})
+    drawn = {site: sites[site]["value"] for site in model.sites}
     q = LOGITS.softmax(-1)
     weights = {
         name: (drawn[f"{name}.weight"].detach(), drawn[f"{name}.bias"].detach())

@@ -282,6 +282,13 @@ class BayesianNetwork(Model):
                 found.append(self.part("net")(x))
         return torch.stack(found).reshape(lead[:-1] + found[0].shape)
 
+    def outputs_at(self, weights: Mapping[str, tuple[Tensor, Tensor | None]], x: Tensor) -> Tensor:
+        """Outputs for inputs ``(B, *)`` with given weights and biases by layer, where structure is
+        known: what :meth:`plain` computes, without a copy."""
+        with layers_called(), _At(weights):
+            outputs: Tensor = self._modules["net"](x)  # type: ignore[misc]
+        return outputs
+
     def scaled(
         self, weights: Mapping[str, Tensor], gammas: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -378,16 +385,19 @@ class _Given(Messenger):
             msg["value"], msg["done"], msg["stop"] = self.values[msg["name"]], True, True
 
 
-class _AtStart(Messenger):
-    """Every layer computes with the weights at which guides begin; nothing is drawn."""
+class _At(Messenger):
+    """Every layer computes with weights and biases by its name; nothing is drawn."""
+
+    def __init__(self, weights: Mapping[str, tuple[Tensor, Tensor | None]]) -> None:
+        super().__init__()
+        self.weights = weights
 
     def _pyro_sample(self, msg: Any) -> None:
         msg["value"], msg["done"] = torch.zeros(()), True
 
     def _pyro_affine(self, msg: Any) -> None:
         layer, x, *_ = msg["args"]
-        start = layer.start
-        msg["value"], msg["done"] = layer.affine(x, start["weight"], start.get("bias")), True
+        msg["value"], msg["done"] = layer.affine(x, *self.weights[layer.name]), True
 
 
 def _refuse_other_rows(outputs: Any, rows: int) -> None:
@@ -400,7 +410,9 @@ def _refuse_other_rows(outputs: Any, rows: int) -> None:
 def _refuse_another_function(net: nn.Module, example: Tensor, before: Any, hooks: str) -> None:
     """Refuse a network that computes something else with the weights that it had, as one may whose
     forward asks for the type of a layer."""
-    with turn(), _AtStart():
+    layers = [one for one in net.modules() if isinstance(one, BayesianLayer)]
+    start = {layer.name: (layer.start_weight, layer.start.get("bias")) for layer in layers}
+    with turn(), _At(start):
         after = outputs_in_evaluation(net, example)
     if not (isinstance(before, Tensor) and isinstance(after, Tensor)):
         return

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .ranks import Ranks, RanksError
+from .ranks import Part, Ranks, RanksError
 
 T = TypeVar("T")
 
@@ -43,6 +43,19 @@ class Group(Ranks):
             self._host: Any = None if on_host else dist.new_group(backend="gloo")
         self._left = 0  # steps before the next question
         self._since: tuple[int, float] | None = None  # steps asked for, and when
+
+    def part(self, rows: int, rank: int | None = None) -> Part:
+        """As for one process.
+
+        Parts differ by one row at most, and have two rows at least, because a batch normalisation
+        needs two: where a batch has fewer, the processes that are left over take the rows of the
+        first with a weight of zero, so that all make the same steps.
+        """
+        holders = max(1, min(self.size, rows // 2))
+        rank = self.rank if rank is None else rank
+        own = rank if rank < holders else 0
+        start, stop = own * rows // holders, (own + 1) * rows // holders
+        return Part(start, stop, (stop - start) / rows if rank < holders else 0.0)
 
     def device(self, device: torch.device) -> torch.device:
         """The device of this process: its own GPU, by its number."""

@@ -50,17 +50,8 @@ class Ranks:
         return self.rank == 0
 
     def part(self, rows: int, rank: int | None = None) -> Part:
-        """The part of a batch that this process takes, or another one.
-
-        Parts differ by one row at most, and have two rows at least, because a batch normalisation
-        needs two: where a batch has fewer, the processes that are left over take the rows of the
-        first with a weight of zero, so that all make the same steps.
-        """
-        holders = max(1, min(self.size, rows // 2))
-        rank = self.rank if rank is None else rank
-        own = rank if rank < holders else 0
-        start, stop = own * rows // holders, (own + 1) * rows // holders
-        return Part(start, stop, (stop - start) / rows if rank < holders else 0.0)
+        """The part of a batch that this process takes, or another one."""
+        return Part(0, rows, 1.0)
 
     def seed(self, seed: int) -> int:
         """The seed of the noise of this process: that of the run for the first, and a number that

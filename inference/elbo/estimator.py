@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -241,8 +240,7 @@ class EnumMeanFieldELBO(ELBO):
                 check_shape(site, self.max_plate_nesting)
                 check_shape(own, self.max_plate_nesting)
                 kl[name] = expectation(cost, plates | plates_of(own), name, reach)
-                beside = {**plates, **plates_of(own)}.values()
-                _note(by_site, expectation.only(cost, name), cost, beside)
+                expectation.note(cost, name, {**plates, **plates_of(own)}.values())
         if summed:
             for left, term in summed.terms():
                 likelihood.append(expectation(term, left, summed.label, reach))
@@ -253,22 +251,13 @@ class EnumMeanFieldELBO(ELBO):
                 kl[name] = expectation(cost, plates_of(site), name, expectation.position[name])
         together: list[Tensor] = []
         for cost in joined.terms():
-            _note(by_site, expectation.only(cost, ""), cost, ())
+            expectation.note(cost)
             together.append(expectation(cost, {}, "of several", reach))
         sites = [*theirs.values(), *ours.values()]
         zero = torch.zeros((), device=sites[0]["value"].device if sites else None)
         total = sum([*kl.values(), *together], zero)
         latents = tuple(summed.latents) if summed else ()
-        return Terms(sum(likelihood, zero), total, by_site, latents, kl)
-
-
-def _note(by_site: dict[str, Tensor], on: str | None, cost: Tensor, plates: Iterable[int]) -> None:
-    """Add a cost, summed over its plates, to those of the enumerated site ``on`` it depends."""
-    if on is not None:
-        dims = [dim for dim in plates if -dim <= cost.dim()]
-        cost = cost.sum(dims, keepdim=True) if dims else cost
-        before = by_site.get(on)
-        by_site[on] = cost.detach() if before is None else before + cost.detach()
+        return Terms(sum(likelihood, zero), total, by_site | expectation.costs, latents, kl)
 
 
 class Bound(ELBOModule):

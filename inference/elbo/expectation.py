@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,9 @@ class Expectation:
             ``(enumerated dims..., plates...)``, masked by its distribution but not by
             ``poutine.mask``, not scaled, and with ``score_parts`` where it was drawn.
 
+    Attributes:
+        costs: those that were noted, by enumerated site, without gradient.
+
     Raises:
         PyroccamError: if a site asks for another way to enumerate, or shares its dim with another.
 
@@ -72,6 +75,7 @@ class Expectation:
     def __init__(self, sites: Mapping[str, Any]) -> None:
         self.position = {name: i for i, name in enumerate(sites)}
         self.factors: list[_Factor] = []
+        self.costs: dict[str, Tensor] = {}
         for name, site in sites.items():
             self._add(name, site)
 
@@ -99,12 +103,17 @@ class Expectation:
                 self.factors.append(_Factor(name, self.position[name], plates, None, score))
         site["log_prob"] = log_q if fn is site["fn"] else site["fn"].log_prob(site["value"])
 
-    def only(self, cost: Tensor, name: str) -> str | None:
-        """The one enumerated site, other than its own, on whose values the cost of a site depends,
-        ``(enumerated dims..., plates...)``, if there is one."""
-        dims = {f.dim: f.name for f in self.factors if f.dim is not None}
-        on = [dims[dim] for dim in _spread(cost, set(dims))]
-        return on[0] if len(on) == 1 and on[0] != name else None
+    def note(self, cost: Tensor, name: str = "", plates: Iterable[int] = ()) -> None:
+        """Add the cost of a site, ``(enumerated dims..., plates...)``, summed over its plates, to
+        :attr:`costs` of the one enumerated site, other than its own, on whose values it depends,
+        if there is one."""
+        sites = {f.dim: f.name for f in self.factors if f.dim is not None}
+        on = [sites[dim] for dim in _spread(cost, set(sites))]
+        if len(on) == 1 and on[0] != name:
+            dims = [dim for dim in plates if -dim <= cost.dim()]
+            cost = cost.detach().sum(dims, keepdim=True) if dims else cost.detach()
+            before = self.costs.get(on[0])
+            self.costs[on[0]] = cost if before is None else before + cost
 
     def __call__(self, cost: Tensor, plates: Mapping[str, int], name: str, reach: int) -> Tensor:
         """The expectation of a cost, summed over its plates; a scalar.

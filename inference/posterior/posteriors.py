@@ -11,7 +11,14 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ...data import PyroccamError
 from ...guides import DepthGuide, Guide, NetworkGuide
-from ...models import BayesianNetwork, BayesianStack, LearntDepth, Model, PlainNetwork
+from ...models import (
+    BayesianNetwork,
+    BayesianStack,
+    LearntDepth,
+    Model,
+    PlainNetwork,
+    evaluating,
+)
 from ..distributed import ALONE, Ranks
 from .depth import OTHERS, DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
 from .draws import Noise, draw_outputs
@@ -225,6 +232,13 @@ class WeightPosterior(Posterior):
 
     def mean_network(self) -> nn.Module:
         return mean_network(self.model, self.guide)
+
+    def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
+        if self.model.structure:
+            return super().mean_outputs(x, batch_size)
+        model, weights = self.model, {name: (m.mean, m.bias) for name, m in self.layers.items()}
+        with evaluating(model):
+            return streamed(lambda part: model.outputs_at(weights, part)[None], x, batch_size)
 
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         x = data.x_val

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -111,9 +112,6 @@ class FlatParameters:
 
     def release(self) -> None:
         """Give every parameter storage of its own again, and no gradient."""
-        for p in self:
+        for p in itertools.chain(*self.members):
             p.grad = None
             p.data = p.data.clone(memory_format=torch.preserve_format)
-
-    def __iter__(self) -> Iterator[nn.Parameter]:
-        return (p for one in self.members for p in one)

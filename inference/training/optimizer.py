@@ -91,7 +91,8 @@ class Update:
         self._grads = [flat.grad for name, flat in flats.items() if not name.startswith("guide")]
         self._idle, self._failed = idle, failed
         self._recorded: dict[bool, Recorded] = {}
-        self._adopt()
+        if recorder is not None:
+            self._adopt()
 
     def _adopt(self) -> None:
         """A recording cannot change a number: there, rates are tensors."""

@@ -28,7 +28,7 @@ from ..compilation import (
     products,
     warn_unrecorded,
 )
-from ..distributed import Part, Ranks, add_up
+from ..distributed import Ranks, add_up
 from ..elbo import Bound, bound
 from .first_pass import trained_by
 from .flat_parameters import FlatParameters, difference
@@ -313,14 +313,11 @@ class TrainingStep:
         self.seen = {name: torch.stack([s[name] for s in seen]) for name in seen[0]}
         return losses[0] if len(losses) == 1 else torch.stack(losses)
 
-    def add_up(
-        self, ranks: Ranks, part: Part, rows: int, loss: Tensor, by_depth: bool = False
-    ) -> Tensor:
+    def add_up(self, ranks: Ranks, rows: int, loss: Tensor, by_depth: bool = False) -> Tensor:
         """Make of what ``evaluate`` left, of a part of a batch of so many rows, what belongs to the
         whole batch, with the log-likelihoods and costs by depth where they are needed; returns the
-        loss of the batch. Alone it is that already."""
-        if ranks.size == 1:
-            return loss
+        loss of the batch."""
+        part = ranks.part(rows)
         late = [p for p in itertools.chain(*self._idle) if p.requires_grad]
         here = ranks.which([p.grad is not None for p in late]) if late else []
         for p, somewhere in zip(late, here, strict=True):

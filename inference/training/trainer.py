@@ -123,7 +123,8 @@ class Trainer:
                     "together=False",
                 )
         self.ranks = joined()
-        self._begin_together()
+        if self.ranks.size > 1:
+            self._begin_together()
         self.hold = first.guide.schedule.held
         checkpoint = settings.checkpoint
         self.latest = checkpoint == "last" or (checkpoint is None and first.model.random_weights)
@@ -255,11 +256,11 @@ class Trainer:
     def _step(self, batch: Batch) -> None:
         rows, x, y = batch
         size = self.rows if rows is None else rows.shape[1]
-        part = self.ranks.part(size)
         progress = self.progress
         self.step.warm_up(progress)
         loss = self.step.evaluate(x, y)
-        loss = self.step.add_up(self.ranks, part, size, loss, self.closed is not None)
+        if self.ranks.size > 1:
+            loss = self.step.add_up(self.ranks, size, loss, self.closed is not None)
         if self.device.type == "cpu":  # free here; on CUDA the host would wait at every step
             self._check(loss.reshape(-1).tolist())
         self.step.update(progress, self.hold)
@@ -385,8 +386,8 @@ class Trainer:
         for one in self.replicates:
             one.model.train()
             one.guide.train()
-        logits = [one.logits for one in self.replicates if one.guide.traits.moves]
-        before = [bool(p.requires_grad) for p in logits]
+        moving = [one.logits for one in self.replicates if one.guide.traits.moves]
+        logits = [p for p in moving if p.requires_grad]
         for p in logits:
             p.requires_grad_(False)
         try:
@@ -395,8 +396,8 @@ class Trainer:
                 warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
                 yield
         finally:
-            for p, flag in zip(logits, before, strict=True):
-                p.requires_grad_(flag)
+            for p in logits:
+                p.requires_grad_()
             self.step.release()
             for one in self.replicates:
                 if one.broken is not None:  # it was stepped on, beside the others
@@ -452,8 +453,6 @@ class Trainer:
     def _begin_together(self) -> None:
         """Begin with the same facts and values in all processes, those of the first."""
         ranks = self.ranks
-        if ranks.size == 1:
-            return
         largest = max(stop - start for start, stop in self.batches)
         if 2 * ranks.size > largest:
             raise PyroccamError(

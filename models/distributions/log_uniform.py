@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
-from ...data import checked
 from .wrapped import Improper
 
 KL = Literal["exact", "molchanov"]
@@ -145,7 +144,6 @@ class ImproperLogUniform(Improper):
 
     support = constraints.real
 
-    @checked
     def __init__(
         self, batch_shape: Sequence[int] = (), kl: KL = "exact", like: Tensor | None = None
     ) -> None:

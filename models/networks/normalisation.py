@@ -147,7 +147,7 @@ def hold_statistics(net: M) -> M:
 def with_held_statistics(module: M) -> M:
     """The module itself, in which normalisations that have that mark are in evaluation mode."""
     for part in module.modules():
-        if getattr(part, _HELD, False):
+        if vars(part).get(_HELD):
             part.training = False
     return module
 

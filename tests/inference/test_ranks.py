@@ -10,6 +10,7 @@ from fitting import QUICK, blobs, pair, run, spy
 from processes import together
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.distributed import joined
+from pyroccam.inference.distributed.group import Group
 from pyroccam.inference.distributed.ranks import Ranks
 from pyroccam.inference.storage import load_checkpoint
 from pyroccam.inference.training import trainer as trainer_module
@@ -24,6 +25,8 @@ class Numbered(Ranks):
 
     def __init__(self, rank, size):
         self.rank, self.size = rank, size
+
+    part = Group.part
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
@@ -87,7 +90,7 @@ def gradients(make, dtype, rows=53):
         part = ranks.part(rows)
         step.prepare(x, y)
         loss = step.evaluate(x[part.rows], y[part.rows])
-        loss = step.add_up(ranks, part, rows, loss, by_depth=guide.traits.moves is not None)
+        loss = step.add_up(ranks, rows, loss, by_depth=guide.traits.moves is not None)
         flat = torch.cat([flat.grad.flatten() for flat in step.flats.values()]).clone()
         found.append((loss.item(), flat, step.seen["y"].clone(), step.kind))
     torch.set_default_dtype(before)
@@ -134,7 +137,7 @@ def test_a_gradient_that_one_process_has_reaches_all():
         x = rows.x_train[:20].clone()
         x[10:] += 1000.0 * (ranks.rank == 1)
         part = ranks.part(20)
-        step.add_up(ranks, part, 20, step.evaluate(x[part.rows], rows.targets[:20][part.rows]))
+        step.add_up(ranks, 20, step.evaluate(x[part.rows], rows.targets[:20][part.rows]))
         return next(p.grad for p in step._idle[0] if p.shape == (6,)).tolist()
 
     first, second = together(gradient, 2)

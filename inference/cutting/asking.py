@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -71,18 +71,16 @@ def asked(call: Call, answers: dict[str, Answer | None]) -> Passing | None:
     found = answers[key]
     if found is None:
         return None
-    links = [Link(n, *pair) for n, pair in zip(nodes, found.pairs, strict=True)]
-    alone = [_is_one_for_all(link.of, link.into) for link in links]
-    constants = found.constants
-    return Passing(
-        found.axis,
-        [link for link, one in zip(links, alone, strict=True) if not one],
-        lambda values: constants([values[n] for n in nodes]),
-        found.uses,
-        found.rigid,
-        mixed=[link for link, one in zip(links, alone, strict=True) if one],
-        asked=True,
-    )
+    links: list[Link] = []
+    mixed: list[Link] = []
+    for n, (of, into) in zip(nodes, found.pairs, strict=True):
+        (mixed if _is_one_for_all(of, into) else links).append(Link(n, of, into))
+    axis, _, constants, uses, rigid = found
+
+    def of_nodes(values: Mapping[Node, Tensor]) -> Tensor:
+        return constants([values[n] for n in nodes])
+
+    return Passing(axis, links, of_nodes, uses, rigid, mixed, asked=True)
 
 
 def _is_one_for_all(of: Tensor, into: Tensor) -> bool:

@@ -240,7 +240,8 @@ class EnumMeanFieldELBO(ELBO):
                 check_shape(site, self.max_plate_nesting)
                 check_shape(own, self.max_plate_nesting)
                 kl[name] = expectation(cost, plates | plates_of(own), name, reach)
-                expectation.note(cost, name, {**plates, **plates_of(own)}.values())
+                if expectation.factors:
+                    expectation.note(cost, name, {**plates, **plates_of(own)}.values())
         if summed:
             for left, term in summed.terms():
                 likelihood.append(expectation(term, left, summed.label, reach))
@@ -251,7 +252,8 @@ class EnumMeanFieldELBO(ELBO):
                 kl[name] = expectation(cost, plates_of(site), name, expectation.position[name])
         together: list[Tensor] = []
         for cost in joined.terms():
-            expectation.note(cost)
+            if expectation.factors:
+                expectation.note(cost)
             together.append(expectation(cost, {}, "of several", reach))
         sites = [*theirs.values(), *ours.values()]
         zero = torch.zeros((), device=sites[0]["value"].device if sites else None)

@@ -128,6 +128,8 @@ class Expectation:
         Raises:
             PyroccamError: if the cost depends on a site in a plate in which it is not.
         """
+        if not self.factors:
+            return cost.sum()
         dims = {f.dim for f in self.factors if f.dim is not None}
         own = _spread(cost, dims)
         wanted = set(own)

@@ -78,24 +78,19 @@ class FlatParameters:
             start += p.numel()
         with torch.no_grad():
             rows = torch.stack([self._row(one) for one in self.members])
-        # What the optimiser sees; its gradient is always present.
+        # What the optimiser sees; its gradient is always there, ``(K, P)``.
         self.parameter = nn.Parameter(rows)
-        self.parameter.grad = torch.zeros_like(rows)
+        self.grad = torch.zeros_like(rows)
+        self.parameter.grad = self.grad
         for k, one in enumerate(self.members):
             for slot, p in zip(self.slots, one, strict=True):
                 p.data = slot.view(rows[k])
-                p.grad = slot.view(self.parameter.grad[k])
+                p.grad = slot.view(self.grad[k])
 
     def _row(self, values: Sequence[Tensor]) -> Tensor:
         return torch.cat(
             [slot.flatten(v.detach()) for slot, v in zip(self.slots, values, strict=True)]
         )
-
-    @property
-    def grad(self) -> Tensor:
-        """``(K, P)``."""
-        assert self.parameter.grad is not None
-        return self.parameter.grad
 
     def views(self) -> list[Tensor]:
         """Every parameter for all K networks at once, ``(K, *shape)``, without gradient."""

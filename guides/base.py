@@ -183,7 +183,6 @@ class Guide(LocalModule):
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         """Refuse a model, or settings, that it cannot be trained with, in so many batches of an
         epoch, by a PyroccamError."""
-        self.refuse(model)
         name = f"guides.{type(self).__name__}(model)"
         if made_from_another(self, model):
             found = f"the guide was made from another {type(model).__name__}"

@@ -66,10 +66,6 @@ def bit_precision(
         Louizos, Ullrich, Welling 2017, "Bayesian Compression for Deep Learning"; the ``published``
         rules are those of the authors' tutorial code and of the paper's text.
     """
-    largest = max(
-        (_finite(m, name).abs().max().item() for name, (m, _) in kept.items() if m.numel()),
-        default=0.0,
-    )
     bits = {}
     for name, (mean, variance) in kept.items():
         if not mean.numel():
@@ -82,7 +78,8 @@ def bit_precision(
         elif exponent == "published_three":
             e = 3
         else:
-            e = exponent_bits_published_code(largest)
+            sizes = (m.abs().max().item() for m, _ in kept.values() if m.numel())
+            e = exponent_bits_published_code(max(sizes))
         bits[name] = LayerBits(t, e)
     return bits
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 _RATES = ("lr", "weight_decay", "eps", "amsgrad", "maximize")
@@ -31,7 +33,7 @@ def step(optimizer: torch.optim.Optimizer) -> None:
         moments = [[one[name] for one in states] for name in ("exp_avg", "exp_avg_sq")]
         steps = [one["step"] for one in states]
         torch._foreach_add_(steps, 1)
-        move = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+        move: Any = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
         beta1, beta2 = group["betas"]
         grads = [p.grad for p in params]
         rates = {name: group[name] for name in _RATES}

@@ -323,8 +323,10 @@ class Dataset:
 
         def of(rows: Tensor) -> Dataset:
             rows = rows.sort().values.to(self.device)
-            weights = None if self.weights is None else self.weights[rows]
-            return self.but(x_train=self.x_train[rows], y_train=self.y_train[rows], weights=weights)
+            weights: dict[str, Any] = {}
+            if self.weights is not None and self.val_weights is not None:
+                weights = scaled(self.weights[rows], self.val_weights)
+            return self.but(x_train=self.x_train[rows], y_train=self.y_train[rows], **weights)
 
         first, second = order[: self.N // 2], order[self.N // 2 :]
         return of(first).with_val(slice(0)), of(second)

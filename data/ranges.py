@@ -224,7 +224,8 @@ def described(kind: Any) -> str:
         parts = [*map(repr, inner)] if origin is Literal else [*map(described, inner)]
         return " or ".join([", ".join(parts[:-1]), parts[-1]]) if parts[1:] else parts[0]
     if origin is Annotated:
-        return " ".join([described(inner[0]), *map(str, inner[1:])])
+        rules = (r for r in inner[1:] if isinstance(r, Between) or hasattr(r, "holds"))
+        return " ".join([described(inner[0]), *map(str, rules)])
     if origin is type:
         return "a class"
     if origin is not None and issubclass(origin, Iterable):

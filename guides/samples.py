@@ -37,8 +37,9 @@ class SampledFactor(Factor):
         super().__init__()
         self.values = nn.Parameter(values.detach().clone(), requires_grad=False)
         support = latent.prior.support
-        self.support = getattr(support, "base_constraint", support)
-        self.scales = scales
+        support = getattr(support, "base_constraint", support)
+        self.positive = support in (constraints.positive, constraints.nonnegative)
+        self.real, self.scales = support is constraints.real, scales
 
     def forward(self) -> Any:
         return dist.Empirical(self.values, self.values.new_zeros(len(self.values)))
@@ -48,8 +49,8 @@ class SampledFactor(Factor):
         return values.mean(0), values.square().mean(0)
 
     def evidence(self) -> Evidence | None:
-        positive = self.support in (constraints.positive, constraints.nonnegative)
-        if not positive and (self.scales or self.support is not constraints.real):
+        positive = self.positive
+        if not positive and (self.scales or not self.real):
             found = "draws of scales of either sign, or of gates, do not say what is needed"
             raise PyroccamError(found, "a fit of guides.MeanField, or a prior without such scales")
         values = self.values.log() if positive else self.values
@@ -87,7 +88,9 @@ class Samples(NetworkGuide):
         missing = [site for site in model.latents() if site not in values]
         if missing:
             raise PyroccamError(f"no draws of site {missing[0]!r}", "draws of every latent site")
-        self.given = values
+        self.given = {site: values[site] for site in model.latents()}
+        if any(not len(one) or not one.isfinite().all() for one in self.given.values()):
+            raise PyroccamError("no draws, or some that are not finite", "finite draws")
         self.build(model)
         self.given = {}
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import get_plates
+from pyro.poutine.runtime import _PYRO_STACK, get_plates
 from torch import Tensor, nn
 
 from ..data import NetworkError, PyroccamError
@@ -29,6 +29,7 @@ from .layers import (
     refuse_shared,
 )
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
+from .local_reparameterisation import LocalReparameterization
 from .networks import hold_statistics
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors import WeightPrior
@@ -264,6 +265,9 @@ class BayesianNetwork(Model):
 
     def _of_each(self, x: Tensor, nesting: int) -> Tensor:
         """Outputs of networks one after the other: modules between the layers take rows alone."""
+        if any(isinstance(one, LocalReparameterization) for one in _PYRO_STACK):
+            given = "a plate of particles or draws around a guide whose weights are not drawn"
+            raise PyroccamError(given, "a guide with local=False, or one particle at a time")
         values: dict[str, Tensor] = {}
         for site, (layer, name) in self.sites.items():
             prior = layer.latents()[name].prior
@@ -272,6 +276,8 @@ class BayesianNetwork(Model):
             lead = batch + (1,) * (nesting - len(batch))  # Predictive leaves out dims of one
             values[site] = value.reshape(lead + prior.event_shape)
         lead = torch.broadcast_shapes(*(value.shape[:nesting] for value in values.values()))
+        if lead[-1] != 1:
+            raise PyroccamError("a plate on dim -1, which is that of the rows", "dim=-2, or less")
         flat = {
             site: value.expand(lead + value.shape[nesting:]).flatten(0, nesting - 1)
             for site, value in values.items()

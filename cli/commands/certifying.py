@@ -50,6 +50,8 @@ def certify(
     need_file(out)
     found: dict[str, Certificate] = {}
     if what.is_dir():
+        if data is not None:
+            raise PyroccamError("--data of a run", "none, it knows its own")
         fit = load_fit(what, **vars(opening))
         rows = fit.data
         named = [what / name for name in (FILE, DRAW, "discretised", "pruned")]
@@ -62,7 +64,8 @@ def certify(
                 raise
             console.say(("posterior: ", "bold"), f"none, {error}")
     elif data is None:
-        if not (note := note_of(what)):
+        asked = (confidence, within, choices, out) != (0.95, None, 1, None)
+        if asked or not (note := note_of(what)):
             raise PyroccamError(f"{what} without --data", "the data that it was trained on")
         console.say(("in the file: ", "bold"), note)
         return

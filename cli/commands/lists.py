@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def methods(method: str | None = None) -> None:
-    """List the methods, or all that can be set of one.
+    """List the methods, or what can be set of one beside its network and data.
 
     Arguments:
         method: One of them.

@@ -23,10 +23,12 @@ from ...models.networks import GRAPHS, NETWORKS, PLAIN
 from .options import Likelihood, taken
 
 HANDED_BACK = (
-    "Handed back is the plain network: by the validation rows what the method left needs a "
-    "tolerance of {:.2g}, and {:g} is allowed."
+    "Handed back is {}: by the validation rows what the method left needs a tolerance of {:.2g}, "
+    "and {:g} is allowed."
 )
 """That a method left a worse network than an ordinary training."""
+
+ORDINARY = "the plain network"
 
 _OF_ROW = 4  # fields that say what a row is: its name, title, reference and settings
 

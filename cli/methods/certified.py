@@ -22,6 +22,7 @@ class Certified(Bayes):
     posteriors at once, but not for priors.
     """
 
+    passes = 30.0  # of the training rows through networks of their own, too
     gives_way = False  # what is certain is certain of this network
 
     def report(self, run: Finished) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
@@ -24,11 +24,22 @@ from ...inference.posterior import (
     outputs_by_depth,
     poster_ece,
 )
-from ...inference.shrinking import NATS, at_depth, full_network, needed_tolerance
+from ...inference.shrinking import NATS, at_depth, full_network, tolerance_beside
 from ...inference.training import FEW, Fit, Settings
 from ...models.networks import DepthStack
 from ...models.plain import PrunedNetwork
-from .base import HANDED_BACK, Finished, Method, Pair, certified, smaller, timed, told, uncut
+from .base import (
+    HANDED_BACK,
+    ORDINARY,
+    Finished,
+    Method,
+    Pair,
+    certified,
+    smaller,
+    timed,
+    told,
+    uncut,
+)
 from .options import NotNegative
 
 
@@ -99,6 +110,10 @@ class _LearntDepth(_OverDepth):
     ) -> dict[str, tuple[int, int]]:
         return {"fixed depth": (1, settings.epochs_for(data.N))} if compare else {}
 
+    def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
+        if len(data.x_val) < FEW:
+            yield "tolerance", f"changes nothing: there are fewer than {FEW} validation rows."
+
     def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
         deepest = AtDepth("", "", "", likelihood=self.likelihood)
         return {"fixed depth": deepest.build(begin(), data)}
@@ -133,11 +148,12 @@ class _LearntDepth(_OverDepth):
         }
         nets = {"marginal": at_depth(result), "single": at_depth(result, "last")}
         if ddn is not None and len(data.x_val) >= FEW:  # fewer do not tell
-            needed = needed_tolerance(_row_scores(result, nets["marginal"]), _row_scores(ddn), data)
+            cut, plain = _row_scores(result, nets["marginal"]), _row_scores(ddn)
+            needed = tolerance_beside(cut, plain, data)
             if needed > self.tolerance:
                 test = metrics_on_test(result, nets["marginal"])
                 found["refused"] = {"test": test, "parameters": count_parameters(nets["marginal"])}
-                why = HANDED_BACK.format(needed, self.tolerance)
+                why = HANDED_BACK.format(ORDINARY, needed, self.tolerance)
                 found["learnt"].append(uncut(why, "The chosen depth"))
                 fixed = PrunedNetwork(model.stack, nets["single"].depth, None, ddn.model.likelihood)
                 fixed.net.load_state_dict(ddn.model.part("net").state_dict())

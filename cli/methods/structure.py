@@ -24,7 +24,7 @@ from ...inference.posterior import (
     mean_spread,
     require,
 )
-from ...inference.shrinking import NATS, discretise, needed_tolerance, random_structures
+from ...inference.shrinking import NATS, discretise, random_structures, tolerance_beside
 from ...inference.training import FEW, Fit, Settings, look
 from ...models.networks import discretised, structures
 from ...models.plain import torch_only
@@ -34,6 +34,7 @@ from .options import Whole
 
 # Of point estimates, where the weights of a run are numbers.
 _WIDE = "normal:1"
+AFRESH = "the chosen structure, trained afresh"
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,15 @@ class RandomStructure(Method):
     def scores(
         self, result: Fit, split: str, folder: Path | None = None
     ) -> dict[str, dict[str, float]]:
-        return result.evaluate_ways(split)
+        found = result.evaluate_ways(split)
+        if folder is not None:
+            small = self.smaller(result, folder)
+            found["discretised"] = evaluate_net(small, result.model, result.data, split)
+        return found
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
-        cut_out = discretise(result)
         kept = folder / "discretised"
-        return load(kept, like=cut_out) if kept.is_dir() else cut_out
+        return load(kept) if kept.is_dir() else discretise(result)
 
     def report(self, run: Finished) -> dict[str, Any]:
         """The choice and its network, beside the same trained afresh and random ones: of the first
@@ -96,13 +100,14 @@ class RandomStructure(Method):
             afresh, others = self._others(run, choice, count_parameters(small))
             found |= others
             plain = torch_only(mean_network(*require(afresh, models.BayesianNetwork, "structure")))
-            needed = needed_tolerance(look(small, result)[1:], look(plain, afresh)[1:], data)
+            needed = tolerance_beside(look(small, result)[1:], look(plain, afresh)[1:], data)
             if len(data.x_val) >= FEW and needed > NATS:
                 found["refused"] = {
                     "parameters": count_parameters(small),
                     "test": evaluate_net(small, result.model, data),
                 }
-                found["learnt"].append(uncut(HANDED_BACK.format(needed, NATS), choice.title))
+                why = HANDED_BACK.format(AFRESH, needed, NATS)
+                found["learnt"].append(uncut(why, choice.title))
                 small = plain.eval()
         whole = mean_network(*require(result, models.StructuredNetwork, "discretise"))
         speed = compare_speed({"whole": whole, "chosen": small}, data.x_test, "whole")["chosen"]
@@ -127,14 +132,16 @@ class RandomStructure(Method):
         """The chosen structure and random ones of about its size, trained afresh."""
         (result,) = run.fits
         data = result.data
-        drawn = random_structures(
-            result.model,
-            self.random,
-            parameters=parameters,
-            other_than=choice.chosen,
-            example=data.head(ROWS)[0],
-            seed=result.settings.seed,
-        )
+        drawn = []
+        if self.random:
+            drawn = random_structures(
+                result.model,
+                self.random,
+                parameters=parameters,
+                other_than=choice.chosen,
+                example=data.head(ROWS)[0],
+                seed=result.settings.seed,
+            )
         fits = {"retrained": choice.chosen}
         fits |= {f"random-{k}": other for k, other in enumerate(drawn, start=1)}
         net = run.begin()

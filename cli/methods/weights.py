@@ -43,7 +43,7 @@ from ...inference.training import Fit, Numbers, Settings, Trained, epochs_of_num
 from ...models import BayesianNetwork
 from ...models.layers import AFFINE
 from .. import draw_compressed
-from .base import HANDED_BACK, Finished, Method, certified, smaller, timed, told, uncut
+from .base import HANDED_BACK, ORDINARY, Finished, Method, certified, smaller, timed, told, uncut
 from .options import Threshold
 
 FILE = "compressed.pocc"
@@ -166,7 +166,7 @@ class OverWeights(Method):
                     found["refused"] = {
                         "parameters": count_parameters(again), "test": evaluate(result, again),
                     }  # fmt: skip
-                    told_of = [uncut(HANDED_BACK.format(needed, allowed))]
+                    told_of = [uncut(HANDED_BACK.format(ORDINARY, needed, allowed))]
             if refused:
                 if run.numbers is None or not (run.compare and self.gives_way):
                     return {**found, "learnt": told_of}

@@ -114,13 +114,18 @@ class _Job:
         where = {"threads": torch.get_num_threads(), "processes": joined().size}
         write_json(out / "config.json", {"run": config.to_json(), "versions": versions(), **where})
 
-    def train_numbers(self, epochs: int, device: str, progress: bool | None) -> None:
-        """Train the network as numbers, with which its method begins, or beside which it stands."""
+    def train_numbers(
+        self, epochs: int, device: str, progress: bool | None, beside: bool = False
+    ) -> None:
+        """Train the network as numbers, with which its method begins, or beside which it stands:
+        then the deepest one of a stack."""
         if not epochs or self.numbers is not None:
             return
         pair = self.config.chosen.build(self.network(), self.data)
         settings = Settings.of(self.config.settings_of(0))
-        if isinstance(stack := pair[0].start_network(), DepthStack):  # the deepest of its networks
+        if isinstance(stack := pair[0].start_network(), DepthStack):
+            if not beside:
+                return
             model = BayesianNetwork(
                 stack.at(stack.max_depth), self.data, prior=Normal(1.0),
                 likelihood=pair[0].likelihood,
@@ -203,7 +208,8 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
         draw_repeats(passed, out / "figures")
     with apart():  # times of networks are of an idle machine, and searches of one process
         for job in jobs if options.compare else ():
-            job.train_numbers(chosen.plain_epochs(own, job.data), options.device, options.progress)
+            epochs = chosen.plain_epochs(own, job.data)
+            job.train_numbers(epochs, options.device, options.progress, beside=True)
         return [
             _report(job, before, compared.get(i), options)
             for i, (job, before) in enumerate(zip(jobs, passed, strict=True))

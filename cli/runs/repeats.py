@@ -37,7 +37,7 @@ def spread_of(found: list[dict[str, Any]]) -> dict[str, Any]:
             tests[way] = [one["test"][way] for one in found]
     tests = tests or {"test": [one["test"] for one in found]}
     for part in ("compressed", "pruned", "single_exit", "ddn", "discretised", "retrained"):
-        if part in first:
+        if all(part in one for one in found):
             tests[part] = [one[part]["test"] for one in found]
     parts = [one.get("structure", {}) for one in found]
     learnt = [_numbers({**part, **part.get("rates", {})}) for part in parts]

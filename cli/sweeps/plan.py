@@ -65,8 +65,11 @@ class Trial:
             if self.asked.budget is not None:
                 Budget.parse(self.asked.budget)
             RunConfig.resolve(self.asked, self.seed)
-        except (ValueError, TypeError) as error:
+        except PyroccamError as error:
             raise PyroccamError(f"Run {self.name}: {error}") from error
+        except Exception as error:
+            error.add_note(f"That is of the run {self.name}.")
+            raise
 
 
 def trials_of(asked: Asked, lists: Mapping[str, Sequence[Any]]) -> list[Trial]:

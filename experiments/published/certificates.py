@@ -63,9 +63,10 @@ def _certified(given: Given, name: str, way: str, seed: int) -> Row:
     if way in ("plain", "through"):
         fit = _fitted(given, name, counted, seed)
     else:
-        first = _rows(given, OTHER[name])
         if way == "half":
             first, counted = counted.halves(seed)
+        else:
+            first = _rows(given, OTHER[name])
         before = _fitted(given, OTHER[name] if way == "other" else name, first, seed)
         fit = _fitted(given, name, counted, seed, before)
     accuracy, more = fit.evaluate_ways()["stochastic"]["accuracy"], {}

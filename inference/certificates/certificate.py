@@ -188,7 +188,7 @@ class ByPosterior(_Way):
         if left < model.weights_before:
             raise PyroccamError("a fit that the same rows have narrowed", "the whole, or a file")
         data = rows.data
-        with rounded_scales(model) as rounded:
+        with seeded(self.seed, data.device), rounded_scales(model) as rounded:
             kls = [evidence(model, guide, data, rows=1, passes=2, seed=seed).kl for seed in (0, 1)]
         if not math.isclose(*kls, rel_tol=1e-9):
             raise PyroccamError("a KL that is known by draws alone", "priors whose KL is a formula")
@@ -204,8 +204,7 @@ class ByPosterior(_Way):
             for _ in range(passes):
                 for x, y in rows.known():
                     found = _drawn_outputs(model, guide, net, x, each)
-                    for out, target in zip(found, y.split(each), strict=True):
-                        missed.append(rows.misses(out, target, self.within).cpu())
+                    missed.append(rows.misses(torch.cat(found), y, self.within).cpu())
         for x, y in rows.known():
             rows.add(x, y, torch.zeros(len(y), dtype=torch.bool))  # which are copies
             parts += [len(one) for one in y.split(each)]
@@ -464,7 +463,7 @@ def rounded_scales(model: BayesianNetwork) -> Iterator[int]:
     multiples of 1/16 between -16 and 16; how many these are. Put back in the end."""
     priors = {id(layer.prior): layer.prior for layer in model.layers.values()}
     found = [p for own in priors.values() for n, p in own.named_parameters() if n == "log_scale"]
-    found = [p for p in found if not p.dim() and p.dtype is torch.float32]
+    found = [p for p in found if p.requires_grad and not p.dim() and p.dtype is torch.float32]
     before = [p.detach().clone() for p in found]
     half = 2 ** (SCALE_BITS - 1)
     with torch.no_grad():

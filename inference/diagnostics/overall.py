@@ -95,7 +95,8 @@ def _of_posterior(
         """Not of thousands of weights, whose draws no weights correct: it could not be good, unless
         the draws were given."""
         found = loo(fit, draws, rows=some)
-        told = found.correction == "p/q" or fit.guide.samples is not None
+        hopeless = found.correction != "p/q" and found.khat_joint is not None
+        told = not hopeless or fit.guide.samples is not None
         return of_rows(found.finding()) if told else None
 
     few = some if model.random_weights else None  # a posterior of depth is exact, over all rows

@@ -78,7 +78,7 @@ def bit_precision(
         elif exponent == "published_three":
             e = 3
         else:
-            sizes = (m.abs().max().item() for m, _ in kept.values() if m.numel())
+            sizes = (_finite(m, n).abs().max().item() for n, (m, _) in kept.items() if m.numel())
             e = exponent_bits_published_code(max(sizes))
         bits[name] = LayerBits(t, e)
     return bits

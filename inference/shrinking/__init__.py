@@ -5,8 +5,14 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .compression import Report, compressed, plain_network, tolerance_of
-    from .decision import SHARES, at_thresholds, needed_tolerance
+    from .compression import (
+        Report,
+        compressed,
+        plain_network,
+        tolerance_beside,
+        tolerance_of,
+    )
+    from .decision import SHARES, at_thresholds
     from .depth import at_depth, full_network, settled, worthwhile
     from .graph import discretise, random_structures
     from .intervals import scale_intervals

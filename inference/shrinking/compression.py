@@ -39,7 +39,7 @@ from ..rounding import (
     sparse_rates,
 )
 from ..training import Trained, look, retrain, row_changes, tempered
-from .decision import decide, inside, kept_of, needed_tolerance, smallest
+from .decision import decide, inside, kept_of, mean_loss, needed_tolerance, smallest
 from .depth import settled
 from .magnitude import by_layer
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
@@ -47,6 +47,7 @@ from .relevance import Irrelevance
 from .weight_sharing import levels_of
 
 if TYPE_CHECKING:
+    from ...data import Dataset
     from ..training import Fit
 
 
@@ -254,9 +255,15 @@ def tolerance_of(net: nn.Module, fit: Fit, plain: Trained) -> float:
     """The :func:`needed_tolerance` of a network beside one that was trained as numbers; none if it
     is no worse on average. Thresholds of the network may have been chosen by the same rows."""
     seen = look(feed_like(copy.deepcopy(net), plain.net), fit)
-    if (seen[1:] - plain.held_out).mean(1).max() <= 0:
+    return tolerance_beside(seen[1:], plain.held_out, fit.data)
+
+
+def tolerance_beside(one: Tensor, other: Tensor, data: Dataset) -> float:
+    """The :func:`needed_tolerance` of a network that was not searched for, beside another; none if
+    it is no worse on average."""
+    if float(mean_loss(one, other, data).max()) <= 0.0:
         return 0.0
-    return needed_tolerance(seen[1:], plain.held_out, fit.data)
+    return needed_tolerance(one, other, data)
 
 
 def _shared(

@@ -161,7 +161,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         needed = needed_tolerance(tried.held_out, plain.held_out, fit.data)
         if share == 1:  # nothing is cut, and the better one stays
             few = len(fit.data.x_val) < FEW
-            better = few or tried.held_out[0].mean() <= plain.held_out[0].mean()
+            better = few or mean_loss(tried.held_out, plain.held_out, fit.data)[0] <= 0
             good, teacher = ((draft, tried), teacher) if better else (good, None)
         elif needed <= how.nats:
             good = draft, tried
@@ -191,6 +191,16 @@ def _draft(
         return None
     drafts = [at_thresholds(fit, at, means, source) for source in (means.whole, plain.net)]
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
+
+
+def mean_loss(one: Tensor, other: Tensor, data: Dataset) -> Tensor:
+    """What a network loses to another on average, in nats of a validation row and in errors,
+    ``(2,)``; the arguments are those of :func:`needed_tolerance`."""
+    differences = (one - other).double()
+    if data.val_weights is None:
+        return differences.mean(1)
+    weights = data.val_weights.double().cpu()
+    return differences @ (weights / weights.sum())
 
 
 def needed_tolerance(one: Tensor, other: Tensor, data: Dataset) -> float:

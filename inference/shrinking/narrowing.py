@@ -70,6 +70,9 @@ def narrow(
             "A point estimate has no spread by which it could be narrowed",
             hint="inference.shrinking.prune_weights",
         )
+    if not all(one.weight_prior.narrows for one in fit.model.layers.values()):
+        found = "a prior around weights of which some would go"
+        raise PyroccamError(found, "a prior that knows no weights", "inference.shrink")
     decision = decide(fit, cut)
     model, guide, report, net = decision.model, decision.guide, decision.report, decision.net
     names = {name: inside(net, name) for name in model.layers}

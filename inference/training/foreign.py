@@ -16,10 +16,11 @@ from torch.distributions import constraints
 from ...data import PyroccamError, Seed, checked
 from ...guides import Delta, Guide, MeanField, NetworkGuide, Samples
 from ...models import BayesianNetwork, Model, seeded
+from ...models.likelihoods import precision
 from ...models.priors import Latent
 from ..posterior import posterior_of, random_network
 from .replicate import validation_nll
-from .requests import check_kinds
+from .requests import check_kinds, check_rows
 from .result import Fit
 from .settings import Settings
 
@@ -74,16 +75,17 @@ def as_fit(
         torch.Size([8, 1])
     """
     where = next(itertools.chain(model.parameters(), model.buffers())).device
+    data = data.to(where, torch.float64 if precision(model) is torch.float64 else None)
     own: Any = guide
     network = random_network(model)
     if network is not None and not hasattr(guide, "traits"):
         with seeded(seed, where), torch.no_grad():
-            own = _as_ours(network, own, *(part.to(where) for part in data.head(2)))
+            own = _as_ours(network, own, *data.head(2))
     check_kinds(model, own, data)
+    check_rows(model, data)
     settings = Settings(seed=seed, checkpoint="last")
-    if own is guide:
+    if own is guide and getattr(own, "samples", None) is None:
         cast(Guide, own).check(model, settings, 1)
-    data = data.to(where)
     model.eval()
     own.eval()
     pair = posterior_of(model, own, data, seed)
@@ -109,6 +111,8 @@ def _as_ours(model: BayesianNetwork, guide: Any, x: Tensor, y: Tensor) -> Networ
         return Samples(model, guide.get_samples())
     if model.structure:
         raise PyroccamError("a guide of Pyro's over random structure", "guides.MeanField(model)")
+    if getattr(guide, "prototype_trace", guide) is None:
+        raise PyroccamError("a guide that was never called", "one that was trained")
     if isinstance(guide, AutoDelta):
         return _points(model, guide.median())
     latents = [layer.latents()[name] for layer, name in model.sites.values()]
@@ -135,6 +139,9 @@ def _normals(model: BayesianNetwork, quantiles: Mapping[str, Tensor]) -> Network
     for site in model.sites:
         factor: Any = made.factor_of(site)
         middle, above = quantiles[site].log() if factor.positive else quantiles[site]
+        if not (above > middle).all():
+            given = f"a deviation at site {site!r} that is lost beside its mean"
+            raise PyroccamError(given, "a guide in double precision", "model.double()")
         factor.loc.copy_(middle)
         factor.log_scale.copy_((above - middle).log())
     return made

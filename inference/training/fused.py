@@ -11,7 +11,7 @@ _RATES = ("lr", "weight_decay", "eps", "amsgrad", "maximize")
 
 @torch.no_grad()
 def step(optimizer: torch.optim.Optimizer) -> None:
-    """``optimizer.step()``, to the last bit.
+    """``optimizer.step()``, to the last bit, but for its hooks, which are not called.
 
     Around the operation that moves all parameters, torch gathers them by kind and device anew, and
     calls what may be hooked in: for a small network that takes longer than the operation. A fused

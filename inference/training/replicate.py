@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ...data import PyroccamError
 from ...guides import Guide
 from ...models import Model, evaluating, seeded
 from ...models.layers import convolves
@@ -22,6 +21,7 @@ from ..distributed import ALONE, Ranks
 from ..posterior import Posterior, posterior_of
 from ..storage import CheckpointError, Watched, fingerprint, read_weights
 from .flat_parameters import difference
+from .requests import check_rows
 from .settings import Settings
 from .validated_noise import has_validated_noise, validate_noise
 
@@ -118,13 +118,7 @@ class Replicate(Job):
 
     def check(self, settings: Settings, batches: int) -> None:
         """Refuse a model, guide, data and settings that do not go together."""
-        if self.model.size != self.data.N:
-            raise PyroccamError(
-                f"a model of {self.model.size} training rows", f"{self.data.N}, as the data has"
-            )
-        if self.model.weighted != self.data.weighted:
-            has = "without" if self.model.weighted else "with"
-            raise PyroccamError(f"rows {has} weights", "those that the model was made for")
+        check_rows(self.model, self.data)
         self.guide.check(self.model, settings, batches)
         self.kl_weight = settings.kl_weight
 

@@ -25,6 +25,15 @@ def check_kinds(model: Any, guide: Any, data: Any) -> None:
     refuse_without_values(model)
 
 
+def check_rows(model: Any, data: Any) -> None:
+    """Refuse other training rows than a model was made for."""
+    if model.size != data.N:
+        raise PyroccamError(f"a model of {model.size} training rows", f"{data.N}, as the data has")
+    if model.weighted != data.weighted:
+        has = "without" if model.weighted else "with"
+        raise PyroccamError(f"rows {has} weights", "those that the model was made for")
+
+
 def refuse_one_network(models: Sequence[nn.Module]) -> None:
     """Refuse repeats that share a parameter that is trained: each would go on where another has
     ended."""

@@ -140,10 +140,12 @@ class WeightPrior(Options):
     """A prior over the weights of any network: makes the prior of each layer.
 
     Attributes:
+        narrows: it says as much of a layer that has lost units.
         words: examples of what :func:`~pyroccam.models.priors.parse_weights` reads as this prior,
             such as ``"ghs:1e-5"``; its name is what stands before the colon.
     """
 
+    narrows: ClassVar[bool] = True
     words: ClassVar[str] = ""
 
     @classmethod

@@ -20,7 +20,8 @@ class Pretrained(WeightPrior):
 
     There the posterior costs nothing: what was learnt on other rows (another data set, the half of
     the rows that a certificate does not count) is known beforehand. The network is copied: to train
-    it afterwards moves nothing. Its layers are found by their names.
+    it afterwards moves nothing. Its layers are found by their names, so that nothing can be
+    narrowed on the way.
 
     Arguments:
         net: of the same structure; its weights are the means w.
@@ -42,6 +43,8 @@ class Pretrained(WeightPrior):
         >>> net = networks.perceptron((1, 8, 8), 10, hidden=(20,))
         >>> model = BayesianNetwork(net, digits, prior=priors.Pretrained(net, scale=0.1))
     """
+
+    narrows = False
 
     net: nn.Module
     scale: Positive = 0.1

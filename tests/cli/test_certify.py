@@ -31,6 +31,7 @@ def test_a_file_carries_its_certificate(tmp_path):
     found = inference.certify(small, data.load("digits"))
     kept = replace(small, note=str(found)).save(tmp_path / "small.pocc")
     assert str(found) in call("certify", kept)
+    assert "--data" in call("certify", kept, "--choices", 2, code=2)
     x = torch.rand(3, 1, 8, 8)
     assert torch.equal(inference.load(kept)(x), net(x))
     assert small.bytes < kept.stat().st_size < small.bytes + len(str(found))

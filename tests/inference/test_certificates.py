@@ -369,3 +369,6 @@ def test_learnt_scales_of_priors_are_rounded_and_paid_with_nine_bits_each():
     paid, free = (inference.certify(one, rows).nats for one in (fit, same))
     assert paid - free == pytest.approx(2 * 9 * math.log(2), rel=1e-4)
     assert [float(p) for p in learnt.values()] == before
+    for p in model.parameters():
+        p.requires_grad_(False)
+    assert inference.certify(fit, rows).nats > free - 1.0  # what is not learnt is not given back

@@ -1,5 +1,7 @@
 """Pairs that plain Pyro has trained, as fits: SVI, its guides, draws of MCMC."""
 
+import copy
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -201,6 +203,15 @@ REFUSED = {
     "draws of structure": lambda d, fit: inference.as_fit(
         structured(data.load("spirals", seed=0)), {}, data.load("spirals", seed=0)
     ),
+    "no draws": lambda d, fit: inference.as_fit(
+        fit.model, {"0.weight": torch.ones(0, 1, 2)}, fit.data
+    ),
+    "other rows": lambda d, fit: inference.as_fit(
+        network(d, priors.Normal()), guides.MeanField(network(d, priors.Normal())), d.halves()[0]
+    ),
+    "a guide that was never called": lambda d, fit: inference.as_fit(
+        model := network(d, priors.Normal()), AutoNormal(model), d
+    ),
     "training": lambda d, fit: inference.fit(fit.model, fit.guide, fit.data, progress=False),
     "narrowing": lambda d, fit: inference.narrow(fit, cut=inference.Thresholds(10.0)),
     "a bound": lambda d, fit: inference.evidence(fit, by="bound"),
@@ -220,3 +231,26 @@ def test_scales_of_either_sign_are_not_cut_by_draws(wiggle):
     fit = inference.as_fit(model, guide.draw(20), wiggle)
     with pytest.raises(PyroccamError, match="either sign"):
         inference.shrink(fit)
+
+
+def test_draws_in_double_precision_and_copies_of_their_fit(wiggle):
+    model = network(wiggle, priors.Normal()).double()
+    torch.manual_seed(0)
+    values = {
+        site: torch.randn(20, *layer.latents()[name].prior.event_shape, dtype=torch.float64)
+        for site, (layer, name) in model.sites.items()
+    }
+    fit = inference.as_fit(model, values, wiggle)
+    again = inference.as_fit(model, fit.guide, wiggle)  # a guide of ours, as others
+    assert fit.val_nll == again.val_nll
+    cut = inference.Thresholds(50.0)
+    one, other = (inference.shrink(f, cut=cut) for f in (fit, copy.deepcopy(fit)))
+    assert one.content == other.content
+
+
+def test_particles_together_are_refused_where_weights_are_not_drawn(wiggle):
+    model = network(wiggle, priors.Normal())
+    guide = guides.MeanField(model)
+    elbo = TraceMeanField_ELBO(num_particles=2, vectorize_particles=True, max_plate_nesting=1)
+    with guide.handler, pytest.raises(PyroccamError, match="local=False"):
+        elbo.loss(model, guide, wiggle.x_train, wiggle.y_train)

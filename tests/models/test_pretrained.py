@@ -69,3 +69,11 @@ def test_half_of_the_rows_choose_a_prior_that_says_more():
     )
     certified = inference.certify(later, second)
     assert certified.nats < inference.certify(fit, first).nats
+
+
+def test_a_network_that_loses_units_has_no_such_prior():
+    data = blobs()
+    model = BayesianNetwork(network(0), data, prior=priors.Pretrained(network(1)))
+    fit = inference.fit(model, guides.MeanField(model), data, epochs=1, progress=False)
+    with pytest.raises(PyroccamError):
+        inference.narrow(fit, cut=inference.Thresholds(3.0))

@@ -16,7 +16,7 @@ from torch import nn
 
 ROOT = Path(__file__).parents[2]
 HELD = ROOT / "tests" / "house.json"
-PACKAGES = ("data", "models", "guides", "inference", "cli")
+PACKAGES = ("data", "models", "guides", "inference", "cli", "testing")
 
 
 def trees(*folders):

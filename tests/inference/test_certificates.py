@@ -333,6 +333,11 @@ def test_outputs_that_are_no_logits_are_told_by_their_likelihood():
         inference.certify(small, data, by=ByTest())
     again = inference.certify(small, data, by=ByTest(), likelihood=fit.model.likelihood)
     assert again.wrong == by_test.wrong
+    like = fit.model.likelihood
+    told = inference.certify(small, data, likelihood=like)
+    alone = 8 * told.bytes + 2 * told.bytes.bit_length() - 1 + 128
+    cuts = sum(p.numel() for p in like.parameters()) * 32  # the cut points are not in the file
+    assert told.nats == pytest.approx((alone + cuts) * math.log(2.0))
     assert inference.certify(fit, data).wrong < 0.5
 
 

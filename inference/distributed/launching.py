@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 MOST = 1024
 """Processes on a machine: more than it has cores."""
+
+FIRST_SAYS_IT = 20.0
+"""Seconds that the other processes wait after a Ctrl-C before anything is done."""
 
 _CTRL_C = (signal.SIGINT,)
 
@@ -127,6 +131,8 @@ def _on_rank(function: Callable[..., T], args: tuple[Any, ...]) -> T | None:
     except KeyboardInterrupt:
         if first:
             print("Stopped before anything was done.", file=sys.stderr)
+        else:  # at the end of the first the launcher ends all others
+            time.sleep(FIRST_SAYS_IT)
         sys.exit(128 + signal.SIGINT)
     found = function(*args)
     return found if first else None

@@ -137,7 +137,8 @@ def table(folder: Path) -> Iterable[str]:
         return
     yield from header(
         "images (seeds)", "the prior comes from", "with 95 % certainty at most, %", "published, %",
-        "KL, nats", "wrong of the known rows, %", "wrong of test rows, one draw, %",
+        "by the rows alone, of a network of the other half, %", "KL, nats",
+        "wrong of the known rows, %", "wrong of test rows, one draw, %",
     )  # fmt: skip
     for one in found.values():
         runs, name, way = one["runs"], one["config"]["data"], one["config"]["prior"]
@@ -147,6 +148,7 @@ def table(folder: Path) -> Iterable[str]:
             SAID[way],
             plus_minus(runs, "error", 2, 100),
             "" if known is None else f"{known:.1f}",
+            plus_minus([one["held_out"] for one in runs], "error", 2, 100) if way == "half" else "",
             plus_minus(runs, "nats", 0),
             plus_minus(runs, "wrong", 2, 100),
             plus_minus(runs, "test_error", 2, 100),

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from ..data import lazy_names
 
 if TYPE_CHECKING:
-    from .asked import Asked, Beside, Opening
     from .boundary import BUSY, CTRL_C, STOPPED, App
     from .console import Part, PlainConsole
     from .diagnosis import diagnose_run, print_findings
     from .places import need_file, need_folder, new_folder
+    from .requests import ExecutionOptions, OpenOptions, RunRequest
     from .run_figures import FORMATS, draw, draw_compressed, draw_depth, draw_repeats, draw_trade
     from .signatures import parse_settings, said_of
     from .streams import prepare

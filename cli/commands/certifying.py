@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...data import Count, PyroccamError
-from .. import Opening, need_file
+from .. import OpenOptions, need_file
 from .application import app, console
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def certify(
     within: float | None = None,
     choices: Count = 1,
     out: Path | None = None,
-    opening: Opening,
+    opening: OpenOptions,
 ) -> None:
     """Certify: at most so many of new rows are wrong, by the length of a file, by the KL of the
     posterior, and by test rows; true of all rows that come from where those of the data came.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...data import Count, PyroccamError
-from .. import Opening, need_file, need_folder, parse_settings
+from .. import OpenOptions, need_file, need_folder, parse_settings
 from .application import app, console, tested
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def compress(
     bytes_: Count | None = None,
     milliseconds: float | None = None,
     out: Path | None = None,
-    opening: Opening,
+    opening: OpenOptions,
 ) -> None:
     """Cut and round the network of a run over random weights; write it into one small file.
 

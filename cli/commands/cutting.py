@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from .. import Opening, need_folder
+from .. import OpenOptions, need_folder
 from .application import app, console, tested
 
 
@@ -17,7 +17,7 @@ def prune(
     depth: int | None = None,
     rule: Literal["tail_to_last", "proportional"] = "tail_to_last",
     out: Path | None = None,
-    opening: Opening,
+    opening: OpenOptions,
 ) -> None:
     """Cut the network of a run at its chosen depth, or another, and save it.
 

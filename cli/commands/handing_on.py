@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from .. import Opening, need_file
+from .. import OpenOptions, need_file
 from .application import app, console
 
 
@@ -16,7 +16,7 @@ def export(
     form: Literal["torch", "onnx"] | None = None,
     out: Path | None = None,
     scaling: bool = True,
-    opening: Opening,
+    opening: OpenOptions,
 ) -> None:
     """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
     no pyroccam, and compare what was written with it.

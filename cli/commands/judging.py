@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ...data import AtLeastTwo, Between, PyroccamError
-from .. import Opening, need_file
+from .. import OpenOptions, need_file
 from .application import app, console
 
 
@@ -17,7 +17,7 @@ def evaluate(
     data: str | None = None,
     split: Literal["train", "val", "test"] = "test",
     out: Path | None = None,
-    opening: Opening,
+    opening: OpenOptions,
 ) -> None:
     """Evaluate the full and the pruned network of a run, on its own or on other data.
 
@@ -59,7 +59,7 @@ def diagnose(
     *,
     draws: Annotated[int, Between(100)] = 1000,
     rows: AtLeastTwo | None = None,
-    opening: Opening,
+    opening: OpenOptions,
 ) -> None:
     """Say in plain words whether the posterior of a run can be trusted, and for what; of repeats,
     whether they agree. Writes diagnostics.json, figures, and posterior.nc for ArviZ.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...data import Between
-from .. import STOPPED, Asked, Beside, need_folder
+from .. import STOPPED, ExecutionOptions, RunRequest, need_folder
 from .application import app, console
 
 Number = Annotated[int, Between(1, 1024)]
@@ -16,12 +16,12 @@ Number = Annotated[int, Between(1, 1024)]
 
 @app.command()
 def sweep(
-    asked: Asked,
+    request: RunRequest,
     *,
     sweep_: Annotated[list[str], "KEY=VALUE,VALUE,..."],
     workers: Number | None = None,
     threads: Number = 1,
-    beside: Beside,
+    execution: ExecutionOptions,
     out: Path | None = None,
 ) -> None:
     """Train many runs, over all combinations of settings. The same command goes on, whoever was
@@ -38,11 +38,11 @@ def sweep(
     from ..sweeps import parse_lists, run_sweep, trials_of
 
     need_folder(out)
-    out = out or Path("runs") / f"sweep-{asked.method}-{Path(asked.data).stem[:40]}"
-    options = [f"--no-{name}" for name, wanted in vars(beside).items() if wanted is False]
+    out = out or Path("runs") / f"sweep-{request.method}-{Path(request.data).stem[:40]}"
+    options = [f"--no-{name}" for name, wanted in vars(execution).items() if wanted is False]
     ended = run_sweep(
-        console, out, trials_of(asked, parse_lists(sweep_)), options=options,
-        workers=workers, threads=threads, device=beside.device,
+        console, out, trials_of(request, parse_lists(sweep_)), options=options,
+        workers=workers, threads=threads, device=execution.device,
     )  # fmt: skip
     console.say("Written to ", (str(out), "bold"), f"; {out}/results.csv")
     if ended.left:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...data import Between, PyroccamError
-from .. import CTRL_C, Asked, Beside, PlainConsole, need_folder, new_folder, prepare
+from .. import CTRL_C, ExecutionOptions, PlainConsole, RunRequest, need_folder, new_folder, prepare
 from .application import app, console
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def fit(
-    asked: Asked,
+    request: RunRequest,
     *,
     epochs: int | None = None,
     seed: int = 0,
@@ -32,7 +32,7 @@ def fit(
     resume: bool = False,
     threads: Annotated[int, Between(0, 1024)] = 0,
     compile_: bool | None = None,
-    beside: Beside,
+    execution: ExecutionOptions,
 ) -> None:
     """Train a method on data; learn the structure; write the smaller network.
 
@@ -73,16 +73,16 @@ def fit(
     if out == Path():
         raise PyroccamError("--out is empty, or the folder in which you are: give the run its own.")
     need_folder(out)
-    length = None if asked.budget is None else Budget.parse(asked.budget)
+    length = None if request.budget is None else Budget.parse(request.budget)
     settings = {n: v for n, v in (("epochs", epochs), ("compile", compile_)) if v is not None}
-    if twice := settings.keys() & asked.set_:
+    if twice := settings.keys() & request.set_:
         raise PyroccamError(f"{min(twice)} was given twice: leave one of them out.")
-    asked = replace(asked, set_={**settings, **asked.set_})
-    method, device, compare = find(asked.method), beside.device, beside.compare
+    request = replace(request, set_={**settings, **request.set_})
+    method, device, compare = find(request.method), execution.device, execution.compare
     if processes > 1:
         _refuse_time(length)
         refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
-        _in_processes(processes, {**given, "out": out or new_folder(method.name, asked.data)})
+        _in_processes(processes, {**given, "out": out or new_folder(method.name, request.data)})
         return
     ranks = joined()
     if ranks.size > 1:
@@ -90,19 +90,19 @@ def fit(
     if not ranks.first:
         console.quiet = True
         warnings.simplefilter("ignore")  # the first says them
-    config, dataset = RunConfig.resolve(asked, seed)
+    config, dataset = RunConfig.resolve(request, seed)
     if threads or config.network == "mlp":
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
-    out = new_folder(method.name, asked.data) if out is None else out
+    out = new_folder(method.name, request.data) if out is None else out
     console.say(f"{method.title}: {dataset!r}")
-    options = RunOptions(**vars(beside), resume=resume)
+    options = RunOptions(**vars(execution), resume=resume)
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
         kept = RunConfig.read(own) if resume and begun(own) else None
         config = ranks.from_first(
             lambda: within(
                 length, config, dataset, compare=compare, device=device, kept=kept,
-                sets=asked.set_, began=began,
+                sets=request.set_, began=began,
             )
         )  # fmt: skip
         console.say(config.budget["said"])
@@ -110,10 +110,10 @@ def fit(
         if repeats == 1:
             outcomes = [run(config, dataset, out=out, options=options)]
         else:
-            more = [RunConfig.resolve(asked, seed + k) for k in range(1, repeats)]
+            more = [RunConfig.resolve(request, seed + k) for k in range(1, repeats)]
             pairs = [(config, dataset), *more]
             if length is not None:
-                pairs = [(same_length(one, config, asked.set_), rows) for one, rows in pairs]
+                pairs = [(same_length(one, config, request.set_), rows) for one, rows in pairs]
             configs, datas = zip(*pairs, strict=True)
             outcomes = run_repeats(configs, datas, out=out, options=options)
         if not ranks.first:

@@ -16,7 +16,7 @@ from ...inference.training import Settings
 from ...models import unknown_name
 from ...models.likelihoods import for_data, parse, words
 from ...models.networks import NETWORKS
-from .. import Asked
+from .. import RunRequest
 from ..methods import Method, Stage, find
 from .opening import read_json, reading
 
@@ -57,7 +57,7 @@ class RunConfig(Options):
     budget: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def resolve(cls, asked: Asked, seed: int = 0) -> tuple[RunConfig, Dataset]:
+    def resolve(cls, request: RunRequest, seed: int = 0) -> tuple[RunConfig, Dataset]:
         """Fill in what was left out, and load the data (which some defaults depend on).
 
         Of the settings ``data.<name>`` goes to the data set, and ``data.seed`` makes its rows
@@ -66,16 +66,16 @@ class RunConfig(Options):
         Arguments:
             seed: of data, weights and training.
         """
-        row, network, sets = find(asked.method), asked.network, dict(asked.set_)
+        row, network, sets = find(request.method), request.network, dict(request.set_)
         _refuse_options(sets)
         data_options = {k[5:]: sets.pop(k) for k in list(sets) if k.startswith("data.")}
-        if asked.data_root is not None:
-            data_options["data_root"] = asked.data_root
+        if request.data_root is not None:
+            data_options["data_root"] = request.data_root
         data_seed = data_options.pop("seed", seed)
         likelihood = words().get(str(sets.get("likelihood")))
-        if likelihood is not None and "task" in options_of(asked.data):
+        if likelihood is not None and "task" in options_of(request.data):
             data_options.setdefault("task", likelihood.task)
-        dataset = datasets.load(asked.data, seed=data_seed, **data_options)
+        dataset = datasets.load(request.data, seed=data_seed, **data_options)
         if not dataset.counts["test"]:
             raise PyroccamError(f"{dataset.name} has no test rows", hint="--set data.test=0.1")
         shape = dataset.input_shape

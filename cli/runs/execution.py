@@ -31,7 +31,7 @@ from ...inference.training import (
 from ...models import BayesianNetwork
 from ...models.networks import DepthStack
 from ...models.priors import Normal
-from .. import Beside, draw, draw_repeats
+from .. import ExecutionOptions, draw, draw_repeats
 from ..methods import Finished, Pair, find
 from .building import build_network, untrained
 from .config import RunConfig, changed_settings
@@ -51,7 +51,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class RunOptions(Beside):
+class RunOptions(ExecutionOptions):
     """How runs are done, whatever they are of."""
 
     resume: bool = False
@@ -115,7 +115,7 @@ class _Job:
         write_json(out / "config.json", {"run": config.to_json(), "versions": versions(), **where})
 
     def train_numbers(
-        self, epochs: int, device: str, progress: bool | None, beside: bool = False
+        self, epochs: int, device: str, progress: bool | None, comparison: bool = False
     ) -> None:
         """Train the network as numbers, with which its method begins, or beside which it stands:
         then the deepest one of a stack."""
@@ -124,7 +124,7 @@ class _Job:
         pair = self.config.chosen.build(self.network(), self.data)
         settings = Settings.of(self.config.settings_of(0))
         if isinstance(stack := pair[0].start_network(), DepthStack):
-            if not beside:
+            if not comparison:
                 return
             model = BayesianNetwork(
                 stack.at(stack.max_depth), self.data, prior=Normal(1.0),
@@ -209,7 +209,7 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
     with apart():  # times of networks are of an idle machine, and searches of one process
         for job in jobs if options.compare else ():
             epochs = chosen.plain_epochs(own, job.data)
-            job.train_numbers(epochs, options.device, options.progress, beside=True)
+            job.train_numbers(epochs, options.device, options.progress, comparison=True)
         return [
             _report(job, before, compared.get(i), options)
             for i, (job, before) in enumerate(zip(jobs, passed, strict=True))

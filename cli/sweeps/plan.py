@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data import PyroccamError
-from .. import Asked, parse_settings
+from .. import RunRequest, parse_settings
 from ..runs import Budget, RunConfig
 
 MOST = 10_000  # runs
@@ -22,11 +22,11 @@ _PLAIN = "._+-[],"  # characters of a name, beside letters and digits
 _FILES = (".csv", ".npz")
 
 
-def with_settings(asked: Asked, settings: Mapping[str, Any]) -> Asked:
+def with_settings(request: RunRequest, settings: Mapping[str, Any]) -> RunRequest:
     """The same, with some parts and settings in place of its own."""
     own = {name: value for name, value in settings.items() if name in _WHOLE}
     sets = {name: value for name, value in settings.items() if name not in _WHOLE}
-    return replace(asked, **own, set_={**asked.set_, **sets})
+    return replace(request, **own, set_={**request.set_, **sets})
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Trial:
     Attributes:
         cell: folder of its settings, in that of the sweep; in it, each seed has one.
         seed: of data, weights and training.
-        asked: all the rest.
+        request: all the rest.
         swept: what differs between runs, the seed left out, as it is in this one.
     """
 
     cell: str
     seed: int
-    asked: Asked
+    request: RunRequest
     swept: Mapping[str, Any]
 
     @property
@@ -53,18 +53,18 @@ class Trial:
     @property
     def words(self) -> list[str]:
         """The arguments of ``pyroccam`` that train it."""
-        asked = self.asked
-        parts = {name: getattr(asked, name) for name in _WHOLE[1:]}
+        request = self.request
+        parts = {name: getattr(request, name) for name in _WHOLE[1:]}
         given = [f"--{n.replace('_', '-')}={v}" for n, v in parts.items() if v is not None]
-        sets = [f"--set={name}={json.dumps(value)}" for name, value in asked.set_.items()]
-        return ["fit", asked.method, *given, *sets, f"--seed={self.seed}"]
+        sets = [f"--set={name}={json.dumps(value)}" for name, value in request.set_.items()]
+        return ["fit", request.method, *given, *sets, f"--seed={self.seed}"]
 
     def check(self) -> None:
         """Resolve it, so that what cannot be run is said before training."""
         try:
-            if self.asked.budget is not None:
-                Budget.parse(self.asked.budget)
-            RunConfig.resolve(self.asked, self.seed)
+            if self.request.budget is not None:
+                Budget.parse(self.request.budget)
+            RunConfig.resolve(self.request, self.seed)
         except PyroccamError as error:
             raise PyroccamError(f"Run {self.name}: {error}") from error
         except Exception as error:
@@ -72,12 +72,12 @@ class Trial:
             raise
 
 
-def trials_of(asked: Asked, lists: Mapping[str, Sequence[Any]]) -> list[Trial]:
+def trials_of(request: RunRequest, lists: Mapping[str, Sequence[Any]]) -> list[Trial]:
     """The runs of a product of lists."""
     for key, values in lists.items():
         if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
             raise PyroccamError(f"--sweep {key} has a value twice")
-        if key in asked.set_:
+        if key in request.set_:
             raise PyroccamError(f"{key} is both set and swept: leave one of them out")
     seeds = lists.get("seed", [0])
     if not all(type(seed) is int and seed >= 0 for seed in seeds):
@@ -88,7 +88,7 @@ def trials_of(asked: Asked, lists: Mapping[str, Sequence[Any]]) -> list[Trial]:
     trials = []
     for values in itertools.product(*others.values()):
         swept = dict(zip(others, values, strict=True))
-        own = with_settings(asked, swept)
+        own = with_settings(request, swept)
         cell = _name(swept) or _name({own.method: own.data}, "-")
         trials += [Trial(cell, seed, own, swept) for seed in seeds]
     return trials

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from pyroccam.cli.asked import Asked
 from pyroccam.cli.methods.base import Pair
+from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.building import build_network
 from pyroccam.cli.runs.config import RunConfig, changed_settings
 from pyroccam.cli.runs.execution import Outcome, RunOptions, run
@@ -283,7 +283,7 @@ def resolve(
     method: str, data: str, seed: int = 0, *, sets: Row | None = None, **how: Any
 ) -> tuple[RunConfig, Dataset]:
     """The settings and the rows of a run, as ``pyroccam fit`` has them."""
-    return RunConfig.resolve(Asked(method, data, set_=sets or {}, **how), seed)
+    return RunConfig.resolve(RunRequest(method, data, set_=sets or {}, **how), seed)
 
 
 def untrained(config: RunConfig, data: Dataset) -> Pair:

@@ -12,7 +12,7 @@ from torch import nn
 
 from ...data import PyroccamError, card
 from ...models.plain import DescriptionError
-from ..posterior import Shown, validated
+from ..posterior import Presentable, validated
 from ..storage import write_whole
 from .exporting import FORMS, export
 from .network_folder import save_folder
@@ -88,7 +88,7 @@ class Small:
         facts = {"parameters": numbers, "bytes of the file": self.bytes}
         report, said = self.report, [*self.warnings]
         rows = []
-        if isinstance(report, Shown):
+        if isinstance(report, Presentable):
             own: Any = report
             said, rows = [*own.sentences(), *said], own.rows()
         return card("Small network", facts, said, rows, 'small.net(x); small.save("small.pocc")')

@@ -15,7 +15,7 @@ from ...guides import NetworkGuide
 from ...models import BayesianStack, Model, evaluating, log_likelihood_by_depth, seeded
 from ..distributed import ALONE, Ranks
 from ..elbo import bound
-from .structures import Shown
+from .structures import Presentable
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -154,7 +154,7 @@ def total_variation(p: Tensor, q: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class DepthStructure(Shown):
+class DepthStructure(Presentable):
     """The learnt depth.
 
     Attributes:

@@ -41,7 +41,7 @@ class Structure(Protocol):
         ...
 
 
-class Shown:
+class Presentable:
     """A structure, as a notebook shows it."""
 
     def _repr_html_(self) -> str:
@@ -50,7 +50,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class EdgeStructure(Shown):
+class EdgeStructure(Presentable):
     """The structure of a graph that a fit finds.
 
     Attributes:

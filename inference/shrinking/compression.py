@@ -17,7 +17,7 @@ from ...models.plain import torch_only
 from ..cutting import ROWS, CutReport, cut
 from ..files import Small
 from ..posterior import Layer as Moments
-from ..posterior import Shown, evaluate_net
+from ..posterior import Presentable, evaluate_net
 from ..rounding import (
     FLOAT_BITS,
     MOST,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(CutReport, Shown):
+class Report(CutReport, Presentable):
     """What a cut left of each layer, and the digits of it.
 
     Attributes:

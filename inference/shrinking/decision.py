@@ -275,7 +275,7 @@ def at_thresholds(
 
 
 def thresholds_of_share(
-    found: Mapping[str, Irrelevance], share: float, *, every_layer: bool = True
+    found: Mapping[str, Irrelevance], share: float, *, every_layer: bool
 ) -> dict[str, float]:
     """Thresholds by layer, at one irrelevance, that keep a share of all weights.
 

@@ -7,7 +7,7 @@ from ...data import lazy_names
 if TYPE_CHECKING:
     from .doubts import log_density_alone, nll_alone
     from .fitting import fit, fit_repeats, pick_device
-    from .foreign import as_fit
+    from .foreign_pairs import as_fit
     from .numbers import NUMBERS, Numbers, as_numbers, epochs_of_numbers
     from .ordinary import (
         EVALUATIONS,

@@ -78,7 +78,6 @@ class TrainingStep:
             prepare and is slower at each step; or compile it where so many steps are ahead that it
             pays (``None``). Without any (``False``) one pair runs eagerly, Pyro and all, and
             several run as a graph.
-        rows: N; by default the model's ``size``.
         steps: how many of each size of batch are ahead. Other sizes are not traced (a last, smaller
             batch is rarely worth it), and only the most frequent one is compiled whether it pays or
             not. All are, if ``None``.
@@ -105,7 +104,6 @@ class TrainingStep:
         settings: Settings,
         *,
         compile: bool | Literal["graph"] | None,
-        rows: int | None = None,
         steps: Mapping[int, int] | None = None,
     ) -> None:
         for other in pairs[1:]:
@@ -115,7 +113,7 @@ class TrainingStep:
         self.pairs, self.settings, self.compile = list(pairs), settings, compile
         self.steps = steps
         first: Any = pairs[0][0]
-        self.rows = int(first.size if rows is None else rows)
+        self.rows = int(first.size)
         self.bounds: list[Bound] = [
             bound(model, guide, particles=settings.particles) for model, guide in pairs
         ]

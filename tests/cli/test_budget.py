@@ -8,9 +8,9 @@ import torch
 from command_line import call, metrics_of
 from fitting import blobs, fit_weights, pair
 from pyroccam import inference, models
-from pyroccam.cli.asked import Asked
 from pyroccam.cli.methods.depth import ClosedForm
 from pyroccam.cli.methods.table import find
+from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import budget as budgets
 from pyroccam.cli.runs.budget import Budget, Paces, choose, parts_of
 from pyroccam.cli.runs.config import RunConfig
@@ -73,7 +73,7 @@ def test_it_is_the_only_length_and_a_length(words):
 )
 def test_the_steps_of_the_parts_add_up_to_the_budget(method, sets):
     """To all of it but the steps of one more epoch; in the proportions that the method has."""
-    config, data = RunConfig.resolve(Asked(method, "digits", set_=sets))
+    config, data = RunConfig.resolve(RunRequest(method, "digits", set_=sets))
     found = chosen(config, data, "9000steps")
     settings = Settings.of(found.settings)
     each = -(-data.N // settings.batch_size)
@@ -138,7 +138,7 @@ def test_a_search_is_as_long_as_it_is_taken_for(monkeypatch, begun):
 def test_the_longest_run_that_a_time_allows():
     """By hand: 3 to begin, 201 epochs of 0.5, 41 evaluations (one in 5 epochs) of 0.1, 10 in the
     end."""
-    config, data = RunConfig.resolve(Asked("variance", "digits"))
+    config, data = RunConfig.resolve(RunRequest("variance", "digits"))
     paces = Paces(Pace(3.0, 0.5, 0.1), Pace(0.0, 9.0), 10.0)
     found = choose(config, data, "1h", 118.0, paces, compare=False)
     assert found.settings["epochs"] == 201

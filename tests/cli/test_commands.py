@@ -10,10 +10,10 @@ import pytest
 import torch
 from command_line import call, metrics_of, sets
 from pyroccam import data, guides, models
-from pyroccam.cli import asked
-from pyroccam.cli.asked import Asked
+from pyroccam.cli import requests
 from pyroccam.cli.commands import app
 from pyroccam.cli.methods import METHODS, find
+from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import execution as runs_of
 from pyroccam.cli.runs import loading
 from pyroccam.cli.runs.config import RunConfig
@@ -60,8 +60,8 @@ def test_help_versions_and_completion_come_without_what_takes_seconds(arguments,
 
 
 def test_names_that_are_known_before_their_tables_are_imported():
-    assert [*METHODS] == asked.METHODS
-    assert [one.name for one in data.available()] == asked.DATA
+    assert [*METHODS] == requests.METHOD_NAMES
+    assert [one.name for one in data.available()] == requests.DATA_NAMES
 
 
 def test_methods_are_listed_whole_in_eighty_columns(monkeypatch):
@@ -174,7 +174,7 @@ def test_what_cannot_be_is_said_before_the_training(words, said, tmp_path):
      "threshold=3.0 tolerance=0.01"],
 )  # fmt: skip
 def test_tolerances_and_rows_that_have_an_effect(words):
-    RunConfig.resolve(Asked("gnj", "digits", set_=parse_settings(words.split())))
+    RunConfig.resolve(RunRequest("gnj", "digits", set_=parse_settings(words.split())))
 
 
 @pytest.mark.parametrize(("name", "option"), [

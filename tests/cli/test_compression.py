@@ -10,8 +10,8 @@ from command_line import SMALL, WHOLE, call, metrics_of, sets
 from pictures import unrendered
 from pyroccam import data as data_sets
 from pyroccam import guides, inference, models
-from pyroccam.cli.asked import Asked
 from pyroccam.cli.methods import weights
+from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.execution import RunOptions
 from pyroccam.cli.runs.execution import run as run_config
@@ -284,7 +284,7 @@ def test_a_run_goes_on_over_what_is_left_at_last_on_all_rows(tmp_path, monkeypat
     assert [s["schedule"] for s in settings] == ["constant", "constant", "linear"]
     assert [s["epochs"] for s in settings] == [2, 2, 2]
     assert [s["kl_warmup"] for s in settings] == [pytest.approx(0.3), 0.0, 0.0]
-    data = RunConfig.resolve(Asked("gnj", "digits"))[1]
+    data = RunConfig.resolve(RunRequest("gnj", "digits"))[1]
     train, val, test = (len(data.split(name)[0]) for name in ("train", "val", "test"))
     assert found["rows"] == {"train": train + val, "val": 0, "test": test}
     # Of the fits before it the thresholds had rows to be chosen on.
@@ -321,7 +321,7 @@ def test_layers_are_named_as_they_were_before_they_were_cut(tmp_path):
 def test_epochs_are_counted_over_the_rows_of_each_fit():
     settings = {"steps": 400, "batch_size": 16, "kl_warmup": 0.0, "narrow": [0.5]}
     settings |= {"start": 0.0, "finish": 0.0, "threshold": "noise", "last_rows": "all"}
-    config, data = RunConfig.resolve(Asked("gnj", "spirals", set_=settings))
+    config, data = RunConfig.resolve(RunRequest("gnj", "spirals", set_=settings))
     expected = [math.ceil(200 / math.ceil(n / 16)) for n in (data.N, data.N + len(data.x_val))]
     assert expected[0] != expected[1]
     with unrendered():

@@ -11,8 +11,8 @@ import torch
 from command_line import SMALL, WHOLE, call, metrics_of, sets
 from pyroccam import data as datasets
 from pyroccam import models
-from pyroccam.cli.asked import Asked
 from pyroccam.cli.methods import METHODS
+from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.building import build_network
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
@@ -76,7 +76,7 @@ def test_every_method_makes_the_likelihood_that_is_asked_for(files):
     for name, method in METHODS.items():
         network = "perceptron-graph" if method.over == "graph" else None
         asked = {"set_": {"likelihood": "heteroscedastic"}, "network": network}
-        config, data = RunConfig.resolve(Asked(name, str(files["heteroscedastic"]), **asked))
+        config, data = RunConfig.resolve(RunRequest(name, str(files["heteroscedastic"]), **asked))
         torch.manual_seed(0)
         model, _ = config.chosen.build(build_network(config, data), data)
         assert type(model.likelihood) is models.Heteroscedastic, name

@@ -94,7 +94,7 @@ def test_processes_are_launched_once_with_all_that_was_asked_for(monkeypatch, tm
     assert arguments["processes"] == 1
     assert arguments["epochs"] == 3
     assert arguments["out"] == out
-    assert arguments["asked"].set_ == {"max_depth": 2, "compile": False}
+    assert arguments["request"].set_ == {"max_depth": 2, "compile": False}
     for code, ends in ((2, 2), (130, 130), (-9, 137)):
 
         def end(*given, code=code):

@@ -5,8 +5,8 @@ import shutil
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyroccam.cli.asked import Asked
 from pyroccam.cli.methods.table import METHODS
+from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.data.errors import PyroccamError
@@ -42,7 +42,7 @@ def refused(error):
 )
 def test_any_settings(method, chosen):
     try:
-        config, dataset = RunConfig.resolve(Asked(method, "spirals", set_=chosen))
+        config, dataset = RunConfig.resolve(RunRequest(method, "spirals", set_=chosen))
     except Exception as error:
         refused(error)
     else:

@@ -11,9 +11,9 @@ import time
 import kills
 import pytest
 from command_line import call, metrics_of
-from pyroccam.cli.asked import Asked
 from pyroccam.cli.commands import app
 from pyroccam.cli.console import PlainConsole
+from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import execution as runs
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.sweeps import pool
@@ -26,7 +26,7 @@ from pyroccam.inference.storage.lock import claimed
 from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
 
 SETS = {"max_depth": 1, "width": 4, "data.n": 120, "steps": 12, "batch_size": 54, "compile": False}
-ASKED = Asked("ldn", "spirals", set_=SETS)
+ASKED = RunRequest("ldn", "spirals", set_=SETS)
 LISTS = {"lr": [0.01, 0.003], "seed": [0, 1]}
 WORDS = [f"--set={name}={json.dumps(value)}" for name, value in SETS.items()]
 SPARE = ["--no-compare", "--no-figures"]
@@ -85,7 +85,11 @@ def test_a_plan_is_the_product_of_its_lists():
     first, last = trials[0], trials[-1]
     assert first.name == "method=ldn,lr=0.1,data.noise=0.3/seed-5"
     assert last.name == "method=ddn,lr=0.2,data.noise=0.3/seed-2"
-    assert (last.asked.method, last.asked.set_["lr"], last.asked.set_["width"]) == ("ddn", 0.2, 4)
+    assert (last.request.method, last.request.set_["lr"], last.request.set_["width"]) == (
+        "ddn",
+        0.2,
+        4,
+    )
     assert last.swept == {"method": "ddn", "lr": 0.2, "data.noise": 0.3}
 
 
@@ -97,7 +101,7 @@ def test_names_of_folders_are_apart_and_plain():
         assert len(cell) < 120
         assert cell.isascii()
         assert not {*cell} & {*'/\\ :*?"<>|'}
-    (only,) = trials_of(Asked("gnj", "/some/place/my rows.csv"), {"seed": [3]})
+    (only,) = trials_of(RunRequest("gnj", "/some/place/my rows.csv"), {"seed": [3]})
     assert only.name.startswith("gnj-my-rows-")
 
 
@@ -228,7 +232,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(swept, forked, tmp_path, monkeypa
 def test_a_killed_driver_loses_nothing(forked, tmp_path, monkeypatch):
     """With processes as they are."""
     sets = {"max_depth": 2, "width": 8, "compile": False, "batch_size": 64, "epochs": 12}
-    asked = Asked("ldn", "digits", set_=sets)
+    asked = RunRequest("ldn", "digits", set_=sets)
     sweep(tmp_path / "alone", {"seed": [0]}, asked)
     monkeypatch.undo()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -322,7 +326,7 @@ def test_a_run_is_done_once_all_of_it_is_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs, "draw", killed)
     settings = {"max_depth": 1, "width": 4, "epochs": 2, "data.n": 60}
-    config, rows = RunConfig.resolve(Asked("ldn", "spirals", set_=settings))
+    config, rows = RunConfig.resolve(RunRequest("ldn", "spirals", set_=settings))
     options = runs.RunOptions(compare=False, progress=False)
     with pytest.raises(KeyboardInterrupt):
         runs.run(config, rows, out=tmp_path / "run", options=options)

@@ -7,7 +7,7 @@ import command_line
 import numpy as np
 import pytest
 from command_line import SMALL, WHOLE
-from pyroccam.cli.asked import Asked
+from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.config import RunConfig
 from scripts import call, read
 
@@ -84,7 +84,7 @@ def test_numbers_of_runs():
 @pytest.mark.parametrize("method", compression.SETTINGS)
 def test_settings_of_the_published_table_are_taken(method):
     sets = compression.SETTINGS[method]
-    config, _ = RunConfig.resolve(Asked(method, "digits", set_=sets))
+    config, _ = RunConfig.resolve(RunRequest(method, "digits", set_=sets))
     found = {**config.options, **config.settings}
     assert {name: found[name] for name in sets} == sets
 

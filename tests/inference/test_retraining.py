@@ -43,7 +43,7 @@ def test_thresholds_of_a_share_keep_that_share_and_some_of_each_layer():
         "b": Irrelevance("b", 10 + torch.rand(20).double(), "", True, 400),
     }
     for share in (1.0, 0.5, 0.2, 0.01):
-        at = thresholds_of_share(found, share)
+        at = thresholds_of_share(found, share, every_layer=True)
         kept = {name: int((one.values <= at[name]).sum()) for name, one in found.items()}
         assert min(kept.values()) >= 1
         assert abs(5 * kept["a"] + 20 * kept["b"] - 900 * share) <= 25
@@ -134,7 +134,7 @@ def test_a_size_that_leaves_no_path_ends_the_search(monkeypatch, fit):
     }
     monkeypatch.setattr(decision, "weight_irrelevance", lambda *_: found)
     monkeypatch.setattr(decision, "SHARES", (1.0, 0.001))
-    assert thresholds_of_share(found, 0.001) == {"0": 0.0, "2": 0.0}
+    assert thresholds_of_share(found, 0.001, every_layer=True) == {"0": 0.0, "2": 0.0}
     kept, _ = smallest(fit, inference.Search(1))
     assert kept.report.architecture == "8-32"
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from ..data import Options, PyroccamError, nearest
 from .signatures import Known
 
-METHODS = [
+METHOD_NAMES = [
     "ldn", "ldn-gradient", "ldn-marginal", "ddn", "gnj", "ghs", "miracle", "sparse-vd",
     "certified", "vnq", "graves", "variance", "variational-dropout", "gaussian-dropout",
     "dropout", "sws", "deep-compression", "dns", "epr", "occam", "every-size", "structure",
@@ -18,7 +18,7 @@ METHODS = [
 ]  # fmt: skip
 """Those of the table of methods, whose import takes seconds."""
 
-DATA = [
+DATA_NAMES = [
     "spirals", "wiggle", "digits", "mnist", "fashion-mnist", "kmnist", "svhn", "cifar10",
     "cifar100", "uci/boston", "uci/energy", "uci/kin8nm", "uci/naval", "uci/protein", "uci/wine",
 ]  # fmt: skip
@@ -28,7 +28,7 @@ _TABLE = f"{__package__}.methods.table"
 
 
 @dataclass(frozen=True)
-class Asked(Options):
+class RunRequest(Options):
     """What is trained, but for the seed.
 
     Attributes:
@@ -46,8 +46,8 @@ class Asked(Options):
             `pyroccam methods METHOD` lists those of a method and of a fit.
     """
 
-    method: Annotated[str, Known(METHODS)]
-    data: Annotated[str, Known(DATA)] = "spirals"
+    method: Annotated[str, Known(METHOD_NAMES)]
+    data: Annotated[str, Known(DATA_NAMES)] = "spirals"
     network: str | None = None
     data_root: Annotated[str | None, "FOLDER"] = None
     budget: Annotated[str | None, "LENGTH"] = None
@@ -55,13 +55,13 @@ class Asked(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.method not in METHODS and _TABLE not in sys.modules:  # which may have others
-            near = nearest(self.method, METHODS)
+        if self.method not in METHOD_NAMES and _TABLE not in sys.modules:  # which may have others
+            near = nearest(self.method, METHOD_NAMES)
             raise PyroccamError(f"the method {self.method!r}", "one of `pyroccam methods`", near)
 
 
 @dataclass(frozen=True)
-class Beside(Options):
+class ExecutionOptions(Options):
     """Where a run is trained, and what is done beside that.
 
     Attributes:
@@ -76,7 +76,7 @@ class Beside(Options):
 
 
 @dataclass(frozen=True)
-class Opening(Options):
+class OpenOptions(Options):
     """How the folder of a finished run is opened.
 
     Attributes:

@@ -94,10 +94,13 @@ class Bayes(OverWeights):
         return {**super().cuts, **({"narrow_at": self.narrow_at} if self.narrow else {})}
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
+        prior = models.priors.parse_weights(self.prior)
+        if isinstance(prior, models.priors.Pretrained):
+            prior.start(net)
         model = models.BayesianNetwork(
             net,
             data,
-            prior=models.priors.parse_weights(self.prior),
+            prior=prior,
             layers=named_layers(self.layers, net),
             likelihood=self.likelihood,
             random_biases=self.random_biases,

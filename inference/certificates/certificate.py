@@ -215,8 +215,12 @@ class ByPosterior(_Way):
             share = sum_limit(int((wrong & counted).sum()), passes * sizes, doubt)
             limits.append((seeger_limit(share, sum(sizes), kl, doubt), share))
         limit, share = max(limits)
+        by = f"a KL of {kl:,.0f} nats"
+        around = {getattr(layer.prior, "around", "") for layer in model.layers.values()} - {""}
+        if around:
+            by += f" to weights known before these rows, sha256 {', '.join(sorted(around))}"
         return Certificate(limit, confidence, count, share, kl, "draws of the posterior",
-                           f"a KL of {kl:,.0f} nats", guess_of(data))  # fmt: skip
+                           by, guess_of(data))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -249,10 +249,11 @@ def outputs_of(
 
     size = images_at_once(x) // count if convolves(net) else len(x)
     if x.device.type == "cpu" and convolves(net):
-        # Convolutions of several networks become grouped ones, which are slower on a CPU; those
-        # that the networks share do not.
+        # Convolutions of several networks become grouped ones, which are slower on a CPU, unless
+        # each has next to no rows; those that the networks share do not.
         owners = {name.rpartition(".")[0] for name in weights}
-        if any(convolves(net.get_submodule(owner)) for owner in owners):
+        few = own and x.shape[1] < 5
+        if not few and any(convolves(net.get_submodule(owner)) for owner in owners):
             return one_by_one()
     found = _together(outputs, weights, x, 0 if own else None, size)
     return one_by_one() if found is None else found

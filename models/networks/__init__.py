@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         with_held_statistics,
         without_statistics,
     )
+    from .oriented_edges import OrientedEdges
     from .plain import (
         PLAIN,
         lenet_5_caffe,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .structure_graph import Gammas, StructureGraph
 
 __all__ = [
+    "OrientedEdges",
     "Residual",
     "build",
     "cell_graph",

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from ...data import PyroccamError, checked, shown
+from ..networks import OrientedEdges
 from ..unpacked import AttentionWeights, Heads
 
 
@@ -40,7 +41,7 @@ _KNOWN: list[type[nn.Module]] = [
     nn.LeakyReLU, nn.Hardtanh, nn.PReLU, nn.GELU, nn.Softplus, nn.Softmax, nn.LogSoftmax,
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Flatten,
     nn.Unflatten, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d,
-    nn.Upsample, nn.PixelShuffle, Heads, AttentionWeights,
+    nn.Upsample, nn.PixelShuffle, Heads, AttentionWeights, OrientedEdges,
 ]  # fmt: skip
 # What says nothing of the network, and old names of other arguments.
 _BESIDE = {

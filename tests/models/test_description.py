@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pyroccam.data import ranges
 from pyroccam.data.errors import TooLarge, shown
 from pyroccam.data.limits import allowing
+from pyroccam.models.networks import OrientedEdges
 from pyroccam.models.plain.description import DescriptionError, describe, fill, rebuild, state
 from pyroccam.models.plain.untrusted import NotJSON, parsed
 from pyroccam.models.plain.vocabulary import MODULES, arguments_of, make
@@ -102,7 +103,7 @@ EXAMPLES = [
     nn.Dropout3d(), nn.AlphaDropout(), nn.Flatten(0, -2), nn.Unflatten(1, (2, 3)),
     nn.ZeroPad1d(1), nn.ZeroPad2d((1, 2, 3, 4)), nn.ZeroPad3d(2), nn.ReflectionPad1d(1),
     nn.ReflectionPad2d(1), nn.Upsample(scale_factor=2.0, mode="bilinear"), nn.PixelShuffle(2),
-    Heads([2, 2], [3, 0], 0.5, 0.1), AttentionWeights(2, 0.5),
+    Heads([2, 2], [3, 0], 0.5, 0.1), AttentionWeights(2, 0.5), OrientedEdges(2, 6, 1.5),
 ]  # fmt: skip
 
 

@@ -1,5 +1,8 @@
 """A prior around the weights of another network."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from fitting import blobs
@@ -77,3 +80,17 @@ def test_a_network_that_loses_units_has_no_such_prior():
     fit = inference.fit(model, guides.MeanField(model), data, epochs=1, progress=False)
     with pytest.raises(PyroccamError):
         inference.narrow(fit, cut=inference.Thresholds(3.0))
+
+
+def test_what_comes_with_the_package_is_what_the_results_are_of():
+    """By the sum that is kept beside the fonts; a network begins there, and another one cannot."""
+    prior = priors.parse_weights("pretrained:digits")
+    kept = Path(__file__).parents[2] / "experiments/results/certificates/written_digits.json"
+    assert prior.sha256 == json.loads(kept.read_text())["sha256"]
+    net = networks.small_cnn((1, 28, 28), 10)
+    prior.start(net)
+    assert priors.Pretrained(net).sha256 == prior.sha256 != priors.Pretrained(network(0)).sha256
+    with pytest.raises(PyroccamError):
+        prior.start(networks.small_cnn((1, 28, 28), 10, channels=7))
+    with pytest.raises(PyroccamError):
+        priors.parse_weights("pretrained:letters")

@@ -98,7 +98,7 @@ def lenet_5_caffe(
 def small_cnn(
     input_shape: tuple[int, ...], outputs: Count, *, channels: Count = 8
 ) -> nn.Sequential:
-    """Fixed filters (:class:`~pyroccam.models.networks.OrientedEdges`) and a 3 x 3 convolution, each
+    """Fixed filters (:class:`~pyroccam.models.networks.OrientedEdges`), a 3 x 3 convolution, both
     with max-pooling, and a linear layer: 1,946 weights and biases for images of 28 x 28 and ten
     classes. So few serve where each is paid for, as in a certificate.
 

@@ -329,6 +329,8 @@ class _Asking:
                 with suppress(Exception):
                     out = self._call(given).transpose(0, axis).flatten(1)
                     same = (out - out[:, :1]).abs() <= _ROUNDING * out[:, :1].abs()
+                    if len(out) != self.call.shape[axis]:
+                        raise ValueError("features are made of rows")
                     return out[:, 0].masked_fill(~same.all(1), math.nan)
             raise ValueError("it takes other places")
 

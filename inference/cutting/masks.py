@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import PyroccamError, checked
-from ...models.plain import layer_kind, output_dim
+from ...models.plain import as_layers, layer_kind, output_dim
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
 
 def _copied(net: nn.Module) -> nn.Module:
     try:
-        return copy.deepcopy(net)
+        return as_layers(copy.deepcopy(net))
     except RuntimeError as error:
         raise PyroccamError(f"{type(net).__name__} holds computed tensors", "parameters") from error
 

@@ -124,6 +124,8 @@ def pads_zeros(module: nn.Module) -> bool:
         return True
     if not isinstance(module, CONVS) or module.padding_mode != "zeros":
         return False
+    if type(module) not in CONVS:  # it may make a border of its own
+        return True
     padding = module.padding
     return padding != "valid" if isinstance(padding, str) else any(padding)
 

@@ -79,20 +79,21 @@ def cut(
     examples = Example.of(net, example)
     masks = {} if masks is None else masks
     zeroed = masked(net, masks).eval()
+    wiring = read_wiring(zeroed, examples, answers := {})
     try:
-        return _cut(net, zeroed, examples)
+        return _cut(net, zeroed, examples, wiring)
     except RuntimeError as error:  # layers are looked at, or an operation is not what it said
         failed = error
-    for doubted in ("", *sorted(read_wiring(zeroed, examples).asked)):
+    for doubted in ("", *sorted(wiring.asked)):
         with suppress(RuntimeError):
-            return _cut(net, zeroed, examples, doubted, around=doubted != "")
+            again = read_wiring(zeroed, examples, answers, doubted)
+            return _cut(net, zeroed, examples, again, around=doubted != "")
     raise failed
 
 
 def _cut(
-    net: nn.Module, zeroed: nn.Module, examples: Example, doubted: str = "", around: bool = True
+    net: nn.Module, zeroed: nn.Module, examples: Example, wiring: Wiring, around: bool = True
 ) -> Cut:
-    wiring = read_wiring(zeroed, examples, doubted)
     alive, stopped = follow_input(wiring)
     if not alive:
         raise PyroccamError(
@@ -131,7 +132,7 @@ def has_path(net: nn.Module, example: Inputs) -> bool:
     Raises:
         PyroccamError: if the network cannot be traced.
     """
-    return follow_input(read_wiring(net, Example.of(net, example)))[0]
+    return follow_input(read_wiring(net, Example.of(net, example), {}))[0]
 
 
 def _plan(wiring: Wiring, live: Live, takes: int | tuple[str, ...]) -> Plan:

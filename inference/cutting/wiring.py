@@ -149,12 +149,15 @@ def _seen(net: nn.Module, example: Example) -> tuple[Graph, Run, bool]:
     return traced.graph, runner.noted, True
 
 
-def read_wiring(net: nn.Module, example: Example, doubted: str = "") -> Wiring:
+def read_wiring(
+    net: nn.Module, example: Example, answers: dict[str, Answer | None], doubted: str = ""
+) -> Wiring:
     """The steps of ``net``, in evaluation mode.
 
     Arguments:
         net: a network that may be run and put into evaluation mode; its values are not changed.
         example: its inputs, as it is called.
+        answers: of the same network, of operations that were asked before; it is added to.
         doubted: an operation that is not asked.
 
     Raises:
@@ -166,7 +169,6 @@ def read_wiring(net: nn.Module, example: Example, doubted: str = "") -> Wiring:
     whole = _left_whole(net, graph)
     ports: dict[Node, Port] = {}
     inner: dict[Node, tuple[Node, ...]] = {}
-    answers: dict[str, Answer | None] = {}
     fixed: set[Node] = set()
     rows = len(example.tensors[0])
     for node in graph.nodes:

@@ -65,6 +65,7 @@ class Affine:
         self._function: Callable[..., Any] = F.linear
         self._options: dict[str, Any] = {}
         self._pad: tuple[list[int], str] | None = None
+        self._own: tuple[nn.Module, ...] = ()  # of another class, which may make a border
         group_dim: int | None = 1
         self.output_dim = output_dim(layer)
         self.feature_dim = -1  # of channels, in inputs and outputs
@@ -72,6 +73,8 @@ class Affine:
             transposed = isinstance(layer, _ConvTransposeNd)
             spatial = weight.dim() - 2
             self.feature_dim = -1 - spatial
+            if type(layer) is not kind:
+                self._own = (copy.deepcopy(layer).to("meta").eval(),)
             self._function = _CONV[kind]
             self._options = {
                 "stride": layer.stride,
@@ -111,6 +114,11 @@ class Affine:
 
     def __call__(self, x: Any, weight: Tensor, bias: Tensor | None) -> Any:
         """Outputs of the layer with this weight and bias."""
+        if self._own:
+            given = {"weight": weight}
+            if self._own[0].bias is not None:
+                given["bias"] = weight.new_zeros(self.shape.bias) if bias is None else bias
+            return torch.func.functional_call(self._own[0], given, (x,))
         if self._pad is not None:
             x = F.pad(x, self._pad[0], mode=self._pad[1])
         return self._function(x, weight, bias, **self._options)

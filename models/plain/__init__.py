@@ -7,19 +7,16 @@ from ...data import lazy_names
 if TYPE_CHECKING:
     from .description import DescriptionError, describe, fill, rebuild, state
     from .feature_choice import is_select, select, selected_dim
+    from .layer_kinds import CONVS, LAYERS, TRANSPOSED, as_layers, layer_kind
     from .named_tensors import check_same, checked_shape, tensors_of
     from .own_classes import torch_only
     from .pruned import PrunedNetwork
     from .surgery import (
         CHANNELWISE,
-        CONVS,
-        LAYERS,
-        TRANSPOSED,
         Edit,
         Plan,
         cell_edits,
         is_leaf,
-        layer_kind,
         output_dim,
         rows_first,
         shrink,

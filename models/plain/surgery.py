@@ -10,23 +10,18 @@ from __future__ import annotations
 import copy
 import inspect
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from ...data import PyroccamError
 from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix
 from .feature_choice import fills_zeros, is_select, select, selected_dim
+from .layer_kinds import CONVS, TRANSPOSED, layer_kind
 from .tracing import plain_default, traced
 
-CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-# Twice: by the exact types a checker knows what an instance has; all others need no more than this.
+# Again: by the exact types a checker knows what an instance has.
 _LAYERS = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
-LAYERS: tuple[type[nn.Module], ...] = _LAYERS
-_SUBCLASSED = (nn.Linear, *CONVS, *TRANSPOSED)
 _NORMS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
@@ -79,29 +74,6 @@ class _Tracer(fx.Tracer):
         one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell, *_NORMS))
         one |= layer_kind(m) is not None
         return one or super().is_leaf_module(m, module_qualified_name)
-
-
-def layer_kind(module: nn.Module) -> type[nn.Module] | None:
-    """The type of :data:`LAYERS` that a module computes as: its own, or that of which its class is
-    one, if ``forward`` gives the same on random numbers, in evaluation and in its mode; ``None`` if
-    there is none."""
-    if type(module) in LAYERS:
-        return type(module)
-    kind = next((one for one in _SUBCLASSED if isinstance(module, one)), None)
-    if kind is None or is_parametrized(module):
-        return None
-    try:
-        own: Any = copy.deepcopy(module).cpu().double().eval()
-        features = own.in_features if kind is nn.Linear else own.in_channels
-        shape = 2, features, *(n + 2 for n in getattr(own, "kernel_size", ()))
-        noise = torch.Generator().manual_seed(0)
-        x = torch.randn(shape, generator=noise, dtype=torch.double)
-        with torch.no_grad():
-            expected = kind.forward(own, x)
-            modes = (own.train(mode).forward(x) for mode in (False, module.training))
-            return kind if all(torch.equal(out, expected) for out in modes) else None
-    except Exception:  # it takes something else
-        return None
 
 
 def is_leaf(module: nn.Module) -> bool:

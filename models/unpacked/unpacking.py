@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize, remove_weight_norm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from .attention import Attention
+from .attention import Attention, linear
 from .recurrent import Recurrent
 from .transformer import Encoder, EncoderLayer
 
 # From the inside out: an encoder takes layers that are unpacked already.
-_KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+_KINDS: dict[type[nn.Module], Callable[[Any], nn.Module | None]] = {
     nn.TransformerEncoderLayer: EncoderLayer,
     nn.TransformerEncoder: Encoder,
     nn.MultiheadAttention: Attention,
@@ -102,23 +102,42 @@ def _is_normalised(found: Any) -> bool:
 
 def unpacked(net: nn.Module, names: Collection[str] | None = None) -> nn.Module:
     """The network with attention, layers of transformers and recurrent layers of torch made of
-    linear ones, but for those in which none of the layers is that are asked for; it is changed, and
-    computes the same.
+    linear ones, and those of transposed weights linear, but for those in which none of the layers
+    is that are asked for; it is changed, and computes the same.
 
     Left as they are: subclasses, attention with ``add_bias_kv`` or ``add_zero_attn``, an LSTM with
     projections.
     """
-    for kind, make in _KINDS.items():
+    for kind, make in {**_KINDS, nn.Module: untransposed}.items():
         # The innermost first: what is outside holds what was made.
         for name, module in reversed([*net.named_modules()]):
             asked = names is None or any(f"{n}.".startswith(f"{name}." if name else "")
                                          for n in names)  # fmt: skip
-            if type(module) is kind and asked and _can_be(module):
-                made = make(module).train(module.training)
+            found = type(module) is kind and _can_be(module) if kind in _KINDS else bool(name)
+            made = make(module) if found and asked else None
+            if made is not None:
+                made.train(module.training)
                 if not name:
                     return made
                 net.set_submodule(name, made)
     return net
+
+
+@torch.no_grad()
+def untransposed(module: Any) -> nn.Module | None:
+    """A linear layer that computes what a module of a transposed weight does, as GPT-2 has them;
+    ``None`` of any other."""
+    own = [(name, p.dim()) for name, p in module.named_parameters()]
+    kind = type(module).__module__
+    if own != [("weight", 2), ("bias", 1)] or kind.startswith("torch."):
+        return None
+    made: nn.Module = linear(module.weight.T, module.bias)
+    x = torch.randn(2, 3, len(module.weight), generator=torch.Generator().manual_seed(0))
+    try:
+        out = copy.deepcopy(module).eval()(x.to(module.weight))
+        return made if torch.allclose(out, made(x.to(module.weight)), 1e-4, 1e-5) else None
+    except Exception:  # it takes something else
+        return None
 
 
 def _can_be(module: Any) -> bool:

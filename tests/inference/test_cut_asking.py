@@ -37,6 +37,34 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
+class Bordered(nn.Conv2d):
+    """A convolution of what it gives a border, which depends on its size."""
+
+    def forward(self, x):
+        x = F.pad(x, (x.shape[-1] % 2, 1, 0, 1))
+        return F.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+
+class Standardised(nn.Conv2d):
+    """A convolution whose filters have no mean."""
+
+    def forward(self, x):
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return F.conv2d(x, weight, self.bias)
+
+
+class Transposed(nn.Module):
+    """A linear layer as GPT-2 has it."""
+
+    def __init__(self, before, after):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(before, after))
+        self.bias = nn.Parameter(torch.randn(after))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.flatten(0, -2), self.weight).unflatten(0, x.shape[:-1])
+
+
 PASSING = {
     "amax": lambda x: x.amax((2, 3)),
     "reflected": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
@@ -136,6 +164,33 @@ def test_a_subclass_is_the_layer_that_it_computes_as(kind, left):
     assert len(report.layers["0"].outputs) == left
     assert ("2" in report.layers) == (kind is Ours)
     assert ("2" in report.left_whole) == (kind is Doubled)
+
+
+@pytest.mark.parametrize("kind", [Bordered, Standardised, Transposed])
+def test_layers_of_other_classes_are_cut_on_both_sides(kind):
+    linear = kind is Transposed
+    first, last = (nn.Linear,) * 2 if linear else (nn.Conv2d,) * 2
+    more = () if linear else (3,)
+    net = made(lambda: nn.Sequential(
+        first(3, 8, *more[:1]), nn.Sigmoid(), kind(8, 6, *more), nn.ReLU(), last(6, 2, *more[:1]),
+    ))  # fmt: skip
+    masks = {"0": Mask(outputs=torch.arange(8) > 2), "2": Mask(outputs=torch.arange(6) > 1)}
+    x = torch.randn(5, 3, *[] if linear else [9, 8]).double()
+    small, report = cut_exactly(net, x, masks)
+    assert len(report.layers["2"].outputs) == 4
+    # Sigmoid has constants, which a border of zeros keeps in one channel.
+    assert len(report.layers["2"].inputs) == 5 + (kind is Bordered)
+    assert type(small[2]) is {Standardised: nn.Conv2d, Transposed: nn.Linear}.get(kind, kind)
+
+
+def test_a_layer_with_a_border_of_its_own_is_random():
+    rows = images()
+    net = nn.Sequential(Bordered(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+    net(rows.x_train[:1])
+    fit = fit_weights(priors.GroupNormalJeffreys(), lambda: net, rows, epochs=1)
+    assert list(fit.model.layers) == ["0", "3"]
+    small = inference.shrink(fit, cut=inference.Thresholds(math.inf)).net
+    assert type(small[0]) is Bordered
 
 
 def test_zero_behind_a_gate_is_zero_whatever_the_gate():

@@ -7,6 +7,7 @@ from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.cutting import Mask, cut, masked
 from pyroccam.inference.files.exporting import export
+from pyroccam.models.plain import as_layers
 from several import of, texts
 from torch import nn
 
@@ -64,6 +65,9 @@ SIZES = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 40, "num_head
 ENCODER = {"num_attention_heads": 5, "num_hidden_layers": 2, "hidden_size": 40}
 ENCODER["intermediate_size"] = 60
 WORDS = {**ENCODER, "vocab_size": 30, "max_position_embeddings": 20}
+DECODER = {**WORDS, "pad_token_id": 0, "num_key_value_heads": 5}
+GPT = {"n_embd": 40, "n_head": 5, "n_layer": 2, "n_inner": 60, "n_positions": 20}
+GPT |= {"vocab_size": 30, "pad_token_id": 0}
 ZOO = {  # what is left of the parameters, at most, and the configuration; the first six are quick
     "torchvision mobilenet_v3_small": (0.47, {}),  # of filters .36, the rest is dense
     "timm mobilenetv3_small_050": (0.38, {}),
@@ -95,10 +99,21 @@ ZOO = {  # what is left of the parameters, at most, and the configuration; the f
     "torchvision convnext_tiny": (0.61, {}),
     "transformers Roberta": (0.67, WORDS),
     "transformers Electra": (0.67, {**WORDS, "embedding_size": 40}),
+    "timm tf_efficientnet_lite0": (0.38, {}),  # borders that depend on the size
+    "timm eca_nfnet_l0": (0.56, {}),  # standardised weights
+    "transformers Llama": (0.72, DECODER),
+    "transformers GPT2": (0.80, GPT),  # queries, keys and values are one layer
     "transformers Albert": (1.01, {**WORDS, "embedding_size": 40}),  # one layer, used twice
 }
-HEARD = ("o_proj", "out_lin", "attention.output.dense", "attn.proj", "attention.dense")
-INNER = ("fc2", "output.dense", "lin2", "down_proj", "ffn_output", "block.5")
+HEARD = (
+    "o_proj",
+    "out_lin",
+    "attn.c_proj",
+    "attention.output.dense",
+    "attn.proj",
+    "attention.dense",
+)
+INNER = ("fc2", "output.dense", "lin2", "down_proj", "mlp.c_proj", "ffn_output", "block.5")
 CLASSES = 7
 
 
@@ -118,6 +133,7 @@ def made(name):
         auto = "Sequence" if words else "Image"
         net = getattr(module, f"AutoModelFor{auto}Classification").from_config(config)
         x = torch.randint(1, 30, (4, 12)) if words else x
+    net = as_layers(net)
     for part, p in net.named_parameters():
         if "bias" not in part and p.abs().max() < 1e-3:
             nn.init.normal_(p, std=0.1) if p.dim() > 1 else nn.init.ones_(p)

@@ -63,6 +63,9 @@ def find_live(wiring: Wiring) -> Live:
     for node, step in wiring.steps.items():
         if step.kind == "source":
             there[node].fill_(True)
+        elif step.kind == "layer" and step.bare and step.groups > 1:  # or its groups are not even
+            there[node].fill_(True)
+            there[step.reads].fill_(True)
     spread(wiring, there)
     for mask in there.values():
         # A tensor cannot be empty. Only one that nobody uses comes here, say a dead branch.
@@ -179,7 +182,14 @@ def _weight(step: Step) -> Tensor:
     if isinstance(step.module, Cell):
         return connections(step.module)[0]
     weight = rows_first(step.module)
-    return weight.detach().cpu().to(torch.double, copy=True).reshape(*weight.shape[:2], -1)
+    weight = weight.detach().cpu().to(torch.double, copy=True).reshape(*weight.shape[:2], -1)
+    if step.groups == 1:
+        return weight
+    blocks = weight.unflatten(0, (step.groups, -1))
+    wide = blocks.new_zeros(step.groups, *blocks.shape[:2], *blocks.shape[2:]).transpose(1, 2)
+    each = torch.arange(step.groups)
+    wide[each, :, each] = blocks
+    return wide.flatten(2, 3).flatten(0, 1)
 
 
 def _bias(step: Step) -> Tensor:
@@ -204,7 +214,7 @@ def _merged(step: Step, values: dict[Node, Tensor]) -> tuple[int, Tensor] | None
     Channels ``c_i`` with kernels ``w_i`` do what one channel ``c_r`` with the kernel
     ``sum_i w_i c_i / c_r`` does, at the border too.
     """
-    if not step.aligned or not pads_zeros(step.module):
+    if not step.aligned or not pads_zeros(step.module) or step.groups > 1:
         return None
     value = values[step.reads].nan_to_num(0.0)
     if not value.any():

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ...models.plain import CONVS, LAYERS, Edit, cell_edits, rows_first
+from ...models.plain import LAYERS, Edit, cell_edits, rows_first
 from ...models.unpacked import Cell
+from .ports import is_depthwise
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ class LayerCut:
             return cls.of(f"{name}.ih", module.ih, ih) | cls.of(f"{name}.hh", module.hh, hh)
         assert isinstance(module, LAYERS)
         rows, columns = rows_first(module).shape[:2]
-        grouped = isinstance(module, CONVS) and module.groups > 1
+        columns *= getattr(module, "groups", 1)
         outputs = torch.arange(rows) if edit.outputs is None else torch.tensor(edit.outputs)
         inputs = torch.arange(columns) if edit.inputs is None else torch.tensor(edit.inputs)
-        if grouped:  # depthwise: a channel goes with the one it is made of
-            inputs, columns = outputs, rows
+        if is_depthwise(module):  # a channel goes with the one it is made of
+            inputs = outputs
         kind = "linear" if isinstance(module, nn.Linear) else "conv"
         kind = "embedding" if isinstance(module, nn.Embedding) else kind
         return {name: cls(kind, inputs, outputs, columns, rows)}

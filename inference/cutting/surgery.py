@@ -21,6 +21,7 @@ from ...data import PyroccamError, checked
 from ...models import feed_like
 from ...models.plain import Edit, Plan, is_select, rows_first, shrink
 from ...models.unpacked import Cell, Heads
+from .asking import Answer
 from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, why_zeros_stay
 from .masks import Mask, masked
@@ -79,7 +80,8 @@ def cut(
     examples = Example.of(net, example)
     masks = {} if masks is None else masks
     zeroed = masked(net, masks).eval()
-    wiring = read_wiring(zeroed, examples, answers := {})
+    answers: dict[str, Answer | None] = {}
+    wiring = read_wiring(zeroed, examples, answers)
     try:
         return _cut(net, zeroed, examples, wiring)
     except RuntimeError as error:  # layers are looked at, or an operation is not what it said
@@ -165,8 +167,11 @@ def _edit(step: Step, live: Live) -> Edit:
         same = torch.equal(new, step.module.index.cpu())
         return Edit(select=None if same else new.tolist())
     reads = _columns(step, live, given)
-    select = None if torch.equal(reads, given) else place[reads].tolist()
     kept = _rows(step, live, reads)
+    if step.groups > 1:
+        left = kept.unflatten(0, (step.groups, -1)).any(1)
+        kept, reads = _evened(kept, there, left), _evened(reads, given, left)
+    select = None if torch.equal(reads, given) else torch.where(given, place, 0)[reads].tolist()
     edit = Edit(_left(kept), _left(reads), select, _wants_bias(step, live))
     if torch.equal(kept, there):
         return edit
@@ -178,6 +183,15 @@ def _left(mask: Tensor) -> list[int] | None:
     return None if mask.all() else mask.nonzero()[:, 0].tolist()
 
 
+def _evened(kept: Tensor, first: Tensor, left: Tensor) -> Tensor:
+    """What a convolution keeps if it keeps as much in each group that is ``left``, ``(groups,)``:
+    further features, the ``first`` before others, are of zeros."""
+    each, others = (mask.unflatten(0, (len(left), -1)) for mask in (kept, first))
+    most = max(1, int(each[left].sum(1).max()))
+    order = (2 * each.long() + others).argsort(dim=1, descending=True, stable=True)
+    return (torch.zeros_like(each).scatter(1, order[:, :most], True) & left[:, None]).flatten()
+
+
 def _rows(step: Step, live: Live, reads: Tensor) -> Tensor:
     """The outputs that a layer keeps. Zeros that have to be there are put into their places behind
     it, where that costs less than it saves."""
@@ -185,7 +199,7 @@ def _rows(step: Step, live: Live, reads: Tensor) -> Tensor:
     zero = there & (~live.used[step.node] | (rows.constant == 0))
     if step.bare or isinstance(step.module, Cell):
         return there
-    each = int(reads.sum()) * rows_first(step.module)[0, 0].numel()
+    each = int(reads.sum()) // step.groups * rows_first(step.module)[0, 0].numel()
     if each * int(zero.sum()) < PLACE * int(there.sum()):
         return there
     kept = there & ~zero
@@ -242,7 +256,9 @@ def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
     weight[idle[left].to(weight.device)] = 0
     if step.kind == "layer":  # a column that only fills a place may have weights that cancelled
         read = rows.reads if edit.inputs is None else rows.reads[torch.tensor(edit.inputs)]
-        weight[:, ~read.to(weight.device)] = 0
+        each = read.view(getattr(layer, "groups", 1), -1)
+        each = each.repeat_interleave(len(weight) // len(each), 0)
+        weight[~each.to(weight.device)] = 0
     if isinstance(bias, Tensor):
         bias.copy_(_final_bias(step, live)[left])
 

@@ -65,6 +65,11 @@ class Step:
         return torch.cat([values, values.new_full((1,), zero)])[self.module.index.cpu()]
 
     @property
+    def groups(self) -> int:
+        """Of a convolution; its inputs and outputs are as many in each."""
+        return int(getattr(self.module, "groups", 1))
+
+    @property
     def width(self) -> int:
         """Number of inputs of a layer."""
         if isinstance(self.module, Cell):
@@ -239,7 +244,8 @@ def _layer_axis(module: nn.Module, port: Port) -> int | None:
     if is_select(module):
         return selected_dim(module) % len(port.shape) or None  # never the axis of the batch
     if kind in (*CONVS, *TRANSPOSED) and isinstance(module, (*CONVS, *TRANSPOSED)):
-        return 1 if module.groups == 1 and last == len(module.kernel_size) + 1 else None
+        apart = module.groups > 1 and (kind in TRANSPOSED or is_depthwise(module))
+        return None if apart or last != len(module.kernel_size) + 1 else 1
     return None
 
 
@@ -274,7 +280,7 @@ def _reasons(net: nn.Module, wiring: Wiring, whole: dict[str, str]) -> dict[str,
         if name in whole and (name in called or isinstance(module, LAYERS)):
             reasons[name] = whole[name]
         elif name in called and any(True for _ in module.parameters()):
-            grouped = isinstance(module, (*CONVS, *TRANSPOSED)) and module.groups > 1
+            grouped = isinstance(module, TRANSPOSED) and module.groups > 1
             kind = type(module).__name__
             reasons[name] = "it has groups" if grouped else f"{kind} is left whole"
         elif isinstance(module, LAYERS):

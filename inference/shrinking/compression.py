@@ -42,6 +42,7 @@ from ..training import Trained, look, retrain, row_changes, tempered
 from .decision import decide, inside, kept_of, mean_loss, needed_tolerance, smallest
 from .depth import settled
 from .magnitude import by_layer
+from .narrowing import taken
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
 from .relevance import Irrelevance
 from .weight_sharing import levels_of
@@ -363,8 +364,7 @@ def _variances(
     """The variances of the weights that are left, by layer, of the shapes they have there."""
     found = {}
     for name, m in known.items():
-        variance, dim = m.variance.cpu(), model.layers[name].affine.output_dim
-        for axis, left in zip((dim, 1 - dim), kept_of(report, model.layers[name]), strict=True):
-            variance = variance if left is None else variance.index_select(axis, left)
-        found[name] = variance
+        kept = kept_of(report, model.layers[name])
+        order = kept[::-1] if model.layers[name].affine.output_dim else kept
+        found[name] = taken(m.variance.cpu(), m.variance.shape, order)
     return found

@@ -15,7 +15,7 @@ from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
-from ...models.plain import is_select
+from ...models.plain import Edit, is_select
 from ..cutting import ROWS, CutReport, cut, has_path
 from ..posterior import Layer, layer_moments, mean_network, require
 from ..training import (
@@ -307,10 +307,13 @@ def inside(net: nn.Module, name: str) -> str:
 
 
 def kept_of(report: CutReport, layer: BayesianLayer) -> tuple[Tensor | None, Tensor | None]:
-    """Outputs and inputs that a cut left of a layer; ``None`` for all."""
+    """Outputs ``(O,)`` and inputs ``(I,)`` that a cut left of a layer; ``None`` for all. Those of a
+    convolution with groups stand by its outputs, ``(O, I)``."""
     part, affine = report.layers.get(layer.name), layer.affine
     if part is None:
         return None, None
-    # A channel of a depthwise convolution has one input, whichever it is.
-    plain = part.inputs_before == affine.shape.weight[1 - affine.output_dim]
-    return part.outputs, part.inputs if plain else None
+    rows, each = affine.shape.weight[:2]
+    if part.inputs_before == affine.shape.weight[1 - affine.output_dim]:
+        return part.outputs, part.inputs
+    edit = Edit(part.outputs.tolist(), part.inputs.tolist())
+    return edit.in_groups(rows, each, part.inputs_before // each)[:2]

@@ -121,9 +121,9 @@ def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept) -> None
         values, bias = learnt[name], before.start.get("bias")
         event = before.start["weight"].shape
         if values.shape == event:
-            values = _taken(values, event, _along(before, "weight", event, *kept))
+            values = taken(values, event, _along(before, "weight", event, *kept))
         elif name.endswith("bias") and bias is not None:
-            values = _taken(values, bias.shape, _along(before, "bias", bias.shape, *kept))
+            values = taken(values, bias.shape, _along(before, "bias", bias.shape, *kept))
         if values.shape != begun.shape:
             raise PyroccamError(
                 f"The prior of layer {before.name!r} has learnt {name!r} of shape "
@@ -148,7 +148,7 @@ def _copy_posterior(
         old, new = (
             g.factor_of(f"{layer.name}.{name}") for g, layer in ((guide, before), (own, after))
         )
-        new.load_state_dict({k: _taken(t, event, index) for k, t in old.state_dict().items()})
+        new.load_state_dict({k: taken(t, event, index) for k, t in old.state_dict().items()})
     # What became constant has moved: into biases, and into the weights of a constant channel.
     gained = "bias" in after.start and "bias" not in before.start
     means = {
@@ -172,9 +172,9 @@ def _copy_posterior(
         if name == "weight" or not gained:
             event = before.start[name].shape
             index = _along(before, name, event, *kept)
-            moved = target != _taken(getattr(mean, name), event, index).to(target)
+            moved = target != taken(getattr(mean, name), event, index).to(target)
             if learnt is not None and before.bias is not None:
-                learnt.copy_(_taken(before.bias, event, index))
+                learnt.copy_(taken(before.bias, event, index))
         centre = own.factor_of(f"{after.name}.{name}").centre if learnt is None else learnt
         centre.copy_(torch.where(moved & (factor != 0), target / factor, centre))
 
@@ -197,11 +197,16 @@ def _along(
     return []
 
 
-def _taken(values: Tensor, event: Sequence[int], index: Sequence[Tensor | None]) -> Tensor:
+def taken(values: Tensor, event: Sequence[int], index: Sequence[Tensor | None]) -> Tensor:
     """The part of a tensor that stays; dims that only broadcast against the event stay too."""
     if values.dim() != len(event):
         return values
     for dim, chosen in enumerate(index):
-        if chosen is not None and values.shape[dim] == event[dim] > 1:
-            values = values.index_select(dim, chosen.to(values.device))
+        if chosen is None or values.shape[dim] != event[dim] or event[dim] == 1:
+            continue
+        chosen = chosen.to(values.device)
+        if chosen.dim() == 1:
+            values = values.index_select(dim, chosen)
+        else:
+            values = values[torch.arange(len(chosen), device=values.device)[:, None], chosen]
     return values

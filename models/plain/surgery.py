@@ -50,6 +50,19 @@ class Edit:
     bias: bool = False
     place: list[int] | None = None
 
+    def in_groups(self, rows: int, each: int, groups: int) -> tuple[Tensor, Tensor, int]:
+        """Of a convolution with groups the rows of its weight that are kept, ``(O,)``, of each the
+        columns, ``(O, I)``, and how many groups are left.
+
+        Arguments:
+            rows, each: of its weight, and columns of it.
+        """
+        outputs = torch.arange(rows) if self.outputs is None else torch.tensor(self.outputs)
+        inputs = torch.arange(each * groups) if self.inputs is None else torch.tensor(self.inputs)
+        left, owner = (outputs // (rows // groups)).unique(return_inverse=True)
+        columns = inputs[torch.isin(inputs // each, left)].view(len(left), -1) % each
+        return outputs, columns[owner], len(left)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -196,16 +209,20 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         rows = weight.shape[rows_along]
         zeros = torch.zeros(rows, dtype=weight.dtype, device=weight.device)
         new.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)
-    _keep(new, "weight", rows_along, edit.outputs)
     _keep(new, "bias", 0, edit.outputs)
-    _keep(new, "weight", 1 - rows_along, edit.inputs)
+    if (groups := getattr(new, "groups", 1)) > 1:
+        outputs, inputs, groups = edit.in_groups(*weight.shape[:2], groups)
+        weight = weight.detach()[outputs[:, None], inputs]
+        new.weight = nn.Parameter(weight, requires_grad=new.weight.requires_grad)
+    else:
+        _keep(new, "weight", rows_along, edit.outputs)
+        _keep(new, "weight", 1 - rows_along, edit.inputs)
     rows, columns = rows_first(new).shape[:2]
     if isinstance(new, nn.Linear):
         new.out_features, new.in_features = rows, columns
     else:
         new.out_channels = rows
-        new.groups = rows if new.groups > 1 else 1  # depthwise only, else it is not cut
-        new.in_channels = columns * new.groups
+        new.groups, new.in_channels = groups, columns * groups
     if isinstance(new, nn.Linear):
         return _between(new, edit, -1, -1)
     return _between(new, edit, 1, 1 - new.weight.dim())

@@ -191,15 +191,35 @@ def test_a_residual_sum_ties_its_channels():
     assert (small.two.weight == 0).all()
 
 
-def test_grouped_convolutions_are_left_whole_and_masked_by_input():
+@pytest.mark.parametrize("border", [0, 1])
+@pytest.mark.parametrize("groups", [2, 4])
+def test_groups_keep_as_much_each(groups, border):
+    """Those that nothing reads, or that read nothing, go; others have zeros."""
+    net = made(lambda: nn.Sequential(
+        nn.Conv2d(2, 16, 1), nn.Tanh(), nn.Conv2d(16, 8, 3, padding=border, groups=groups),
+        nn.Sigmoid(), nn.Conv2d(8, 3, 1),
+    ))  # fmt: skip
+    x = torch.randn(4, 2, 8, 8).double()
+    masks = {"0": Mask(outputs=keep(16, 0, 2, 3, 8, 14)), "2": Mask(outputs=keep(8, 0, 3, 4))}
+    small, report = cut_exactly(net, x, masks)
+    cut_again = cut(small, x).report
+    assert cut_again.parameters_after == report.parameters_after
+    conv = next(one for one in small[2].modules() if isinstance(one, nn.Conv2d))
+    assert (conv.groups, conv.in_channels, conv.out_channels) == {
+        2: (2, 6, 4), 4: (2, 6, 2)
+    }[groups]  # fmt: skip
+    assert report.layers["0"].outputs.tolist() == [0, 2, 3, 8, 14][: 5 if groups == 2 else 4]
+
+
+def test_grouped_convolutions_are_masked_by_input():
     net = made(lambda: nn.Sequential(nn.Conv2d(2, 4, 1), nn.Conv2d(4, 6, 3, groups=2)))
     masks = {"1": Mask(inputs=keep(4, 0, 3))}
     weight = masked(net, masks)[1].weight
     kept = [(weight[o, i] != 0).all().item() for o, i in [(0, 0), (0, 1), (5, 0), (5, 1)]]
     assert kept == [True, False, False, True]
     _, report = cut_exactly(net, torch.randn(4, 2, 8, 8).double(), masks)
-    assert report.left_whole == {"1": "it has groups"}
-    assert len(report.layers["0"].outputs) == 4
+    assert report.left_whole == {}
+    assert len(report.layers["0"].outputs) == 2
 
 
 # -- what is left whole ---------------------------------------------------------------------------

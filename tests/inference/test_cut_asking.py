@@ -156,6 +156,35 @@ def test_a_pair_goes_on_with_zeros_in_their_places():
         at = inference.Thresholds(math.inf)
 
 
+class Grouped(nn.Module):
+    """A convolution with groups between two others."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 12, 3, groups=2)
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, x):
+        return self.head(self.conv(self.stem(x).tanh()).tanh().mean((2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore:The cut by")
+def test_a_pair_goes_on_with_fewer_in_each_group():
+    rows = images()
+    fit = fit_weights(priors.GroupNormalJeffreys(), Grouped, rows, epochs=1)
+    with torch.no_grad():
+        fit.guide.factors["stem/scale"].log_scale[[0, 1, 5]] = 9.0
+        fit.guide.factors["conv/scale"].log_scale[[0, 1, 2, 9]] = 9.0
+    at = inference.Thresholds(dict.fromkeys(("stem", "conv"), 3.0) | {"head": math.inf})
+    decision, pair = decide(fit, at), inference.narrow(fit, cut=at)
+    (own,) = [one for name, one in pair[0].layers.items() if name.startswith("conv")]
+    assert own.start["weight"].shape == (10, 3, 3, 3)
+    net = mean_network(*pair)
+    torch.testing.assert_close(net(rows.x_train), decision.net(rows.x_train), rtol=1e-4, atol=1e-5)
+    small = inference.shrink(fit, cut=at)
+    assert small.report.rates.nonzero_percent < 75
+
+
 @pytest.mark.parametrize(("kind", "left"), [(Ours, 5), (Doubled, 8)])
 def test_a_subclass_is_the_layer_that_it_computes_as(kind, left):
     net = made(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), kind(8, 3)))

@@ -116,7 +116,7 @@ class Affine:
         """Outputs of the layer with this weight and bias."""
         if self._own:
             given = {"weight": weight}
-            if self._own[0].bias is not None:
+            if self.shape.bias is not None:
                 given["bias"] = weight.new_zeros(self.shape.bias) if bias is None else bias
             return torch.func.functional_call(self._own[0], given, (x,))
         if self._pad is not None:

@@ -211,7 +211,7 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)
     _keep(new, "bias", 0, edit.outputs)
     if (groups := getattr(new, "groups", 1)) > 1:
-        outputs, inputs, groups = edit.in_groups(*weight.shape[:2], groups)
+        outputs, inputs, groups = edit.in_groups(len(weight), weight.shape[1], groups)
         weight = weight.detach()[outputs[:, None], inputs]
         new.weight = nn.Parameter(weight, requires_grad=new.weight.requires_grad)
     else:

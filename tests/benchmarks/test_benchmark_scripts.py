@@ -1,7 +1,6 @@
 """The benchmark scripts run, and write what their readers read."""
 
 import json
-import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from benchmarks import (
     report,
     steps,
 )  # fmt: skip
-from benchmarks.cache import VARIABLE, empty_cache
 from benchmarks.harness import Plan, Report
 from benchmarks.workloads import table as workloads
 from benchmarks.workloads.depth import DepthProblem, depth_workload
@@ -77,15 +75,6 @@ def test_steps(two, tmp_path):
         assert result.exit_code == 2
         assert said in result.output
     assert not (tmp_path / "other").exists()
-
-
-def test_an_empty_cache_is_forgotten(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "before")
-    with empty_cache():
-        inside = os.environ[VARIABLE]
-        assert os.listdir(inside) == []
-    assert os.environ[VARIABLE] == "before"
-    assert not os.path.exists(inside)
 
 
 @pytest.mark.skipif(not (against.TREE / ".git").exists(), reason="no history here")

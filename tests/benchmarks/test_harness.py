@@ -2,15 +2,13 @@
 
 import json
 import math
-import time
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import figures, harness, machine, report
+from benchmarks import harness, report
 from benchmarks.harness import Contender, Expected, Plan, Workload
 
 CPU = torch.device("cpu")
@@ -93,13 +91,6 @@ def test_times_are_of_the_rounds_alone_and_ratios_are_taken_within_them(clock):
     assert clock.calls.count("base") == clock.calls.count("twice") == 2 + 3 * 3
 
 
-def test_several_networks_in_a_step_are_compared_one_by_one(clock):
-    found = measured(contender(clock, "base"), contender(clock, "five", lambda n: 2.5, networks=5))
-    assert found["five"].ms.median == pytest.approx(2.5)
-    assert found["five"].ratio.median == pytest.approx(0.5)
-    assert "2.50 (0.500 a network)" in report.table(found)
-
-
 def test_compilation_is_the_first_step_without_an_ordinary_one(clock):
     more = {"first": 7.0}
     compiled = contender(clock, "compiled", more=more, compiled=True)
@@ -146,13 +137,6 @@ def test_what_fails_is_reported_by_name_and_disturbs_nobody(clock):
     assert "| late | fails: ArithmeticError: broke |" in text
 
 
-def test_without_a_base_there_are_times_but_no_ratios(clock):
-    found = measured(Contender("base", not_there), contender(clock, "other"))
-    assert found["other"].ms is not None
-    assert found["other"].ratio is None
-    assert "| other | 1.00 | 1.00 to 1.00 |  |  |" in report.table(found)
-
-
 # -- files, tables and figures ----------------------------------------------------------------
 
 
@@ -175,38 +159,6 @@ def test_a_report_is_read_as_it_was_written(clock, tmp_path):
     assert [row["name"] for row in rows] == ["base", "pyroccam", "slow", "absent"]
 
 
-def test_a_table_names_machine_plan_and_notes(clock):
-    text = report.table(several(clock))
-    assert "**A small one** (3 rounds of 2 steps; a | processor, 1 thread, torch 2, Pyro 1)" in text
-    assert "- slow: a word" in text
-    header, rule, *rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert header.count("|") == rule.count("|")
-    assert [row.split(" | ")[0] for row in rows] == ["| base", "| pyroccam", "| slow", "| absent"]
-    assert all(row.count("|") == header.count("|") for row in rows)
-    assert report.brief("a | b\nc") == "a / b"
-
-
-def test_the_figure_names_everyone(clock):
-    found = several(clock)
-    fig = figures.bars([found, replace(found, title="Another")])
-    fig.draw_without_rendering()
-    assert len(fig.axes) == 2
-    for ax in fig.axes:
-        labels = [t.get_text() for t in ax.get_yticklabels()]
-        assert labels == ["base (base)", "pyroccam", "slow", "absent"]
-        said = [t.get_text() for t in ax.texts]
-        assert "fails: ModuleNotFoundError: No module named 'somewhere'" in said
-
-
-def test_the_time_of_one_thread_is_that_of_the_processor(monkeypatch):
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert harness.clock_of(cpu) is time.process_time
-    assert harness.clock_of(cuda) is time.perf_counter
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert harness.clock_of(cpu) is time.perf_counter
-
-
 def test_products_are_counted_and_beside_the_peak(clock, monkeypatch):
     """Two networks of one 3 × 4 × 5 product each: 120 operations, at 240,000 a second 0.5 ms."""
     monkeypatch.setattr(harness, "peak", lambda device: 240e3)
@@ -224,8 +176,3 @@ def test_products_are_counted_and_beside_the_peak(clock, monkeypatch):
     assert "25.0 % of pyroccam compiled" in report.table(found)
     assert report.Report.from_json(json.loads(json.dumps(found.to_json()))) == found
     assert measured(contender(clock, "base")).flops is None
-
-
-def test_the_peak_is_that_of_a_product():
-    """Within what a processor, or a GPU, can do."""
-    assert 1e8 < machine.peak(CPU, size=64, rounds=3) < 1e16

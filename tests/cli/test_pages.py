@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import math
 import re
 import warnings
 from dataclasses import replace
@@ -14,16 +13,13 @@ import pytest
 from command_line import call, metrics_of
 from pages import Reader, check
 from PIL import Image
-from pyroccam.cli.methods.base import smaller, told
-from pyroccam.cli.pages import html, read_run, report
+from pyroccam.cli.pages import html, report
 from pyroccam.cli.pages.catalogue import slug
 from pyroccam.cli.pages.html import BUDGET, Page, Picture, Remark, Section, render
 from pyroccam.cli.pages.inlined import inline
 from pyroccam.cli.pages.numbers import best_of
-from pyroccam.cli.pages.words import doubts, summary
-from pyroccam.cli.runs.tables import METRICS, Cell, Table, learnt, networks
+from pyroccam.cli.runs.tables import METRICS, Cell, Table, learnt
 from pyroccam.data.errors import TooLarge
-from pyroccam.inference.posterior.structures import EdgeStructure
 from pyroccam.inference.storage.checkpoint import seal
 from scipy.stats import ttest_ind
 
@@ -56,11 +52,6 @@ def made(folder, tests, data="digits", **parts):
 
 def scores(accuracy, nll=0.5):
     return {"accuracy": accuracy, "nll": nll, "brier": 0.2, "ece": 0.01, "poster_ece": 9.0}
-
-
-def said(folder):
-    run = read_run(folder)
-    return " ".join([*doubts(run), *summary(run)])
 
 
 # -- one run --------------------------------------------------------------------------------------
@@ -118,50 +109,6 @@ def test_the_page_of_repeats_has_their_spread(repeated):
     captions = [c.text for c in read.of("figcaption")]
     (of_both,) = [text for text in captions if "Seed 0." not in text]
     assert of_both.startswith("Training")
-
-
-def test_words_for_structure(tmp_path):
-    """A mean of two structures at random, and no deviation of one."""
-    structure = {
-        "chosen": {"x-h": ["relu"], "h-y": []}, "probs": {"x-h": {"relu": 0.75, "tanh": 0.25}},
-        "log_prob": math.log(0.5), "entropy": 0.7,
-    }  # fmt: skip
-    part = {
-        "parameters": 100, "parameters_before": 400, "seconds_per_batch": 1e-3, "batch": 99,
-        "seconds_per_batch_before": 3e-3, "test": scores(0.8), "seconds_by_batch": [],
-    }  # fmt: skip
-    ways = {way: scores(0.9) for way in ("stochastic", "deterministic", "ensemble")}
-    others = [{"parameters": 90, "test": scores(0.2)}, {"parameters": 110, "test": scores(0.3)}]
-    more = {"structure": structure, "discretised": part, "retrained": part}
-    more["learnt"] = [told(EdgeStructure(**structure)), smaller(part)]
-    for n, cell in ((2, "0.2500 ± 0.0707"), (1, "0.2000")):
-        random = {"runs": others[:n], "all": True}
-        folder = made(tmp_path / str(n), [ways], **more, random=random)
-        text, read = said(folder), check(report([folder]))
-        assert "x-h: relu; h-y: nothing. All of these together have probability 0.500;" in text
-        assert "The smaller network has 100 of 400 parameters" in text
-        assert "reaches accuracy 0.9000" in text
-        assert "the smaller one accuracy 0.8000" in text
-        assert ["x-h", "relu", "relu 0.75, tanh 0.25"] in read.table("Operations")
-        *_, last = read.table("Metrics on the test rows")
-        assert last[:2] == [f"{n} structures at random (there are no more)", cell]
-        assert [n.kind for n in networks(read_run(folder).seeds)].count("small") == 1
-
-
-def test_words_of_a_run(tmp_path):
-    why = "The network is no better than the mean."
-    assert why in said(made(tmp_path / "a", [scores(0.5)], warnings=[why]))
-    assert f"Seed 1: {why}" in said(made(tmp_path / "b", [scores(0.5)] * 2, warnings=[why]))
-    folder = made(tmp_path / "d", [scores(0.5)] * 3, engine={"replicates": 3}, seconds=60.0)
-    content = metrics_of(folder)
-    content["spread"]["together"] = scores(0.75, 0.25)
-    (folder / "metrics.json").write_text(json.dumps(content))
-    seal(folder)
-    text = said(folder)
-    assert "3 times, with the seeds 0, 1 and 2. Training took 60 s on the CPU." in text
-    assert (
-        "All 3 together, their predictions averaged, reach accuracy 0.7500 and NLL 0.2500" in text
-    )
 
 
 @pytest.mark.parametrize(

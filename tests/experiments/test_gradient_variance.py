@@ -10,7 +10,6 @@ from experiments.published.gradient_variance import (
     Drawn,
     agreement,
     gradients,
-    jackknife,
     kinds,
 )
 
@@ -27,12 +26,6 @@ def test_the_variance_is_the_sum_over_parameters_with_its_jackknife():
     torch.testing.assert_close(drawn.left_out, torch.tensor(without, dtype=torch.float64))
     with pytest.raises(ValueError, match="3 gradients or more, got 2"):
         Drawn.of(g[:2])
-
-
-def test_the_jackknife_of_a_mean_is_its_standard_error():
-    x = torch.randn(50, generator=generator(), dtype=torch.float64)
-    found = jackknife(float(x.mean()), (x.sum() - x) / 49)
-    assert found["se"] == pytest.approx(float(x.std() / 50**0.5))
 
 
 def test_agreement_sees_a_difference_and_none_where_there_is_none():

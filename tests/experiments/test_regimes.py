@@ -1,28 +1,15 @@
 """The three-regime toy and the structure transition: their parts."""
 
-import math
-
 import pytest
 import torch
-from pyroccam import guides, models
 from pyroccam.models.distributions.temperature import LearntTemperature
 
-from experiments.published.structure import regimes
 from experiments.published.structure.competing import (
     SITE,
     Protocol,
     build,
-    learn,
     look,
 )
-from experiments.published.structure.regimes import repelled
-
-
-@pytest.fixture(scope="module")
-def learnt():
-    made, finite = learn(1.0, 100.0, [0], Protocol(steps=2))
-    assert finite
-    return made[0]
 
 
 def test_the_start_is_that_of_the_protocol():
@@ -56,24 +43,3 @@ def test_the_graph_is_the_three_models():
     net = model.plain(weights, {"x-y": gamma})
     expected = 0.5 * (x @ w.T + b).tanh() + 0.3 * (0.8 * x[:, :1] + b).tanh() + 0.2 * 0.8
     assert torch.allclose(net(x), expected, atol=1e-6)
-
-
-def test_the_prior_is_broad_and_has_gamma_from_the_middle_on(learnt):
-    (model, _), _ = learnt
-    assert isinstance(model.scaling, models.Floored)
-    assert model.scaling.floor == pytest.approx(math.exp(-4))
-    # one step of Adam from 10
-    assert look(learnt[0])["log_scale"] == pytest.approx(10.0, abs=0.1)
-
-
-def test_a_repelled_pair_is_a_copy(learnt):
-    pair, data = learnt
-    before = look(pair)
-    model, guide = repelled(pair, data, (0, 2), -1.0, 2)
-    assert look(pair) == before
-    assert model.scaling is None
-    assert isinstance(guide, guides.MeanField)
-    moved = look((model, guide))
-    # two steps of Adam from σ = 1, and p(Γ) away from the two
-    assert abs(moved["log_scale"]) < 3 * regimes.LR
-    assert moved["p"][1] > before["p"][1]

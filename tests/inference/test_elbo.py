@@ -820,21 +820,6 @@ def test_the_kl_and_its_slopes_are_the_same(name, taken):
     torch.testing.assert_close(slopes, apart_slopes, rtol=1e-10, atol=1e-12)
 
 
-def site(q, p, name="w", **more):
-    plain = {"name": name, "scale": 1.0, "mask": None, "cond_indep_stack": (), **more}
-    return {**plain, "fn": q}, {**plain, "fn": p}
-
-
-def normal(*shape, scale=1.0):
-    return dist.Normal(torch.zeros(shape), torch.full(shape, scale)).to_event(len(shape))
-
-
-def apart():
-    """The same mask, twice."""
-    one, other = (site(normal(3), normal(3), mask=torch.tensor(True)) for _ in range(2))
-    return one[0], other[1]
-
-
 @pytest.mark.usefixtures("clean")
 def test_a_random_depth_joins_its_sites(taken):
     """The KL, its slopes, and what each depth costs are those of sites one by one."""

@@ -70,7 +70,6 @@ def test_any_small_network_comes_back_from_both_kinds_of_files(folder, drawn, bi
 
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
-some = st.sampled_from([0.0, 1.0, -0.5, 3.25, 1e-40, -1e38])
 
 
 def test_a_tensor_of_many_pieces(tmp_path, monkeypatch):

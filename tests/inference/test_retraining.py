@@ -7,7 +7,7 @@ import types
 
 import pytest
 import torch
-from fitting import blobs, fit_weights
+from fitting import fit_weights
 from pyroccam import inference
 from pyroccam.data import Dataset
 from pyroccam.inference.rounding.bits import LayerBits
@@ -29,11 +29,6 @@ from pyroccam.inference.training.ordinary import (
 )
 from pyroccam.models import priors
 from torch import nn
-
-
-@pytest.fixture(scope="module")
-def fitted():
-    return fit_weights(priors.GroupNormalJeffreys(), rows=blobs(n=400), epochs=20)
 
 
 def test_thresholds_of_a_share_keep_that_share_and_some_of_each_layer():

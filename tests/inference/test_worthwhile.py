@@ -151,15 +151,6 @@ def test_statistics_are_those_of_what_is_left():
         assert off.max() < 0.2
 
 
-class Wider(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.f = nn.Linear(12, 16)
-
-    def forward(self, a):
-        return self.f(a).relu()
-
-
 def test_what_decides_beside_the_bound(fitted):
     """The price of numbers; and a bound that is not finite, a point, and the last random block
     remove nothing."""

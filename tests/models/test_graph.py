@@ -214,7 +214,6 @@ def test_what_is_empty_is_found_in_a_long_graph():
 
 EDGE = [nn.Identity()]
 ONE = {("x", "y"): EDGE}
-ASIDE = {**ONE, ("q", "y"): EDGE}
 CYCLE = {("x", "a"): EDGE, ("a", "b"): EDGE, ("b", "a"): EDGE, ("b", "y"): EDGE}
 WIDE = {("x", "y"): [nn.Linear(3, 1)], ("y", "z"): [scale(1.0)], ("x", "z"): [scale(1.0)]}
 DEEP = {("x", "y"): [nn.Unflatten(1, (3, 1))], ("y", "z"): EDGE, ("x", "z"): EDGE}

@@ -87,13 +87,6 @@ def test_the_reader_of_imports_sees_every_form(tmp_path):
     ]
 
 
-def test_no_package_below_imports_the_command_line():
-    for room in MAY_IMPORT:
-        for path, package in files(room):
-            targets = {target for target, _, _ in imports(path, package)}
-            assert "cli" not in targets, path
-
-
 def test_the_wheel_holds_no_experiments_and_no_benchmarks():
     listed = configparser.ConfigParser()
     listed.read(ROOT / "setup.cfg")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from unittest.mock import create_autospec
 
 import pytest
+from house import public
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyroccam import data, guides, inference, models
 from pyroccam.data import ranges
 from pyroccam.data.errors import PyroccamError
 
@@ -20,20 +20,6 @@ ANYTHING = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats()
     | st.text(max_size=3)
 )  # fmt: skip
-
-
-def public():
-    """``{dotted name: value}`` of all that the four packages hand on."""
-    found, left = {}, [data, guides, inference, models]
-    while left:
-        module = left.pop()
-        for name in getattr(module, "__all__", ()):
-            value = getattr(module, name)
-            if not isinstance(value, types.ModuleType):
-                found[f"{module.__name__}.{name}"] = value
-            elif value.__name__.startswith("pyroccam"):
-                left.append(value)
-    return found
 
 
 def doors():

@@ -44,15 +44,6 @@ def test_findings_figures_and_files(ensemble: tuple[Path, str], tmp_path: Path) 
     assert "100" in call("diagnose", run, "--draws", "5", code=2)
 
 
-@pytest.mark.parametrize("command", ["diagnose", "evaluate", "report"])
-def test_a_run_that_leads_elsewhere_is_refused(runs: Any, tmp_path: Path, command: str) -> None:
-    run = Path(shutil.copytree(runs("ddn")[0], tmp_path / "run"))
-    (tmp_path / "theirs").write_text("theirs")
-    (run / "diagnostics.json.part").symlink_to(tmp_path / "theirs")
-    assert "diagnostics.json.part is a link" in call(command, run, code=2)
-    assert (tmp_path / "theirs").read_text() == "theirs"
-
-
 def test_the_last_sentence() -> None:
     def of(*verdicts: Any) -> str:
         return overall([Finding(f"n{k}", v, "") for k, v in enumerate(verdicts)])

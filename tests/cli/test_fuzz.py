@@ -29,8 +29,8 @@ def test_every_sound_specimen_is_taken(made, tmp_path):
         assert judge(case).word == "fine", case
 
 
-SLICE = {"network": 120, "packed": 100, "table": 80, "command": 12, "rows": 4, "run": 4,
-         "arrays": 60, "stream": 30, "linked": 4}  # fmt: skip
+SLICE = {"network": 200, "packed": 160, "table": 240, "command": 12, "rows": 4, "run": 8,
+         "arrays": 60, "stream": 80, "linked": 6}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::pyroccam.data.DataWarning")

@@ -1,16 +1,11 @@
-"""Any settings, and any run directory: taken, or refused in words."""
-
-import json
-import shutil
+"""Any settings: taken, or refused in words."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroccam.cli.methods.table import METHODS
 from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.loading import load_fit
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.storage.checkpoint import seal
 from pyroccam.inference.training.settings import Settings
 
 ANY = settings(
@@ -50,37 +45,3 @@ def test_any_settings(method, chosen):
         assert {**config.options, **config.network_options, **config.settings}.keys() >= {
             name for name in chosen if not name.startswith("data.")
         }
-
-
-def places(content, path=()):
-    """Where something stands in JSON."""
-    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from places(value, (*path, key))
-
-
-@ANY
-@given(st.data())
-def test_any_run_directory(runs, tmp_path, data):
-    """With checksums that fit, as a stranger would make them."""
-    run = tmp_path / "run"
-    shutil.rmtree(run, ignore_errors=True)
-    shutil.copytree(runs("ldn-gradient")[0], run, ignore=shutil.ignore_patterns("figures", "*.pt"))
-    path = run / data.draw(st.sampled_from(["config.json", "data.json", "fit.json"]))
-    content = part = json.loads(path.read_text())
-    *way, last = data.draw(st.sampled_from(list(places(content))))
-    for key in way:
-        part = part[key]
-    if isinstance(part, dict) and data.draw(st.booleans()):
-        del part[last]
-    else:
-        part[last] = data.draw(values)
-    path.write_text(json.dumps(content))
-    seal(run)
-    try:
-        fit = load_fit(run)
-    except Exception as error:
-        refused(error)
-    else:
-        assert len(fit.predict(fit.data.x_test[:3])) == 3

@@ -1,7 +1,6 @@
 """Sets that are streamed, by a path or a function, and files where something small went wrong."""
 
 import json
-import os
 import pickle
 import sys
 
@@ -330,23 +329,6 @@ def test_pictures_beside_rows_are_no_rows_and_one_in_many_folders_makes_no_set(t
     folder = images(tmp_path / "tables", classes=("plots",))
     table(folder / "a.parquet", x, y)
     assert data.new_rows(folder, like=data.load(folder, target="label")).x_test.shape == (N, 3)
-
-
-@pytest.mark.parametrize("kind", ["npy", "png", "parquet"])
-def test_a_pipe_among_the_files_of_a_stream_is_refused(kind, tmp_path):
-    if kind == "parquet":
-        pytest.importorskip("pyarrow")
-    made = tmp_path / "set"
-    made.mkdir()
-    if kind == "npy":
-        shards(made, *arrays())
-    elif kind == "png":
-        images(made)
-    path = made / {"npy": "x-00.npy", "png": "a/0.png", "parquet": "a.parquet"}[kind]
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    with pytest.raises(PyroccamError):
-        data.load(made, workers=0)
 
 
 @pytest.mark.parametrize(("numbers", "ok"), [

@@ -1,10 +1,7 @@
-"""What holds of any file: good ones go round to the bit, broken ones say so, and soon."""
+"""What holds of any file: good ones go round to the bit, and options are in their ranges."""
 
 import csv
-import io
 import json
-import time
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -136,111 +133,12 @@ def test_arrays_go_round_and_no_change_passes_unseen(folder, table, kind, drawn)
         assert loaded(**mirrored).differences(own.record())
 
 
-@st.composite
-def damages(draw):
-    """One to three ways to break bytes: cut, flip, overwrite, copy a piece elsewhere, insert."""
-    kinds = st.sampled_from(["cut", "flip", "zero", "copy", "insert"])
-    step = st.tuples(kinds, st.floats(0, 1), st.floats(0, 1), st.binary(min_size=1, max_size=8))
-    steps = draw(st.lists(step, min_size=1, max_size=3))
-
-    def damage(content):
-        for what, first, second, some in steps:
-            at, to = int(first * len(content)), int(second * len(content))
-            if what == "cut":
-                content = content[:at]
-            elif what == "flip":
-                flipped = bytes(b ^ some[0] for b in content[at : at + 1])
-                content = content[:at] + flipped + content[at + 1 :]
-            elif what == "zero":
-                content = content[:at] + bytes(len(some)) + content[at + len(some) :]
-            elif what == "copy":
-                content = content[:at] + content[to : to + 40] + content[at:]
-            else:
-                content = content[:at] + some + content[at:]
-        return content
-
-    return damage
-
-
 def outcome(call):
     """What it gives, or what it says of what it cannot do; any other error is a failure."""
     try:
         return call(), ""
     except PyroccamError as error:
         return None, str(error)
-
-
-def loads_or_says_why(path, **options):
-    """Loads, or says why not in one line that can be printed; within a second."""
-    start = time.process_time()
-    loaded, said = outcome(lambda: data.load(path, **options))
-    assert time.process_time() - start < 1
-    if loaded is None:
-        assert said.isprintable()
-        assert len(said.encode()) < 3000
-    else:
-        assert loaded.differences(loaded.record()) == []
-
-
-SPIRALS = data.load("spirals", n=60)
-
-GOOD_CSV = (
-    b'a,"b, c",\xc3\xa9\n'
-    + b"".join(b"%d.5, %d,%s\n" % (k, k * k, b"dog" if k % 3 else b'"c,t"') for k in range(20))
-)  # fmt: skip
-
-
-WORDS = ["a", "b", "0", "1", "2.5", "-", "1e400", "nan", "NA", "inf", "True", "x", "y", "9" * 30,
-         ",", ",", ",", "\n", "\n", "\n", "\r", '"', '""', " ", "\t", ";", "\0", "é", "\ufeff",
-         "\ud800", "#", "'", "\x85", "\u2028"]  # fmt: skip
-
-
-@MANY
-@given(damages(), st.lists(st.sampled_from(WORDS), max_size=60), st.sampled_from(["a,b,y\n", ""]))
-def test_any_text_loads_or_says_why(folder, damage, words, first):
-    path = folder / "any.csv"
-    for content in (damage(GOOD_CSV), (first + "".join(words)).encode("utf-8", "surrogatepass")):
-        path.write_bytes(content)
-        loads_or_says_why(path)
-        loads_or_says_why(path, task="classification", target="b")
-        assert outcome(lambda: data.new_rows(path, SPIRALS))[1]  # no numbers of the plane
-
-
-def members():
-    found = {}
-    x = np.arange(60.0).reshape(20, 3)
-    for name, array in (("x", x), ("y", np.arange(20) % 2)):
-        for split in ("train", "test"):
-            file = io.BytesIO()
-            np.save(file, array)
-            found[f"{name}_{split}.npy"] = file.getvalue()
-    return found
-
-
-MEMBERS = members()
-
-
-def archive(kind, content):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", kind) as packed:
-        for name, member in content.items():
-            packed.writestr(name, member)
-    return file.getvalue()
-
-
-@MANY
-@given(damages(), st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]), st.data())
-def test_a_damaged_archive_loads_or_says_why(folder, damage, kind, drawn):
-    path, name = folder / "damaged.npz", drawn.draw(st.sampled_from(list(MEMBERS)))
-    array = MEMBERS[name]
-    whole = damage(archive(kind, MEMBERS))
-    parts = (
-        archive(zipfile.ZIP_STORED, {**MEMBERS, name: broken})
-        for broken in (damage(array), damage(array[:128]) + array[128:])
-    )
-    for content in (whole, *parts):
-        path.write_bytes(content)
-        loads_or_says_why(path)
 
 
 JSON = st.recursive(

@@ -314,22 +314,6 @@ def test_files_that_cannot_be_used(tmp_path, change):
         data.stream(tmp_path, held=64)
 
 
-@pytest.mark.parametrize(
-    "header", [None, "{", "[" * 999, "{'descr': '<f4', 'fortran_order': False, 'shape': (-9, 3), }"]
-)
-def test_files_that_are_cut_short_or_none(header, tmp_path):
-    folder(tmp_path, *arrays())
-    path = tmp_path / "x-00.npy"
-    content = path.read_bytes()
-    broken = [content[:-8], b"no array"]
-    if header is not None:
-        broken = [content[:10] + header.encode().ljust(118) + content[128:]]
-    for wrong in broken:
-        path.write_bytes(wrong)
-        with pytest.raises(PyroccamError):
-            data.stream(tmp_path)
-
-
 def test_tables_say_what_they_lack(tmp_path):
     x, y = arrays()
     path = parquet(tmp_path / "t.parquet", x, y, 100)

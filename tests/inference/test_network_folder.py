@@ -13,7 +13,6 @@ from pyroccam.data.limits import allowing
 from pyroccam.inference.files import load_folder, network_folder, save_folder
 from pyroccam.inference.storage.digests import DamagedFile
 from pyroccam.models.plain import PrunedNetwork
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 
@@ -165,63 +164,6 @@ def test_a_folder_of_an_older_version_is_read(folder):
     for keep in (0, 5, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:keep])
         refused(folder)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda t, n: t.pop(n),
-        lambda t, n: t.update(more=torch.zeros(1)),
-        lambda t, n: t.update({n: t[n][None].clone()}),
-        lambda t, n: t.update({n: t[n].to(torch.int32)}),
-        lambda t, n: t.update({n: t[n].double()}),
-    ],
-    ids=["missing", "more", "shape", "integers", "precision"],
-)
-def test_tensors_that_do_not_fit(folder, change):
-    (folder / "digests.json").unlink()
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    change(tensors, next(n for n in sorted(tensors) if n.endswith("weight")))
-    save_file(tensors, path)
-    refused(folder)
-
-
-DESCRIPTIONS = {
-    "cut": lambda d: "{",
-    "list": lambda d: "[1, 2]",
-    "no text": lambda d: b"\xff\xfe",
-    "deep": lambda d: "[" * 100_000,
-    "half a character": lambda d: {**d, "task": "\ud800"},
-    "NaN": lambda d: {**d, "depth": float("nan")},
-    "5,000 digits": lambda d: json.dumps(d).replace('"format": 1', '"format": 1' + "0" * 5000),
-    "twice": lambda d: json.dumps(d).replace('"format": 1', '"format": 1, "format": 1'),
-    "format": lambda d: {**d, "format": 2},
-    "format true": lambda d: {**d, "format": True},
-    "no depth": lambda d: {k: v for k, v in d.items() if k != "depth"},
-    "depth true": lambda d: {**d, "depth": True},
-    "too deep": lambda d: {**d, "depth": 4},
-    "negative": lambda d: {**d, "outputs": -3},
-    "form list": lambda d: {**d, "form": ["plain"]},
-    "task": lambda d: {**d, "task": "ranking"},
-    "likelihood": lambda d: {**d, "likelihood": "a b"},
-    "stack list": lambda d: {**d, "stack": [1]},
-    "argument": lambda d: {**d, "stack": {**d["stack"], "wdith": 3}},
-    "width true": lambda d: {**d, "stack": {**d["stack"], "width": True}},
-    "shape": lambda d: {**d, "stack": {**d["stack"], "input_shape": [5.5]}},
-    "no graph": lambda d: {"format": 1, "form": "plain"},
-}
-
-
-@pytest.mark.parametrize("change", DESCRIPTIONS)
-def test_a_description_that_cannot_be_used_is_named(change, sound, tmp_path):
-    folder = shutil.copytree(sound / "pruned", tmp_path / "pruned")
-    old(folder)
-    path = folder / "description.json"
-    text = DESCRIPTIONS[change](json.loads(path.read_text()))
-    text = json.dumps(text) if isinstance(text, dict) else text
-    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-    refused(folder)
 
 
 BOMBS = {

@@ -23,7 +23,7 @@ from pyroccam.inference.coding import decode_pocc
 from pyroccam.inference.coding.entropy import PackedFileError
 from pyroccam.inference.files import is_described, packed, packed_file
 from pyroccam.inference.rounding import Codebook, quantised
-from random_networks import changed, json_values, networks, refusal
+from random_networks import networks
 from safetensors.torch import load_file
 from torch import nn
 
@@ -221,35 +221,6 @@ def test_a_description_cannot_smuggle_code(content, tmp_path):
     parts = packed_file.split(content)
     parts.header["description"]["nodes"][0]["target"] = "x=__import__('os').abort()"
     refused(joined(*parts[:4]), tmp_path / "changed.pocc")
-
-
-@many
-@given(data=st.data(), whole=st.booleans())
-def test_a_changed_file_under_a_fitting_checksum(folder, content, data, whole):
-    parts, path = packed_file.split(content), folder / "changed.pocc"
-    if whole:
-        at = data.draw(st.integers(14, len(content) - 1))
-        path.write_bytes(resealed(content, at, data.draw(st.binary(min_size=1, max_size=1))))
-    else:
-        path.write_bytes(joined(data.draw(changed(parts.header)), *parts[1:4]))
-
-    def call():
-        with allowing("10MB"):
-            assert isinstance(packed.read(path), nn.Module)
-
-    said = refusal(call, PackedFileError, TooLarge)
-    assert not said or said.startswith(str(path))
-
-
-@many
-@given(header=json_values, tables=st.binary(max_size=40), words=st.binary(max_size=40))
-def test_any_parts_under_a_fitting_checksum(folder, content, header, tables, words):
-    parts, path = packed_file.split(content), folder / "any.pocc"
-    text = json.dumps(header).encode()
-    refused(packed_file.join(text, tables, words, bytes(8)), path, (PackedFileError, TooLarge))
-    refused(joined(parts.header, parts.tables[:5] + tables, words, parts.digest), path)
-    for any_bytes in (tables, packed_file.MAGIC + b"\1\0" + tables):
-        refused(any_bytes, path)
 
 
 # -- versions -------------------------------------------------------------------------------------

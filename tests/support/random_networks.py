@@ -1,6 +1,4 @@
-"""Strategies of hypothesis: small networks, JSON, and JSON in which one place is another."""
-
-import copy
+"""Strategies of hypothesis: small networks and JSON."""
 
 import torch
 from hypothesis import strategies as st
@@ -59,45 +57,3 @@ def networks(draw):
     if draw(st.booleans()):
         net, x = net.double(), x.double()
     return net, x
-
-
-def places(value):
-    """Everything inside, as (container, key)."""
-    found = []
-    keys = (
-        range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
-    )
-    for key in list(keys):
-        found += [(value, key), *places(value[key])]
-    return found
-
-
-@st.composite
-def changed(draw, sound):
-    """A copy of JSON data with one place removed, renamed or replaced."""
-    value = copy.deepcopy(sound)
-    inside, key = draw(st.sampled_from(places(value)))
-    how = draw(st.sampled_from(["value", "value", "number", "remove", "rename", "other"]))
-    if how == "remove":
-        del inside[key]
-    elif how == "rename" and isinstance(inside, dict):
-        inside[draw(st.text(max_size=5))] = inside.pop(key)
-    elif how == "other":
-        other, name = draw(st.sampled_from(places(value)))
-        inside[key] = copy.deepcopy(other[name])
-    else:
-        inside[key] = draw(numbers if how == "number" else json_values)
-    return value
-
-
-def refusal(call, *errors):
-    """What is said by one of these errors, in words for a person; nothing, if all is well."""
-    try:
-        call()
-        return ""
-    except errors as error:
-        said = str(error)
-    for internal in ("NoneType", "object is not", "has no attribute", "unhashable", "Error(", "\n"):
-        assert internal not in said
-    said.encode()  # can be printed
-    return said

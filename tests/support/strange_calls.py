@@ -17,13 +17,13 @@ import math
 import os
 import signal
 import tempfile
-import types
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import house
 import numpy as np
 import torch
 from pyroccam import data, guides, inference, models
@@ -69,20 +69,12 @@ def things() -> dict[str, Any]:
 
 
 def public() -> dict[str, Any]:
-    """All callables that the four packages and their rooms hand on, by dotted name."""
-    found: dict[str, Any] = {}
-    left: list[types.ModuleType] = [data, guides, inference, models]
-    while left:
-        module = left.pop()
-        for name in getattr(module, "__all__", ()):
-            value = getattr(module, name)
-            if isinstance(value, types.ModuleType):
-                left += [value] if value.__name__.startswith("pyroccam") else []
-            elif callable(value) and not (
-                isinstance(value, type) and issubclass(value, BaseException)
-            ):
-                found.setdefault(f"{module.__name__.removeprefix('pyroccam.')}.{name}", value)
-    return found
+    """All callables that the packages and their rooms hand on, but errors."""
+    return {
+        name.removeprefix("pyroccam."): value
+        for name, value in house.public().items()
+        if callable(value) and not (isinstance(value, type) and issubclass(value, BaseException))
+    }
 
 
 def sound(name: str, call: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any] | None:

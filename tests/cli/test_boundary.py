@@ -126,17 +126,6 @@ def listing_methods():
     return subprocess.Popen(command, text=True, **pipes)
 
 
-@pytest.mark.nightly
-def test_ctrl_c_while_importing_is_no_traceback():
-    process = listing_methods()
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    # Before Python runs any of our code, Python itself speaks.
-    assert "Traceback" not in err or "pyroccam" not in err
-    assert process.returncode in (130, -signal.SIGINT, 1), err
-
-
 @pytest.fixture
 def pressed(tmp_path, monkeypatch):
     """A maker of a module that hears Ctrl-C so often while it is imported, and then is made to its

@@ -279,29 +279,6 @@ def picture(tmp_path):
     return Picture(tmp_path / "a.png", "A blue square of no meaning", "Square", "It is blue.")
 
 
-def test_a_page_has_what_it_was_given(picture):
-    table = Table("Scores", ["", "one"], [[Cell("NLL"), Cell("0.12", 0.123, best=True)]], "A note.")
-    remarks = [Remark("ELBO", "good", "It settled.", {"steps": 3}, picture)]
-    remarks += [Remark(v, v, f"It is {v}.", {}) for v in ("doubtful", "poor", "refused")]
-    inner = Section("Settings", tables=[table], folded=True)
-    first = Section("First", ["One sentence.", "Another."], [table], remarks, [picture])
-    sections = [first, Section("Second", parts=[inner]), Section("Third")]
-    read = check(render(Page("Two & three", sections, ["Said first."])))
-    assert [one.text for one in read.of("h1")] == ["Two & three"]
-    assert [one.text for one in read.of("h2")] == ["First", "Second", "Third"]
-    assert [one.text for one in read.of("h3")] == ["Settings"]
-    assert [one.text for one in read.of("a")] == ["First", "Second", "Third"]
-    assert read.numbers() == [0.123, 0.123]
-    assert all(one.inside("strong") for one in read.of("data"))
-    assert [one.inside("details") for one in read.of("table")] == [False, True]
-    assert [one.attributes["alt"] for one in read.of("img")] == [picture.alt] * 2
-    lines = [one for one in read.of("li") if "remark" in one.attributes.get("class", "")]
-    words = [" ".join(one.text.split()) for one in lines]
-    for verdict, line in zip(("good", "doubtful", "poor", "not answered"), words, strict=True):
-        assert verdict in line  # in a word, not by colour alone
-    assert "steps3" in words[0].replace(" ", "")
-
-
 def test_texts_are_escaped(picture):
     table = Table(EVIL, [EVIL, EVIL], [[Cell(EVIL), Cell(EVIL, 1.0)]], EVIL)
     hostile = replace(picture, alt=EVIL, title=EVIL, text=EVIL)

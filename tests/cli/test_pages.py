@@ -13,11 +13,12 @@ import pytest
 from command_line import call, metrics_of
 from pages import Reader, check
 from PIL import Image
-from pyroccam.cli.pages import html, report
+from pyroccam.cli.pages import html, read_run, report
 from pyroccam.cli.pages.catalogue import slug
 from pyroccam.cli.pages.html import BUDGET, Page, Picture, Remark, Section, render
 from pyroccam.cli.pages.inlined import inline
 from pyroccam.cli.pages.numbers import best_of
+from pyroccam.cli.pages.words import doubts, summary
 from pyroccam.cli.runs.tables import METRICS, Cell, Table, learnt
 from pyroccam.data.errors import TooLarge
 from pyroccam.inference.storage.checkpoint import seal
@@ -55,6 +56,27 @@ def scores(accuracy, nll=0.5):
 
 
 # -- one run --------------------------------------------------------------------------------------
+
+
+def said(folder):
+    run = read_run(folder)
+    return " ".join([*doubts(run), *summary(run)])
+
+
+def test_words_of_a_run(tmp_path):
+    why = "The network is no better than the mean."
+    assert why in said(made(tmp_path / "a", [scores(0.5)], warnings=[why]))
+    assert f"Seed 1: {why}" in said(made(tmp_path / "b", [scores(0.5)] * 2, warnings=[why]))
+    folder = made(tmp_path / "d", [scores(0.5)] * 3, engine={"replicates": 3}, seconds=60.0)
+    content = metrics_of(folder)
+    content["spread"]["together"] = scores(0.75, 0.25)
+    (folder / "metrics.json").write_text(json.dumps(content))
+    seal(folder)
+    text = said(folder)
+    assert "3 times, with the seeds 0, 1 and 2. Training took 60 s on the CPU." in text
+    assert (
+        "All 3 together, their predictions averaged, reach accuracy 0.7500 and NLL 0.2500" in text
+    )
 
 
 def test_the_page_of_a_run_has_its_numbers(runs):

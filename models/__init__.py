@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .learnt_depth import LearntDepth, log_likelihood_by_depth
     from .likelihoods import (
         Classification,
+        ClosedForm,
         Heteroscedastic,
         Likelihood,
         MultiLabel,
@@ -60,6 +61,7 @@ __all__ = [
     "BayesianNetwork",
     "BayesianStack",
     "Classification",
+    "ClosedForm",
     "DepthStack",
     "Floored",
     "Heteroscedastic",

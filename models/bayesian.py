@@ -150,6 +150,9 @@ class BayesianNetwork(Model):
         self.size, self.weighted = data.N, has_weights(data)
         self.input_shape = tuple(data.input_shape)
         self.likelihood = checked(likelihood, data, net)
+        if self.likelihood.own_head:
+            found = f"likelihood={self.likelihood.word!r} over random weights"
+            raise PyroccamError(found, "models.PlainNetwork or models.LearntDepth")
         self.began = {
             "net": numbers_of(net, without=self.layers),
             "likelihood": numbers_of(self.likelihood),

@@ -85,6 +85,7 @@ class LearntDepth(Model):
         prior = Geometric() if prior is None else prior
         self.stack = stack = hold_statistics(copied(stack))
         self.likelihood = checked(likelihood, data, stack)
+        stack.head = self.likelihood.headed(stack.head, stack.max_depth + 1)
         self.prior = prior
         self.size, self.weighted = data.N, has_weights(data)
         self.log_prior: Tensor

@@ -51,9 +51,10 @@ class PlainNetwork(Model):
     ) -> None:
         super().__init__()
         refuse_without_values(net)
-        net = feed(copied(net), getattr(data, "fields", None))
-        self.net = hold_statistics(net)
+        net = copied(net)
         self.likelihood = checked(likelihood, data, net)
+        net = feed(self.likelihood.headed(net), getattr(data, "fields", None))
+        self.net = hold_statistics(net)
         self.size, self.weighted = data.N, has_weights(data)
         self.keeps_zeros = keeps_zeros
 

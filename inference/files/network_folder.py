@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -150,7 +151,7 @@ def _pruned(
     if given != own and not (given is None and own in ours):
         raise NetworkFolderError(f"{folder} with likelihood={given}", f"{own or 'none given'}")
     with torch.device("meta") if known else nullcontext():
-        built = build(recipe) if stack is None else stack
+        built = build(recipe) if stack is None else copy.deepcopy(stack)
         if depth > built.max_depth:
             raise PyroccamError(f"depth {depth} of a network of {built.max_depth} blocks")
         if likelihood is None and own is not None:
@@ -158,6 +159,7 @@ def _pruned(
         elif likelihood is None:
             kind = Classification if task == "classification" else Regression
             likelihood = kind(outputs)
+        built.head = likelihood.headed(built.head, built.max_depth + 1)
         weights = None if form == "single" else torch.full((depth + 1,), 1.0 / (depth + 1))
         net = PrunedNetwork(built, depth, weights, likelihood)
     net.description["stack"] = recipe

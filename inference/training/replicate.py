@@ -17,13 +17,14 @@ from torch.nn.modules.conv import _ConvNd
 from ...guides import Guide
 from ...models import Model, evaluating, seeded
 from ...models.layers import convolves
+from ...models.networks import closed_form_of
 from ..distributed import ALONE, Ranks
 from ..posterior import Posterior, posterior_of
 from ..storage import CheckpointError, Watched, fingerprint, read_weights
 from .flat_parameters import difference
 from .requests import check_rows
 from .settings import Settings
-from .validated_noise import has_validated_noise, validate_noise
+from .validated_noise import condition_head, has_validated_noise, validate_noise
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -152,6 +153,8 @@ class Replicate(Job):
             ranks: processes that share the rows, and all come to the same.
         """
         row = {"epoch": float(epoch), "loss": train_loss}
+        if self.model.likelihood.own_head:
+            condition_head(self.model, self.data)
         noise = self._noise_step() if selectable else None
         running = self._exact_step(ranks) if self.guide.traits.moves and selectable else None
         row["val_nll"] = validation_nll(self.pair, self.data, ranks)
@@ -270,6 +273,10 @@ def validation_nll(pair: Posterior, data: Dataset, ranks: Ranks = ALONE) -> floa
     """
     if not len(data.x_val):
         return math.nan
+    if (head := closed_form_of(pair.model)) is not None:  # those that it knows
+        log_prior = dict(pair.model.named_buffers()).get("log_prior", torch.zeros(1))
+        evidence = torch.logsumexp(log_prior.to(head.evidence) + head.evidence, 0)
+        return -float(evidence) / len(data.x_val)
     part = ranks.part(len(data.x_val))
     if ranks.size > 1:
         data = data.with_val(part.rows)

@@ -10,14 +10,16 @@ t, and the dispersion of counts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ...data import PyroccamError
 from ...guides import Guide
 from ...models import Model
 from ...models.likelihoods import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
+from ...models.networks import PRIOR_ROWS, closed_form_of
 from ..posterior import Posterior, outputs_by_depth
 
 if TYPE_CHECKING:
@@ -61,3 +63,29 @@ def validate_noise(pair: Posterior, data: Dataset) -> None:
         set_noise(model.likelihood, noise)
         if all(torch.allclose(noise[n].to(before[n]), before[n], atol=1e-3) for n in noise):
             break
+
+
+@torch.no_grad()
+def condition_head(model: Model, data: Dataset) -> None:
+    """Give a last layer in closed form the validation rows, in place of those before.
+
+    Raises:
+        PyroccamError: where there are none.
+    """
+    head = closed_form_of(model)
+    assert head is not None
+    if not len(data.x_val):
+        raise PyroccamError("likelihood='closed-form' without validation rows", "val_fraction=0.1")
+    seen: list[Tensor] = []
+    depths = head.depths
+    hook = head.register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].unflatten(0, (depths, -1)))
+    )
+    try:
+        outputs_by_depth(model, data.x_val)
+    finally:
+        hook.remove()
+    likelihood: Any = model.likelihood
+    head.condition(torch.cat(seen, 1), data.y_val, likelihood.scale, data.val_weights)
+    rows = len(data.x_val) if data.val_weights is None else float(data.val_weights.sum())
+    likelihood.df.fill_(PRIOR_ROWS + rows)

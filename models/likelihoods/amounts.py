@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import Between, Count, NotNegative, Positive, PyroccamError, checked
+from ..networks import PRIOR_ROWS, with_closed_form
 from .base import Likelihood
 
 _LEAST_DF, _MOST_DF = 2.0, 100.0
@@ -121,11 +122,7 @@ class StudentT(Regression):
         return dist.StudentT(self.df, outputs, self.scale).to_event(1)
 
     def below(self, outputs: Tensor, y: Tensor) -> Tensor:
-        from scipy.special import stdtr  # torch has no incomplete beta function
-
-        z = ((y - outputs) / self.scale).detach().double().cpu()
-        found = stdtr(self.df.detach().double().cpu().numpy(), z.numpy())
-        return torch.from_numpy(found).to(outputs)
+        return _below(self.df, (y - outputs) / self.scale)
 
 
 class Heteroscedastic(Likelihood):
@@ -164,5 +161,61 @@ class Heteroscedastic(Likelihood):
         return dist.Normal(mean, scale).to_event(1)
 
 
+class ClosedForm(Regression):
+    r"""Student's t of a last layer that was integrated out, with the noise.
+
+    The network ends in a :class:`~pyroccam.models.networks.ClosedFormLinear`, whose T means and T
+    squared scales it takes; its last linear layer, of 2T outputs, goes. While features are learnt,
+    errors are normal, with a σ as in :class:`Regression`. Wherever they are looked at, the last
+    layer is the posterior of the validation rows, which judge depths and checkpoints by their
+    evidence: nothing is left that a network which learns rows by heart could make too sure.
+
+    Arguments:
+        targets: T.
+        scale, floor: of σ in training, as for :class:`Regression`; the prior of the noise expects
+            what was learnt.
+    """
+
+    word = "closed-form"
+    noise = ()
+    scores = ("coverage",)
+    own_head = True
+    df: Tensor
+
+    @checked
+    def __init__(self, targets: Count, scale: Positive = 0.5, floor: NotNegative = 1e-3) -> None:
+        super().__init__(targets, scale, floor)
+        self.targets, self.outputs = targets, 2 * targets
+        self.register_buffer("df", torch.tensor(PRIOR_ROWS))
+
+    def arguments(self) -> dict[str, int]:
+        return {"targets": self.targets}
+
+    def headed(self, net: nn.Module, depths: int = 1) -> nn.Module:
+        return with_closed_form(net, self.targets, depths)
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        self.refuse_other(outputs)
+        mean, log_scale = outputs.chunk(2, -1)
+        if self.training:
+            return dist.Normal(mean, self.scale).to_event(1)
+        scale = (0.5 * log_scale.double()).exp()  # and Γ of many rows, which cancels
+        return dist.StudentT(self.df.double(), mean.double(), scale).to_event(1)
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        return outputs[..., : self.targets]
+
+    def below(self, outputs: Tensor, y: Tensor) -> Tensor:
+        made = self(outputs).base_dist
+        return _below(self.df, (y - made.loc) / made.scale).to(outputs)
+
+
 def _logit(df: float) -> float:
     return math.log(df - _LEAST_DF) - math.log(_MOST_DF - df)
+
+
+def _below(df: Tensor, z: Tensor) -> Tensor:
+    from scipy.special import stdtr  # torch has no incomplete beta function
+
+    found = stdtr(df.detach().double().cpu().numpy(), z.detach().double().cpu().numpy())
+    return torch.from_numpy(found).to(z)

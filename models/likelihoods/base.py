@@ -41,6 +41,7 @@ class Likelihood(nn.Module):
         noise: names of the parameters that say how far targets lie from what is predicted. Where
             weights are numbers they are learnt from validation rows
             (:mod:`~pyroccam.inference.training.validated_noise`).
+        own_head: it has a last layer of its own, see :meth:`headed`.
         scores: metrics beside those of the task: ``mae``, ``coverage`` or ``rank_mae``.
     """
 
@@ -48,6 +49,7 @@ class Likelihood(nn.Module):
     outputs: int
     word: ClassVar[str] = ""
     noise: ClassVar[tuple[str, ...]] = ()
+    own_head: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -61,6 +63,11 @@ class Likelihood(nn.Module):
 
     def forward(self, outputs: Tensor) -> dist.TorchDistribution:
         raise NotImplementedError
+
+    def headed(self, net: nn.Module, depths: int = 1) -> nn.Module:
+        """The network, or the head that so many depths share, with the last layer that this
+        likelihood wants, in place."""
+        return net
 
     def begin_noise(self, error: Tensor) -> None:
         """Set what :attr:`noise` names to where a search for it begins, by the root mean square

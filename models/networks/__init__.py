@@ -6,6 +6,7 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from . import primitives
+    from .closed_form import PRIOR_ROWS, ClosedFormLinear, closed_form_of, with_closed_form
     from .discrete import discretised, filled, graphs_in, primitive_sizes, structures
     from .dropout import with_dropout
     from .graphs import GRAPHS, cell_graph, perceptron_graph
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .structure_graph import Gammas, StructureGraph
 
 __all__ = [
+    "ClosedFormLinear",
     "OrientedEdges",
     "Residual",
     "build",

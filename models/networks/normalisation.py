@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ...data import PyroccamError
+from .closed_form import ClosedFormLinear
 
 M = TypeVar("M", bound=nn.Module)
 _HELD = "statistics_are_held"
@@ -218,8 +219,9 @@ def per_depth(module: nn.Module, depths: int) -> nn.Module:
 
 
 def select_depths(module: nn.Module, depths: Sequence[int]) -> nn.Module:
-    """Keep only the statistics of some depths (positions in the stack), in place."""
-    return _replace(module, lambda m: m.select(depths) if isinstance(m, DepthBatchNorm) else None)
+    """Keep only what belongs to some depths (positions in the stack), in place."""
+    kinds = (DepthBatchNorm, ClosedFormLinear)
+    return _replace(module, lambda m: m.select(depths) if isinstance(m, kinds) else None)
 
 
 def single_depth(module: nn.Module, depth: int) -> nn.Module:

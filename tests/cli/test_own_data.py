@@ -23,6 +23,7 @@ from targets import WORDS, made
 SCORES = {
     "heteroscedastic": {"rmse", "nll", "coverage"},
     "student-t": {"rmse", "mae", "nll", "coverage"},
+    "closed-form": {"rmse", "nll", "coverage"},
     "poisson": {"rmse", "mae", "deviance", "nll"},
     "negative-binomial": {"rmse", "mae", "deviance", "nll"},
     "multi-label": {"accuracy", "f1", "auroc", "brier", "ece", "nll"},

@@ -7,6 +7,7 @@ WORDS = (
     "normal",
     "heteroscedastic",
     "student-t",
+    "closed-form",
     "poisson",
     "negative-binomial",
     "multi-label",
@@ -24,7 +25,7 @@ def made(word, n=300, test=200, seed=0, **more):
     mean = 1.5 * x[:, :1] + 0.5 * x[:, :1].square()
     torch.manual_seed(seed)
     task = "regression"
-    if word == "normal":
+    if word in ("normal", "closed-form"):
         y = mean + 0.3 * torch.randn(total, 1)
     elif word == "heteroscedastic":
         y = mean + spread(x) * torch.randn(total, 1)

@@ -1,0 +1,117 @@
+"""The last layer in closed form, against dense multivariate t distributions and repeated rows."""
+
+import numpy as np
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from pyroccam.data.errors import PyroccamError
+from pyroccam.models.networks import ClosedFormLinear, closed_form_of, with_closed_form
+from scipy.stats import multivariate_t
+from targets import made
+from torch import nn
+
+K, T, DEPTHS = 4, 2, 3
+RATIOS = np.logspace(-3, 5, 25)
+NOISE = torch.tensor([0.3, 2.0], dtype=torch.float64)
+
+
+def layer(rows, weights=None, seed=0):
+    """A layer that knows rows, and these: features ``(DEPTHS, rows, K)`` and targets."""
+    torch.manual_seed(seed)
+    made = ClosedFormLinear(nn.Linear(K, 2 * T), T, DEPTHS).double().eval()
+    x = torch.randn(DEPTHS, rows, K, dtype=torch.float64)
+    y = x[1] @ torch.randn(K, T, dtype=torch.float64) + 0.5 * torch.randn(rows, T).double()
+    made.condition(x, y, NOISE, weights)
+    return made, x, y
+
+
+def density(made, x, y, a, target):
+    """``log p(y)`` of one target, by its joint distribution: all weights and the noise are out."""
+    rows = np.c_[x, np.ones(len(x))]
+    shape = NOISE[target].item() ** 2 * (np.eye(len(x)) + rows @ rows.T / a)
+    centre = x @ made.weight[target].detach().numpy() + made.bias[target].item()
+    return multivariate_t.logpdf(y, centre, shape, df=1.0)
+
+
+@pytest.mark.parametrize("rows", [3, 12])
+def test_evidence_and_predictions_are_those_of_the_joint_distribution(rows):
+    made, x, y = layer(rows)
+    new, at = torch.randn(K, dtype=torch.float64), torch.tensor([0.4, -1.0]).double()
+    likelihood = models.ClosedForm(T).double().eval()
+    likelihood.df.fill_(1.0 + rows)
+    with torch.no_grad():
+        found = made(new.expand(DEPTHS, K)).unflatten(0, (DEPTHS, 1))
+        predicted = likelihood(found).base_dist.log_prob(at)[:, 0]
+    for depth in range(DEPTHS):
+        phi, t = x[depth].numpy(), y.numpy()
+        full = np.c_[phi, np.ones(rows)]
+        values = RATIOS * np.trace(full.T @ full) / (K + 1)
+        each = [sum(density(made, phi, t[:, j], a, j) for j in range(T)) for a in values]
+        assert float(made.evidence[depth]) == pytest.approx(max(each), abs=1e-8)
+        a, more = values[int(np.argmax(each))], np.r_[phi, new[None].numpy()]
+        for j in range(T):
+            joint = density(made, more, np.r_[t[:, j], at[j].item()], a, j)
+            alone = joint - density(made, phi, t[:, j], a, j)
+            assert float(predicted[depth, j]) == pytest.approx(alone, abs=1e-7)
+
+
+def test_a_row_of_weight_two_is_two_rows():
+    weights = torch.tensor([2.0, 1.0, 1.0, 2.0, 1.0])
+    made, x, y = layer(5, weights)
+    twice, _, _ = layer(5)
+    again = [0, 1, 2, 3, 4, 0, 3]
+    twice.condition(x[:, again], y[again], NOISE)
+    for name, value in made.state_dict().items():
+        if name != "spread":  # of which a rotation is the same
+            torch.testing.assert_close(value, twice.state_dict()[name], msg=name)
+    spreads = (one.spread @ one.spread.mT for one in (made, twice))
+    torch.testing.assert_close(*spreads)
+
+
+def test_some_depths_of_it_compute_what_they_did():
+    made, x, _ = layer(6)
+    with torch.no_grad():
+        whole = made(x.flatten(0, 1)).unflatten(0, (DEPTHS, -1))
+        assert torch.equal(made.select([2])(x[2]), whole[2])
+        assert torch.equal(made.select([0, 1])(x[:2].flatten(0, 1)), whole[:2].flatten(0, 1))
+    assert torch.equal(made.select([2]).evidence, made.evidence[2:])
+
+
+def test_where_it_goes():
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.Identity())
+    before = net(torch.ones(2, 3))
+    put = with_closed_form(net, 2)
+    assert closed_form_of(put) is put[2]
+    assert with_closed_form(put, 2) is put
+    torch.testing.assert_close(put(torch.ones(2, 3))[:, :2], before[:, :2])
+    rows = made("closed-form")
+    for refused in (
+        lambda: with_closed_form(nn.Linear(3, 5), 2),
+        lambda: models.BayesianNetwork(
+            nn.Linear(2, 2), rows, prior=models.priors.Normal(1.0), likelihood="closed-form"
+        ),
+    ):
+        with pytest.raises(PyroccamError):
+            refused()
+
+
+def test_a_plain_network_predicts_by_the_validation_rows_alone(tmp_path):
+    """Of errors that its features learnt by heart nothing is left in the predicted noise."""
+    data = made("closed-form", n=60, test=500)
+    torch.manual_seed(0)
+    model = models.PlainNetwork(
+        nn.Sequential(nn.Linear(2, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 2)),
+        data, likelihood="closed-form",
+    )  # fmt: skip
+    settings = {"epochs": 300, "lr": 0.01, "weight_decay": 0.0, "progress": False, "seed": 0}
+    fit = inference.fit(model, guides.Deterministic(model), data, checkpoint="last", **settings)
+    head = closed_form_of(fit.model)
+    assert fit.val_nll == pytest.approx(-float(head.evidence) / len(data.x_val))
+    assert fit.evaluate("train")["rmse"] < 0.5 * fit.evaluate()["rmse"]
+    assert 0.8 < fit.evaluate()["coverage"] < 0.99
+    small = inference.Small(fit.model.net)
+    small.save(tmp_path / "small.pocc")
+    again = inference.load(tmp_path / "small.pocc")
+    torch.testing.assert_close(again(data.x_test), small.net(data.x_test), rtol=1e-3, atol=1e-3)
+    with pytest.raises(PyroccamError):
+        inference.fit(model, guides.Deterministic(model), made("closed-form", val_fraction=0.0))

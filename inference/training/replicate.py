@@ -170,7 +170,8 @@ class Replicate(Job):
             with seeded(self.seed, x.device):
                 self.watched.tell(self.history)
         self.good = self.weights()
-        if running is not None:  # the training goes on as if nobody had looked
+        # The training goes on as if nobody had looked, but where other rows tell of the depth.
+        if running is not None and not self.model.likelihood.own_head:
             with torch.no_grad():
                 self.logits.copy_(running)
         if noise is not None:

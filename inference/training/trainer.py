@@ -129,6 +129,8 @@ class Trainer:
         checkpoint = settings.checkpoint
         self.latest = checkpoint == "last" or (checkpoint is None and first.model.random_weights)
         self.selectable = settings.selectable_from(first.guide)
+        if first.model.likelihood.own_head:  # whose q(d) is on no way
+            self.selectable = self.hold
         engine, steps = self._engine()
         self.step = TrainingStep(
             [(one.model, one.guide) for one in self.replicates],
@@ -181,7 +183,7 @@ class Trainer:
                 except RuntimeError:  # a network may view what it computes as it lies in memory
                     self._lay_out(torch.contiguous_format)
             self.step.prepare(*self._first_batch())
-        if first.guide.traits.moves:
+        if first.guide.traits.moves and not first.model.likelihood.own_head:
             logits = self.step.state(f"guide.{first.guide.traits.moves}")
             prior = torch.stack([one.model.log_prior for one in self.replicates])
             rate, edges = first.guide.schedule.step(self.total_steps), first.data.edges

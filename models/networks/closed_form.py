@@ -60,8 +60,8 @@ class ClosedFormLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, targets: int, depths: int = 1) -> None:
         super().__init__()
-        weight, bias = linear.weight.detach(), linear.bias
-        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach()
+        weight = linear.weight.detach()
+        bias = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach()
         self.weight = nn.Parameter(weight[:targets].clone())
         self.bias = nn.Parameter(bias[:targets].clone())
         self.depths, size = depths, linear.in_features + 1

@@ -3,9 +3,11 @@
     python -m experiments.published.depth.uci --data-root FOLDER
 
 Beside the published numbers of Antoran et al. 2020 (arXiv:2006.08437, "DUN", printed in the
-notebook of their code). One network for all sets; on the two smallest the weight decay is chosen
-among two on validation rows (theirs: a search over learning rate, depth, decay, ... for each
-split). A finished split is kept.
+notebook of their code), and of the eight methods of google/uncertainty-baselines. One network for
+all sets; with the noise as a number, the weight decay of the two smallest is chosen among two on
+validation rows (theirs: a search over learning rate, depth, decay, ... for each split). With the
+last layer in closed form (`--last closed-form`) there is one configuration, and `--fits` fits of a
+split, whose validation rows differ, predict together. A finished split is kept.
 """
 
 from __future__ import annotations
@@ -13,12 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from pyroccam.cli.methods.depth import metrics_on_test
+from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.execution import RunOptions, fixed_depth, run
+from pyroccam.data import Dataset
+from pyroccam.guides import Deterministic, Guide
+from pyroccam.inference import fit_repeats
 
 from ..markdown import column, header, plus_minus, read_all, row
-from ..runner import Choice, File, Given, Row, Spec, resolve
+from ..runner import Choice, File, Given, Row, Spec, resolve, untrained
 
 __all__ = ["PUBLISHED", "SPEC"]
 
@@ -38,13 +46,37 @@ STEPS = {
 }  # fmt: skip
 # Tried in turn; the one with the best validation NLL on its split is reported.
 WEIGHT_DECAY = {"boston": (0.03, 0.3), "wine": (0.03, 0.3)}
+CLOSED_DECAY = 0.3
+
+# Test NLL, in the order of PUBLISHED: means over 20 splits (protein 5).
+OTHERS = {
+    "deterministic": (16.11, 1.29, -1.06, -5.06, 3.16, 1.05),
+    "ensemble of 10": (6.11, 0.61, -1.17, -5.17, 3.12, 0.97),
+    "refined VI": (2.94, 0.75, -1.06, -6.33, 2.92, 0.97),
+    "VI": (3.12, 0.93, -1.03, -6.12, 2.93, 1.00),
+    "MC dropout": (2.40, 1.21, -1.14, -4.45, 2.87, 0.93),
+    "VMG": (2.46, 1.06, -1.10, -2.46, 2.84, 0.95),
+    "horseshoe BNN": (2.54, 2.66, -1.12, -5.52, 2.89, 0.95),
+    "PBP-MV": (2.54, 1.01, -1.28, -4.85, 2.77, 0.97),
+}
+OURS = {
+    "learnt depth, noise a number": "test/ldn/nll",
+    "depth 10, noise a number": "test/ddn-deepest/nll",
+    "learnt depth, closed form": "test/learnt/one/nll",
+    "depth 10, closed form": "test/fixed/one/nll",
+    "learnt depth, closed form, together": "test/learnt/together/nll",
+    "depth 10, closed form, together": "test/fixed/together/nll",
+}
 
 
 def files(given: Given) -> Iterable[File]:
     """One of each set and split."""
-    for name in given.sets:
-        for split in range(given.seeds):
-            yield File(f"{name}-{split}", {}, partial(_one, name, split, given))
+    made = {"normal": ("", _one), "closed-form": ("closed-", _closed)}
+    for last in given.last:
+        prefix, make = made[last]
+        for name in given.sets:
+            for split in range(given.seeds):
+                yield File(f"{prefix}{name}-{split}", {}, partial(make, name, split, given))
 
 
 def _one(name: str, split: int, given: Given) -> Row:
@@ -75,6 +107,72 @@ def _one(name: str, split: int, given: Given) -> Row:
     }
 
 
+def _closed(name: str, split: int, given: Given) -> Row:
+    """Fits with the last layer in closed form, each with validation rows of its own: what each of
+    them predicts, on average over them, and what they predict together."""
+    settings = {
+        "likelihood": "closed-form", "weight_decay": CLOSED_DECAY, "steps": STEPS[name],
+        "batch_size": 128, "data.split": split, **given.set,
+    }  # fmt: skip
+
+    def resolved(seed: int) -> tuple[RunConfig, Dataset]:
+        own = {**settings, "data.seed": seed}
+        return resolve("ldn", f"uci/{name}", seed, data_root=given.data_root, sets=own)
+
+    def learnt(seed: int) -> tuple[Any, Guide, Dataset]:
+        config, data = resolved(seed)
+        return *untrained(config, data), data
+
+    def fixed(seed: int) -> tuple[Any, Guide, Dataset]:
+        whole, _, data = learnt(seed)
+        model = whole.at_depth(whole.max_depth)
+        return model, Deterministic(model), data
+
+    config, _ = resolved(0)
+    how = {name: value for name, value in config.settings.items() if name != "seed"}
+    fits = {
+        build.__name__: fit_repeats(build, range(given.fits), progress=False, **how)
+        for build in (learnt, fixed)
+    }
+    structures = [one.structure for one in fits["learnt"].fits if one.structure is not None]
+    return {
+        "config": config.to_json() | {"data": {**config.data, "seed": None, "data_root": "..."}},
+        "fits": given.fits,
+        "depths": [found.depth_chosen for found in structures],
+        "depth_probs": [found.depth_probs.tolist() for found in structures],
+        "test": {
+            what: {
+                "one": {n: one["mean"] for n, one in found.spread().items()},
+                "together": found.evaluate(),
+            }
+            for what, found in fits.items()
+        },
+        "seconds": {what: found.seconds for what, found in fits.items()},
+    }
+
+
+def _beside_others(folder: Path) -> Iterable[str]:
+    """The NLL of the methods of uncertainty-baselines, and ours."""
+    yield from header("NLL", *PUBLISHED)
+    for method, numbers in OTHERS.items():
+        yield row(method, *(f"{number:.2f}" for number in numbers))
+    yield row("DUN", *(f"{-ll:.3f}" for ll, _, _ in PUBLISHED.values()))
+    runs = {name: [*read_all(folder, f"*{name}-*").values()] for name in PUBLISHED}
+    for what, path in OURS.items():
+        cells = []
+        for name in PUBLISHED:
+            found = column(runs[name], path)
+            cells.append(f"{fmean(found):.3f} ({len(found)})" if found else "")
+        yield row(f"ours: {what}", *cells)
+    yield row("chosen depths", *(_depths(runs[name]) for name in PUBLISHED))
+
+
+def _depths(runs: Iterable[Row]) -> str:
+    """The least and the greatest depth that fits with a closed form chose."""
+    found = [depth for one in runs for depth in one.get("depths", ())]
+    return f"{min(found)} to {max(found)}" if found else ""
+
+
 def table(folder: Path) -> Iterable[str]:
     """Learnt depth beside the published."""
     found = {name: [*read_all(folder, f"{name}-*").values()] for name in STEPS}
@@ -96,12 +194,15 @@ def table(folder: Path) -> Iterable[str]:
                 f"{rmse:.3f}",
                 ", ".join(str(run["structure"]["depth_chosen"]) for run in runs),
             )
+    yield ""
+    yield from _beside_others(folder)
 
 
 SPEC = Spec(
     "experiments.published.depth.uci", "UCI", "uci",
-    {"sets": Choice(PUBLISHED), "data_root": str, "set": {}, "seeds": 5}, files, table,
-    small="--sets energy --seeds 1 --set steps=20 --set max_depth=2",
+    {"sets": Choice(PUBLISHED), "last": Choice(("normal", "closed-form")), "fits": 5,
+     "data_root": str, "set": {}, "seeds": 5}, files, table,
+    small="--sets energy --seeds 1 --fits 2 --set steps=20 --set max_depth=2",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from .replicate import validation_nll
 from .requests import check_kinds, check_rows
 from .result import Fit
 from .settings import Settings
+from .validated_noise import condition_head
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -89,6 +90,8 @@ def as_fit(
     model.eval()
     own.eval()
     pair = posterior_of(model, own, data, seed)
+    if model.likelihood.own_head:
+        condition_head(model, data)
     return Fit(
         model=model,
         guide=own,

@@ -5,6 +5,7 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.training.validated_noise import condition_head
 from pyroccam.models.networks import ClosedFormLinear, closed_form_of, with_closed_form
 from scipy.stats import multivariate_t
 from targets import made
@@ -113,5 +114,8 @@ def test_a_plain_network_predicts_by_the_validation_rows_alone(tmp_path):
     small.save(tmp_path / "small.pocc")
     again = inference.load(tmp_path / "small.pocc")
     torch.testing.assert_close(again(data.x_test), small.net(data.x_test), rtol=1e-3, atol=1e-3)
+    # Rows to which the features were fitted would say that errors are far smaller.
+    condition_head(fit.model, data.but(x_val=data.x_train, y_val=data.y_train))
+    assert -float(head.evidence) / data.N < fit.val_nll - 1.0
     with pytest.raises(PyroccamError):
         inference.fit(model, guides.Deterministic(model), made("closed-form", val_fraction=0.0))

@@ -62,8 +62,9 @@ class ClosedFormLinear(nn.Module):
         super().__init__()
         weight = linear.weight.detach()
         bias = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach()
-        self.weight = nn.Parameter(weight[:targets].clone())
-        self.bias = nn.Parameter(bias[:targets].clone())
+        learnt = linear.weight.requires_grad
+        self.weight = nn.Parameter(weight[:targets].clone(), learnt)
+        self.bias = nn.Parameter(bias[:targets].clone(), learnt)
         self.depths, size = depths, linear.in_features + 1
         both = torch.cat([self.weight.detach(), self.bias.detach()[:, None]], 1)
         self.register_buffer("mean", both.mT.repeat(depths, 1, 1))

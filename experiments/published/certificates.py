@@ -1,6 +1,6 @@
 """Certificates of small convolutional networks: at most so many of new images are wrong.
 
-    python -m experiments.published.certificates --data mnist --ways plain
+    python -m experiments certificates --again --data mnist --ways plain
 
 A posterior under normal priors, whose scales are learnt and paid, is trained with more weight on
 the KL than the bound on the evidence has, and certified by it on the rows that it was trained on.

@@ -1,6 +1,6 @@
 """Draws of posteriors in small files: bytes against test error.
 
-    python -m experiments.published.coded_draws --runs FOLDER,FOLDER --sizes 1000,2000
+    python -m experiments coded_draws --again --runs FOLDER,FOLDER --sizes 1000,2000
 
 Takes the network that is left of each run of ``gnj``, cut by its own rule, and codes it
 as a draw for each size, with the seed of the run. Nothing is chosen on test rows, or on validation

@@ -1,6 +1,6 @@
 """Bayesian compression on MNIST: the published table, and what we get.
 
-    python -m experiments.published.compression --data-root FOLDER
+    python -m experiments compression --again --data-root FOLDER
 
 A finished seed is kept: the same command goes on where an earlier one stopped. Errors are of the
 test rows; thresholds are chosen on 6,000 validation rows, which are not trained on.

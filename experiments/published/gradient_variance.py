@@ -1,7 +1,7 @@
 """How much the gradient of the bound varies: scales of groups drawn for each example, as published,
 once for the batch, or the weights themselves drawn.
 
-    python -m experiments.published.gradient_variance --data-root FOLDER
+    python -m experiments gradient_variance --again --data-root FOLDER
 
 A network is trained for a while, by scales for each example, and stays as it is then. There the
 gradient is drawn again and again, in nats for each observation: at one fixed batch, where nothing

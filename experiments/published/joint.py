@@ -1,8 +1,8 @@
 r"""Depth, widths and bits at once: how the chosen depth depends on the deepest, and what is left.
 
-    python -m experiments.published.joint --data spirals --depths 10,20,40,80 \
+    python -m experiments joint --again --data spirals --depths 10,20,40,80 \
         --set data.n=20000 --set batch_size=512 --set steps=8000
-    python -m experiments.published.joint --data fashion-mnist --depths 10 \
+    python -m experiments joint --again --data fashion-mnist --depths 10 \
         --set width=100 --set kl_weight=0.2 --fixed 1,10
 
 Every run is ``pyroccam fit occam``, without a prior on depth that says what a block costs. With

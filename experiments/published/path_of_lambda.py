@@ -1,6 +1,6 @@
 """Networks for every weight λ of the KL, from one fit: the published table, and what we get.
 
-    python -m experiments.published.path_of_lambda --data-root FOLDER
+    python -m experiments path_of_lambda --again --data-root FOLDER
 
 A network of 784-50-10 units is fitted for each λ by itself (``direct``), and once for all of them,
 by parameters that are functions of log λ, of every form of FORMS. Of each network the weights with

@@ -1,6 +1,6 @@
 """Variational network quantisation on MNIST: the published table, and what we get.
 
-    python -m experiments.published.quantisation --data-root FOLDER
+    python -m experiments quantisation --again --data-root FOLDER
 
 Each row has weights on a few levels: with the exact KL, with the published approximation, with the
 first layer free, and with 3 bits. Errors are of the test rows. A finished seed is kept: the same

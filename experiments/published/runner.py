@@ -1,10 +1,12 @@
 """What an experiment is, and the one program that runs any of them.
 
-    python -m experiments NAME [OPTIONS]
+    python -m experiments NAME --again [OPTIONS]
 
 A result file holds the runs of one setting. A finished run is kept, so that the same command goes
 on where an earlier one stopped; a file of other settings is refused. Figures are drawn where
-something was trained, or where there are none.
+something was trained, or where there are none. What is trained goes into ``runs/experiments``, and
+into the committed results if ``--out`` says so. Without ``--again`` the table of the committed
+results is printed, and no file is written.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 RESULTS = Path("experiments/results")
+TRAINED = Path("runs/experiments")
 
 NEWER = {"start": 0.0, "finish": 0.0, "number_bits": 0.0}
 """Options that files of before there were these do not name, with values that change nothing."""
@@ -133,15 +137,24 @@ class Spec:
             description=sys.modules[self.table.__module__].__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        common = {"out": RESULTS / self.folder, "seeds": 3, "threads": 1}
+        common = {"out": Path, "seeds": 3, "threads": 1}
         for name, usual in {**common, **self.options}.items():
             made.add_argument(f"--{name.replace('_', '-')}", dest=name, **_argument(usual))
+        made.add_argument(
+            "--again", action="store_true", help="train; otherwise nothing is written"
+        )
         return made
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
-        """Run what is missing, and draw what changed."""
+        """Print the table of what is there, or train (``--again``) and draw what changed."""
         parser = self.parser()
         given = parser.parse_args(arguments, Given())
+        given.out = given.out or (TRAINED if given.again else RESULTS) / self.folder
+        if given.again:
+            self._train(parser, given)
+        print("\n".join([f"### {self.title}\n", *self.table(given.out)]))
+
+    def _train(self, parser: argparse.ArgumentParser, given: Given) -> None:
         torch.set_num_threads(given.threads)
         try:
             for name, usual in self.options.items():
@@ -230,7 +243,7 @@ class _Kept:
         self._read()  # another part of the same file may have been run
         if not self.file.keys:
             if not self.there:
-                self._write(self.file.run())
+                self._write(_timed(self.file.run, {}))
             return not self.there
         rows: Any = self.content
         for name in self.file.at[:-1]:
@@ -242,7 +255,7 @@ class _Kept:
             if not any(all(row[name] == key[name] for name in key) for row in rows)
         ]
         for key in missing:
-            rows.append({**key, **self.file.run(**key)})
+            rows.append({**key, **_timed(self.file.run, key)})
             self._write(rows[-1], {})
         return bool(missing)
 
@@ -250,6 +263,14 @@ class _Kept:
         self.content |= {"versions": versions(), **(found if parts is None else parts)}
         write_json(self.path, self.content)
         print(f"{self.path.stem}: {_said(found)}", flush=True)
+
+
+def _timed(run: Callable[..., Row], key: Key) -> Row:
+    """A row, with the seconds that it took unless it says its own."""
+    start = time.monotonic()
+    row = run(**key)
+    row.setdefault("seconds", time.monotonic() - start)
+    return row
 
 
 def _joined(content: Mapping[str, Any], names: Iterable[str]) -> Row:

@@ -11,17 +11,22 @@ from pathlib import Path
 
 from .runner import RESULTS, Spec
 
-__all__ = ["MODULES", "find", "main", "specs"]
+__all__ = ["MODULES", "NAMES", "find", "main", "specs"]
 
 MODULES = (
-    "depth.spirals", "depth.scans", "depth.head", "depth.images", "depth.uci", "joint",
+    "depth.spirals", "depth.by_depth", "depth.scans", "depth.head", "depth.images",
+    "depth.inference_time", "depth.uci", "joint",
     "compression", "quantisation", "path_of_lambda", "coded_draws", "gradient_variance",
     "variance.networks", "variance.phase_transition", "variance.mean_propagation",
-    "variance.robustness", "variance.toys", "variance.policy_gradient", "structure.regimes",
+    "variance.robustness", "variance.toys", "variance.policy_gradient",
+    "structure.simplex", "structure.regimes",
     "structure.hyperparameters", "structure.against_random", "evidence.estimators",
     "evidence.labels", "evidence.paths", "certificates",
 )  # fmt: skip
 """Of the experiments, in the order of their tables."""
+
+NAMES = {module.rpartition(".")[2]: module for module in MODULES}
+"""By the names that ``python -m experiments`` takes."""
 
 
 def find(module: str) -> Spec:

@@ -91,8 +91,9 @@ def spiral_functions(
     grid_y: Array,
     probs: Array,
     depths: Sequence[int],
-    q: Array,
+    q: Array | None = None,
     depth_chosen: int | None = None,
+    title: str = "",
 ) -> Figure:
     """The functions learnt at several depths of one network, side by side.
 
@@ -104,18 +105,21 @@ def spiral_functions(
         probs: probability of class 1, shape (K, H, G): ``probs[k, i, j]`` is the k-th shown
             depth at the point (grid_x[j], grid_y[i]).
         depths: the K depths shown.
-        q: probability of each shown depth, shape (K,); it need not sum to one.
+        q: probability of each shown depth, shape (K,), which is written above it; it need not sum
+            to one.
         depth_chosen: a shown depth to frame, if any.
+        title: of the figure.
     """
-    points, labels, first, second, surfaces, masses = map(
-        floats, (x_train, y_train, grid_x, grid_y, probs, q)
-    )
+    points, labels, first, second, surfaces = map(floats, (x_train, y_train, grid_x, grid_y, probs))
+    names = [f"d = {depth}" for depth in depths]
+    if q is not None:
+        names = [f"{name},  q {_probability(p)}" for name, p in zip(names, floats(q), strict=True)]
     columns = min(4, len(depths))
     rows = math.ceil(len(depths) / columns)
     fig = new_figure(0.12 + rows * (0.25 + 0.97 * (WIDTH - 0.8) / columns))
     panels = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     mesh = None
-    for ax, depth, mass, surface in zip(panels, depths, masses, surfaces, strict=False):
+    for ax, depth, name, surface in zip(panels, depths, names, surfaces, strict=False):
         mesh = ax.pcolormesh(
             first,
             second,
@@ -140,7 +144,7 @@ def spiral_functions(
             )
         chosen = depth_chosen is not None and depth == depth_chosen
         ax.set_title(
-            f"d = {depth},  q {_probability(mass)}",
+            name,
             fontweight="bold" if chosen else "normal",
             fontsize=8.5,
             pad=3.5,
@@ -157,6 +161,8 @@ def spiral_functions(
     bar = fig.colorbar(mesh, ax=panels[: len(depths)].tolist(), fraction=0.03, pad=0.02, aspect=28)
     bar.set_label("p(class 1)")
     bar.set_ticks([0, 0.5, 1])
+    if title:
+        fig.suptitle(title, fontsize=10.5)
     return fig
 
 

@@ -2,6 +2,7 @@
 its least size."""
 
 import shlex
+from pathlib import Path
 
 import command_line
 import numpy as np
@@ -11,7 +12,7 @@ from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.config import RunConfig
 from scripts import call, read
 
-from experiments.published import coded_draws, compression, tables
+from experiments.published import catalogue, coded_draws, compression, tables
 from experiments.published.markdown import plus_minus
 from experiments.published.runner import Choice, File, Spec, seeds
 from experiments.trials.strangers import __main__ as strangers
@@ -50,7 +51,7 @@ def test_what_is_finished_is_kept(spec, tmp_path, capsys):
     assert ran == [0, 0, 1, 1]
     found = read(tmp_path / "rows.json")
     assert found["config"] == {"lr": 0.1, "names": ["a"], "sizes": [1, 2]}
-    assert found["runs"]["x"] == found["runs"]["y"]
+    assert found["runs"]["x"][1].pop("seconds") >= 0.0
     assert found["runs"]["x"][1] == {"seed": 1, "error": 1.0, "nested": {"x": 2.0}}
     assert "torch" in found["versions"]
     assert read(tmp_path / "whole.json")["all"] == [3]
@@ -72,6 +73,41 @@ def test_mistakes_are_told_before_anything_is_run(wrong, spec, tmp_path):
     with pytest.raises(SystemExit):
         call(spec, "--out", tmp_path, "--seeds", 2, *wrong)
     assert ran == [0, 0]
+
+
+def test_nothing_is_written_unless_it_is_asked_for(spec, tmp_path, monkeypatch, capsys):
+    spec, ran = spec
+    monkeypatch.chdir(tmp_path)
+    spec.main([])
+    assert (ran, [*tmp_path.iterdir()]) == ([], [])
+    assert "### None" in capsys.readouterr().out
+    call(spec, "--seeds", 1)
+    assert (tmp_path / "runs/experiments/none/rows.json").is_file()
+
+
+def test_every_entry_of_the_documents_has_a_state_from_the_results():
+    entries = [entry for one in catalogue.DOCUMENTS.values() for entry in one.entries]
+    for entry in entries:
+        word, says = entry.state()
+        assert says, entry
+        assert (word == "not run") <= bool(entry.lacks), entry
+        assert entry.state(Path("nowhere")) == ("not run", entry.lacks)
+        if entry.name:
+            tables.find(tables.NAMES[entry.name]).parser().parse_args(shlex.split(entry.options))
+    assert {entry.state()[0] for entry in entries} == {"met", "short", "not run"}
+
+
+@pytest.mark.parametrize(("ours", "other", "met"), [
+    ([1.84, 1.84], 1.8, True),  # half a unit of the last published digit
+    ([1.86, 1.86], 1.8, False),
+    ([1.8, 2.0], 1.8, True),
+    ([2.0, 2.0], [1.8, 2.1], True),
+    ([1.0], 1.8, True),
+])  # fmt: skip
+def test_no_worse_than_a_deviation_and_what_is_known_of_a_published_number(ours, other, met):
+    assert catalogue.no_worse("error", ours, other).met is met
+    negated = [-v for v in other] if isinstance(other, list) else -other
+    assert catalogue.no_worse("gain", [-v for v in ours], negated, higher=True).met is met
 
 
 def test_numbers_of_runs():

@@ -9,7 +9,7 @@ from pictures import unrendered
 def call(spec, *arguments, rendered=True):
     """Unless ``rendered``, figures are made, but are empty files: for those that runs have too."""
     with nullcontext() if rendered else unrendered():
-        spec.main([str(a) for a in arguments])
+        spec.main([str(a) for a in (*arguments, "--again")])
 
 
 def read(path):

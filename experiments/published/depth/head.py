@@ -1,6 +1,6 @@
 """Batch normalisation in the head: statistics for each depth against statistics shared by all.
 
-    python -m experiments.published.depth.head
+    python -m experiments head --again
 
 The convolutional net on scikit-learn's digits (8 x 8), D = 10. After training, the NLL of every
 depth on the training rows with batch statistics (train mode) and with running ones (eval mode).

@@ -1,6 +1,6 @@
 """Learnt depth on MNIST and Fashion-MNIST against fixed depths, at one protocol.
 
-    python -m experiments.published.depth.images --data mnist --data-root FOLDER
+    python -m experiments images --again --data mnist --data-root FOLDER
 
 The network is sized for two cores: D = 10 bottlenecks of 16/8 channels on 6 x 6 maps (the authors'
 have D = 50, 64/32 channels and 12 x 12 maps). Same optimiser, schedule, batches, epochs,

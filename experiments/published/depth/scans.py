@@ -1,6 +1,6 @@
 """The scans of the source's README on spirals: what the chosen depth depends on.
 
-    python -m experiments.published.depth.scans
+    python -m experiments scans --again
 
 One setting is varied at a time: maximum depth, depth of a deterministic network, training rows,
 degrees that the arms wind, width. The others are the source's: D = 20, width 20, 720 degrees, 200

@@ -1,6 +1,6 @@
 """Learnt depth on the spirals at the poster's setting, over seeds.
 
-    python -m experiments.published.depth.spirals
+    python -m experiments spirals --again
 
 D = 20, width 20, noise 0.2, 720 degrees, 200 training rows (20 of them kept for validation) and
 1800 test rows. Every method that learns depth, and the fixed depths for comparison. All seeds of a

@@ -1,6 +1,6 @@
 """Learnt-depth regression on the UCI sets, at the standard splits.
 
-    python -m experiments.published.depth.uci --data-root FOLDER
+    python -m experiments uci --again --data-root FOLDER
 
 Beside the published numbers of Antoran et al. 2020 (arXiv:2006.08437, "DUN", printed in the
 notebook of their code), and of the eight methods of google/uncertainty-baselines. One network for

@@ -1,6 +1,6 @@
 """The evidence of small models by every estimator, against a referee and held-out rows.
 
-    python -m experiments.published.evidence.estimators
+    python -m experiments estimators --again
 
 Four ladders of models: the degree of a polynomial, the width and the depth of a network, the inputs
 that a unit sees. The referee is the closed form of polynomials, and annealing of the others.

@@ -1,6 +1,6 @@
 """Bits that send the labels of a data set, by every code, and the same with labels at random.
 
-    python -m experiments.published.evidence.labels --data-root FOLDER
+    python -m experiments labels --again --data-root FOLDER
 
 Codes: uniform; the bound (weights by bits back); the compressed network in a real file, or a draw
 of its posterior in one, and what is left to say of the labels with it; prequential, and switching

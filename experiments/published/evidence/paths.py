@@ -1,6 +1,6 @@
 """Gradient descent and Langevin dynamics as posteriors, on the sets of their sources.
 
-    python -m experiments.published.evidence.paths --data-root FOLDER
+    python -m experiments paths --again --data-root FOLDER
 
 Six ways to end a training, as in the thesis of Bakhteev: after the last step, where validation rows
 say so, the same with the prior in the objective, where the bound of gradient descent is highest,

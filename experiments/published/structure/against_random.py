@@ -1,6 +1,6 @@
 """Structure that was learnt, against structure at random: the method ``structure`` over seeds.
 
-    python -m experiments.published.structure.against_random --data-root FOLDER
+    python -m experiments against_random --again --data-root FOLDER
 
 By default cells on 10,000 images of Fashion-MNIST. Accuracy of the mixture that was trained, of the
 most probable structure cut out of it, of the same trained afresh, and of random structures of about

@@ -1,6 +1,6 @@
 """Ways to hyperparameters: the published table, on problems with one precision for each weight.
 
-    python -m experiments.published.structure.hyperparameters --data-root FOLDER
+    python -m experiments hyperparameters --again --data-root FOLDER
 
 Every weight has a prior N(0, 1/a) with an a of its own; for self-tuning, whose best response is a
 function of few numbers, the weights and biases of a layer have one in common. Criteria: ``elbo``,

@@ -1,6 +1,6 @@
 r"""Three models compete for one curve: which of them the prior, the data, or both prefer.
 
-    python -m experiments.published.structure.regimes
+    python -m experiments regimes --again
 
 The models and their fits are those of :mod:`~experiments.published.structure.competing`;
 :math:`λ`, the weight of the KL, says who decides: at 100 the prior (and it should take the

@@ -1,6 +1,6 @@
 """Can the mean be propagated? How many weights have to be drawn, and which.
 
-    python -m experiments.published.variance.mean_propagation --data-root FOLDER
+    python -m experiments mean_propagation --again --data-root FOLDER
 
 Networks of several posteriors are trained; the weights of greatest curvature
 (``Posterior.curvature``) are drawn, the others set to their means, for a growing share of

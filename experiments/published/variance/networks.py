@@ -1,6 +1,6 @@
 """Variance networks and variational dropout on MNIST: the published tables, and what we get.
 
-    python -m experiments.published.variance.networks --data-root FOLDER
+    python -m experiments networks --again --data-root FOLDER
 
 LeNet-5 with batch normalisation, as the authors have it. Random are the weights of the first linear
 layer (93 % of all); binary dropout masks the inputs of both linear layers, and in the deterministic

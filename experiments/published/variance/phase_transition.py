@@ -1,6 +1,6 @@
 """How a network becomes a variance network: variational dropout, looked at while it trains.
 
-    python -m experiments.published.variance.phase_transition --data-root FOLDER
+    python -m experiments phase_transition --again --data-root FOLDER
 
 One dropout rate is learnt for a layer, from a small one: the network begins as a usual one. At each
 evaluation stand the rate, the bound and the accuracy of the posterior, those of the posterior

@@ -1,6 +1,6 @@
 r"""Policies with random weights in reinforcement learning, by REINFORCE, over seeds.
 
-    python -m experiments.published.variance.policy_gradient
+    python -m experiments policy_gradient --again
 
 A policy is a network of two hidden layers from observations to the logits of actions; the weights
 between the hidden layers are points (``deterministic``), normal with means and deviations

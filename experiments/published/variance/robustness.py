@@ -1,7 +1,7 @@
 """Images that are made to mislead, and images of another kind: variances, dropout, deep ensembles.
 
     pip install -e '.[experiments]'
-    python -m experiments.published.variance.robustness --data-root FOLDER
+    python -m experiments robustness --again --data-root FOLDER
 
 A small convolutional network on 6,000 training images of MNIST; 500 test images are attacked, and
 told from 500 of Fashion-MNIST. The contenders differ in one layer, the last but one: weights

@@ -1,6 +1,6 @@
 """Two toys of variance networks: bands of a regression with a gap, and codes of four blobs.
 
-    python -m experiments.published.variance.toys
+    python -m experiments toys --again
 
 The regression has 400 rows on both sides of a gap, and three networks of two hidden layers: the
 layer between them has weights without means, or binary dropout before it, or all layers have a

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from pyroccam.cli.methods.depth import metrics_on_test
@@ -24,6 +25,7 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.execution import RunOptions, fixed_depth, run
 from pyroccam.inference import figures
 from pyroccam.inference.cutting.cost import count_parameters, seconds_per_batch
+from pyroccam.inference.figures import CYCLE, INK, styled
 from pyroccam.inference.training.fitting import pick_device
 from pyroccam.models import Classification
 from pyroccam.models.networks import ready as networks
@@ -78,7 +80,39 @@ def drawn(given: Given) -> Mapping[str, Made]:
     made: dict[str, Made] = {f"{given.data}.json": lambda: {"speed": _speed(found, given.device)}}
     for kind in PRIORS:
         made[f"{given.data}-{kind}"] = partial(_figure, found, given.data, kind)
+    made[f"{given.data}-depths"] = partial(_depths, found, given.data)
     return made
+
+
+@styled
+def _depths(found: list[Row], data: str) -> Figure:
+    """q(d), mean over seeds, beside the chosen depths; below the test log-likelihood of each exit
+    and of networks of fixed depths."""
+    drawn_ = figures.new_figure(3.6)
+    axes = drawn_.subplots(2, len(PRIORS), sharex=True, sharey="row")
+    fixed = [name for name in found[0]["test"] if name.startswith("ddn-")]
+    for k, (kind, price) in enumerate(PRIORS.items()):
+        top, bottom = axes[0, k], axes[1, k]
+        q = np.array([one["structure"][kind]["depth_probs"] for one in found])
+        top.bar(np.arange(q.shape[1]), q.mean(0), color=CYCLE[0], alpha=0.75)
+        nll = np.array([one["test_by_depth_nll"][kind] for one in found])
+        # An exit without a block is far below the others.
+        bottom.plot(np.arange(1, nll.shape[1]), -nll.mean(0)[1:], "o-", color=CYCLE[0],
+                    label="learnt depth, by exit")  # fmt: skip
+        means = [-np.mean([one["test"][name]["nll"] for one in found]) for name in fixed]
+        bottom.plot([int(name.removeprefix("ddn-")) for name in fixed], means, "s--",
+                    color=CYCLE[1], label="fixed depth")  # fmt: skip
+        for depth in sorted({one["structure"][kind]["depth_chosen"] for one in found}):
+            for ax in (top, bottom):
+                ax.axvline(depth, color=INK, linewidth=1.3)
+        said = "the authors' decay" if price is None else f"{price:g} nats an image and block"
+        top.set_title(f"prior: {said}")
+        bottom.set_xlabel("depth (vertical: chosen)")
+    axes[0, 0].set_ylabel("q(d)")
+    axes[1, 0].set_ylabel("test log-likelihood\n(nats per image)")
+    axes[1, 0].legend(fontsize="small", loc="lower right")
+    drawn_.suptitle(f"{data}: learnt depth, {len(found)} seeds", fontsize=10.5)
+    return drawn_
 
 
 def _figure(found: list[Row], data: str, kind: str) -> Figure:

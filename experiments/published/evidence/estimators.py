@@ -11,22 +11,26 @@ model is kept: the same command goes on where an earlier one stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import torch
+from matplotlib.figure import Figure
 from pyroccam.guides import MeanField
 from pyroccam.inference import evidence
 from pyroccam.inference import marginal_likelihood as ml
+from pyroccam.inference.figures import CYCLE, INK, new_figure, styled
 from pyroccam.inference.marginal_likelihood import Estimator
 from pyroccam.inference.training.fitting import fit
 from pyroccam.inference.training.result import Fit
+from torch import Tensor
 
 from ..markdown import header, read_all, row
-from ..runner import Choice, File, Given, Row, Spec
-from .candidates import LADDERS
+from ..runner import Choice, File, Given, Made, Row, Spec
+from .candidates import LADDERS, ROWS
 
 __all__ = ["ESTIMATORS", "SPEC", "table"]
 
@@ -158,13 +162,55 @@ def _best(runs: list[Row], seed: int) -> str:
     return min(losses, key=losses.__getitem__)
 
 
+def drawn(given: Given) -> Mapping[str, Made]:
+    """A figure of the polynomials."""
+    found = read_all(given.out).get("degree")
+    return {} if found is None else {"degree": partial(figure, found["runs"])}
+
+
+@styled
+def figure(runs: list[Row]) -> Figure:
+    """Three polynomials at the mean of their posterior, for the rows of the last seed, and the
+    evidence of each degree beside the likelihood of other rows."""
+    drawn_ = new_figure(2.7)
+    left, right = drawn_.subplots(1, 2)
+    seed, ladder = runs[-1]["seed"], LADDERS["degree"]
+    own = [run for run in runs if run["seed"] == seed]
+    grid = torch.linspace(-1.0, 1.0, 200)[:, None]
+    for k, member in enumerate((own[0]["member"], "3", own[-1]["member"])):
+        _, rows = ladder.build(member, seed)
+        x, curve = (_with_ones(ladder.inputs(v, member)) for v in (rows.x_train[:, :1], grid))
+        assert ladder.noise is not None
+        # The prior is standard normal: A = X'X / noise^2 + 1.
+        gram = x.T @ x / ladder.noise**2 + torch.eye(x.shape[1])
+        mean = torch.linalg.solve(gram, x.T @ rows.y_train) / ladder.noise**2
+        left.plot(grid, curve @ mean, color=CYCLE[k], label=f"degree {member}")
+    left.plot(rows.x_train[:, 0], rows.y_train, ".", color=INK, markersize=4)
+    left.set_ylim(float(rows.y_train.min()) - 0.3, float(rows.y_train.max()) + 0.3)
+    left.set_title("a cubic and noise")
+    left.legend(fontsize="small")
+    degrees = [int(run["member"]) for run in own]
+    evidences = [run["estimates"]["exact"]["value"] for run in own]
+    right.plot(degrees, evidences, "o-", color=CYCLE[0])
+    best = max(range(len(own)), key=evidences.__getitem__)
+    right.axvline(degrees[best], color=INK, linewidth=1.0)
+    right.set_title("log evidence, nats")
+    right.set_xlabel(f"degree ({degrees[best]} has the most)")
+    drawn_.suptitle(f"Polynomials by their evidence ({ROWS} rows)", fontsize=10.5)
+    return drawn_
+
+
+def _with_ones(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones_like(x[:, :1])], 1)
+
+
 SPEC = Spec(
     "experiments.published.evidence.estimators", "Evidence", "evidence",
     {
         "ladders": Choice(LADDERS), "estimators": Choice(ESTIMATORS, separator=";"),
         "set": SETTINGS,
     },
-    files, table,
+    files, table, drawn,
     small="--ladders degree --estimators exact;bound --seeds 1 --set steps=20 --set compile=false",
 )  # fmt: skip
 

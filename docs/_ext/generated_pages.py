@@ -32,6 +32,8 @@ def _write(app: Sphinx, config: Config) -> None:
         pages.write(made / "include" / name, "\n".join(lines) + "\n")
     for experiment, text in tables.results(docs.parent).items():
         pages.write(made / "include" / f"results_{experiment}.md", f"{text}\n")
+    for name, text in tables.document_tables(docs.parent).items():
+        pages.write(made / "include" / f"{name}.md", f"{text}\n")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pyroccam.models.priors import parsing as prior_words
 from pyroccam.models.priors import structure as structure_priors
 from typer.testing import CliRunner
 
+from experiments.published import catalogue
 from experiments.published import tables as result_tables
 
 from . import arxiv
@@ -29,6 +30,7 @@ __all__ = [
     "data_sets",
     "depth_priors",
     "diagnostic_functions",
+    "document_tables",
     "guide_table",
     "methods",
     "results",
@@ -145,6 +147,23 @@ def results(root: Path) -> dict[str, str]:
         name: _unbroken("\n".join(one.table(root / "experiments" / "results" / name)))
         for name, one in result_tables.specs().items()
     }
+
+
+def document_tables(root: Path) -> dict[str, str]:
+    """What each source document shows, and what became of it, in Markdown, by its name; under
+    ``documents`` the conclusions."""
+    kept = root / "experiments" / "results"
+    found = {
+        f"document_{name}": _unbroken("\n".join([
+            f"**{one.title}.** {one.conclusion(kept)}", "", *catalogue.table(one, kept)
+        ]))
+        for name, one in catalogue.DOCUMENTS.items()
+    }  # fmt: skip
+    lines = [
+        f"- [{one.title}](results/{one.page}.md): {one.conclusion(kept)}"
+        for one in catalogue.DOCUMENTS.values()
+    ]
+    return {**found, "documents": "\n".join(lines)}
 
 
 def _unbroken(text: str) -> str:

@@ -99,10 +99,12 @@ class Document:
 
     Attributes:
         title: with what it is.
+        page: of the documentation.
         entries: what it shows, in its order.
     """
 
     title: str
+    page: str
     entries: Sequence[Entry]
 
     def conclusion(self, results: Path = RESULTS) -> str:
@@ -540,7 +542,7 @@ def _gap(results: Path) -> Iterable[Check]:
 SVHN = "SVHN is not at hand: torchvision downloads it into --data-root"
 
 POSTER = Document(
-    "Variational Depth Search in ResNets (poster)",
+    "Variational Depth Search in ResNets (poster)", "depth",
     (
         Entry("Figure 2, left", "q(d) on the spirals", "spirals", _spirals),
         Entry("Figure 2, right", "MNIST, cut and fixed depths", "images",
@@ -565,7 +567,7 @@ POSTER = Document(
 )  # fmt: skip
 
 CODE = Document(
-    "Variational Depth Search in ResNets (the README of its code)",
+    "Variational Depth Search in ResNets (the README of its code)", "depth",
     (
         Entry("Learnt depth", "every maximum depth", "scans", _max_depth, "--scans max-depth"),
         Entry("Ordinary networks", "every depth", "scans", _fixed, "--scans fixed-depth"),
@@ -584,7 +586,7 @@ CODE = Document(
 )  # fmt: skip
 
 SLIDES = Document(
-    "Bayesian selection of deep learning model structure (slides)",
+    "Bayesian selection of deep learning model structure (slides)", "structure",
     (
         Entry("Structure restrictions", "cube and simplex, vertices and interior", "simplex",
               _simplex),
@@ -629,7 +631,7 @@ SLIDES = Document(
 )  # fmt: skip
 
 LECTURE = Document(
-    "Variational inference in deep learning models (lecture on compression)",
+    "Variational inference in deep learning models (lecture on compression)", "compression",
     (
         Entry("Examples: polynomials", "evidence by degree", "estimators", _polynomials),
         Entry("Graves 2011", "the message of a network", "compression", _message,
@@ -655,7 +657,7 @@ LECTURE = Document(
 )  # fmt: skip
 
 VARIANCES = Document(
-    "Variance networks (slides)",
+    "Variance networks (slides)", "variance",
     (
         Entry("Variance networks demystified", "four blobs by two units", "toys", _toy,
               "--parts blobs"),

@@ -237,10 +237,16 @@ def test_results_are_tables_of_the_result_files():
     assert f"{spread['test']['accuracy']['mean']:.4f}\N{NO-BREAK SPACE}±" in text
 
 
-def test_every_table_has_a_place():
-    page = (ROOT / "docs" / "results.md").read_text()
+def test_every_table_and_figure_has_a_place():
+    pages = [ROOT / "docs" / "results.md", *(ROOT / "docs" / "results").glob("*.md")]
+    page = "".join(path.read_text() for path in pages)
     for name, text in tables.results(ROOT).items():
         assert (f"generated/include/results_{name}.md" in page) == bool(text)
+    for name in tables.document_tables(ROOT):
+        assert f"generated/include/{name}.md" in page
+    gallery = (ROOT / "docs/results/gallery.md").read_text()
+    for path in (ROOT / "experiments/results").rglob("*.png"):
+        assert f"(../../{path.relative_to(ROOT)})" in gallery, path
 
 
 def test_notebooks_are_copied_and_taken_away(tmp_path):

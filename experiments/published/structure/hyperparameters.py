@@ -14,12 +14,13 @@ finished row is kept: the same command goes on where an earlier one stopped.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from pyroccam import data as datasets
 from pyroccam import guides, models
 from pyroccam.inference import select
@@ -30,8 +31,9 @@ from pyroccam.models.contexts import seeded
 from pyroccam.models.networks.plain import perceptron
 from torch import nn
 
+from ..lines import panels
 from ..markdown import header, mean_sd, plus_minus, read_all, row
-from ..runner import Choice, File, Given, Row, Spec, seeds
+from ..runner import Choice, File, Given, Made, Row, Spec, seeds
 
 __all__ = ["CRITERIA", "METHODS", "PROBLEMS", "SPEC", "passing", "reached", "under_noise"]
 
@@ -209,13 +211,36 @@ def passing(history: Sequence[float], value: float) -> int | None:
     return next((k for k, q in enumerate(history, start=1) if q >= value), None)
 
 
+def drawn(given: Given) -> Mapping[str, Made]:
+    """A figure of each problem."""
+    found = {
+        problem: read_all(given.out, f"{problem}-elbo-*")
+        for problem in given.problems
+    }  # fmt: skip
+    return {name: partial(figure, name, own) for name, own in found.items() if own}
+
+
+def figure(problem: str, found: Mapping[str, Row]) -> Figure:
+    """Minus the best bound so far over the outer steps, by method; bands are ranges over seeds."""
+    lines = {}
+    for name, content in found.items():
+        runs = [run["history"] for run in content["runs"] if "history" in run]
+        best = [[-q for q in itertools.accumulate(history, max)] for history in runs]
+        steps = min(map(len, best))
+        method = name.removeprefix(f"{problem}-elbo-")
+        lines[method] = (range(1, steps + 1), [one[:steps] for one in best])
+    made = panels({f"{problem}: the best bound so far": lines}, "outer step", "-bound (nats)")
+    made.axes[0].set_yscale("log")
+    return made
+
+
 SPEC = Spec(
     "experiments.published.structure.hyperparameters", "Hyperparameters", "hyperparameters",
     {
         "data_root": str, "problems": Choice(PROBLEMS), "criteria": Choice(CRITERIA),
         "methods": Choice(METHODS), "seeds": 5, "outer_steps": int, "inner_steps": int, "rows": int,
     },
-    files, table,
+    files, table, drawn,
     small="--problems polynomial --criteria elbo,folds --methods random,greedy --seeds 1 "
     "--outer-steps 3 --inner-steps 4",
 )  # fmt: skip

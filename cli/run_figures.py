@@ -99,11 +99,13 @@ def draw_compressed(
     shapes = {name: layer.affine.shape.weight for name, layer in before.items()}
     left = remains(small, shapes)
     shape = result.data.input_shape
-    use = input_use(small, next(iter(shapes.values())), shape) if len(shape) == 3 else None
+    columns = result.data.columns if len(shape) == 1 else ()
+    drawable = len(shape) == 3 or columns
+    use = input_use(small, next(iter(shapes.values())), shape) if drawable else None
     bits = dict(zip(left, small.report.bits.values(), strict=True))
     nonzero = {name: int(one.kept.sum()) for name, one in left.items()}
     drawn = {
-        "sparsity": figures.sparsity_maps(left, use),
+        "sparsity": figures.sparsity_maps(left, use, columns),
         "bits": figures.bits_per_layer(bits, nonzero, bytes_by_part(small, list(left))),
     }
     if judged := small.report.irrelevance:

@@ -15,6 +15,7 @@ from ...data import Dataset, PyroccamError, attribute
 from ...guides import Guide
 from ...inference import certify
 from ...inference.certificates import ByTest
+from ...inference.files import said_of_columns
 from ...inference.posterior import Structure
 from ...inference.shrinking import Report
 from ...inference.training import Fit, Numbers, Settings
@@ -125,15 +126,17 @@ def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str,
     return {**learnt, "seconds_by_batch": speed}
 
 
-def certified(net: nn.Module, data: Dataset, like: models.Likelihood | None = None) -> list[str]:
-    """What is certain of the errors of a network on new rows by the test rows, of classes alone.
+def known_of(net: nn.Module, data: Dataset, like: models.Likelihood | None = None) -> list[str]:
+    """Which columns a network looks at, and what is certain of its errors on new rows by the test
+    rows, of classes alone.
 
     Arguments:
         like: the likelihood that takes its outputs, if it does not predict by itself.
     """
-    if data.task != "classification" or data.weighted or not data.counts["test"]:
-        return []
-    return [str(certify(net, data, by=ByTest(), likelihood=like))]
+    said = said_of_columns(net, data)
+    if data.task == "classification" and not data.weighted and data.counts["test"]:
+        said.append(str(certify(net, data, by=ByTest(), likelihood=like)))
+    return said
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from .base import (
     Finished,
     Method,
     Pair,
-    certified,
+    known_of,
     smaller,
     timed,
     told,
@@ -170,7 +170,7 @@ class _LearntDepth(_OverDepth):
             }
             if run.out is not None:
                 save_folder(net, run.out / key)
-        found["learnt"].append(smaller(found["pruned"], certified(nets["marginal"], data)))
+        found["learnt"].append(smaller(found["pruned"], known_of(nets["marginal"], data)))
         if ddn is not None:
             found["ddn"] = {
                 "depth": nets["single"].depth,

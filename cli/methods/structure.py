@@ -29,7 +29,7 @@ from ...inference.training import FEW, Fit, Settings, look
 from ...models.networks import discretised, structures
 from ...models.plain import torch_only
 from .. import FORMATS
-from .base import HANDED_BACK, Finished, Method, Pair, certified, smaller, timed, told, uncut
+from .base import HANDED_BACK, Finished, Method, Pair, known_of, smaller, timed, told, uncut
 from .options import Whole
 
 # Of point estimates, where the weights of a run are numbers.
@@ -118,7 +118,7 @@ class RandomStructure(Method):
             "test": evaluate_net(small, result.model, data),
         }
         found["learnt"].append(
-            smaller(found["discretised"], certified(small, data, result.model.likelihood))
+            smaller(found["discretised"], known_of(small, data, result.model.likelihood))
         )
         if run.out is not None:
             save_folder(small, run.out / "discretised")

@@ -43,7 +43,7 @@ from ...inference.training import Fit, Numbers, Settings, Trained, epochs_of_num
 from ...models import BayesianNetwork
 from ...models.layers import AFFINE
 from .. import draw_compressed
-from .base import HANDED_BACK, ORDINARY, Finished, Method, certified, smaller, timed, told, uncut
+from .base import HANDED_BACK, ORDINARY, Finished, Method, known_of, smaller, timed, told, uncut
 from .options import Threshold
 
 FILE = "compressed.pocc"
@@ -197,7 +197,7 @@ class OverWeights(Method):
             *told_of,
             smaller(
                 found["compressed"],
-                [*said_of_file(sizes), *certified(again, data, model.likelihood)],
+                [*said_of_file(sizes), *known_of(again, data, model.likelihood)],
             ),
             *_said_of_bits(found),
         ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass, field
+from html import escape
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...data import card
 from ..storage import plain
 
 if TYPE_CHECKING:
@@ -42,6 +46,17 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.name}. {self.text}"
+
+    def _repr_html_(self) -> str:
+        facts = {k: v for k, v in self.numbers.items() if isinstance(v, bool | int | float | str)}
+        shown = card(f"{self.name}: {self.verdict}", facts, [self.text])
+        if self.figure is None:
+            return shown
+        file = BytesIO()
+        self.figure.savefig(file, format="png", dpi=100)
+        image = b64encode(file.getvalue()).decode()
+        picture = f'<img alt="{escape(self.name)}" src="data:image/png;base64,{image}"/>'
+        return f"<div>{shown}<br/>{picture}</div>"
 
     def to_json(self) -> dict[str, Any]:
         """All but the figure; numbers that are not finite are ``None``."""

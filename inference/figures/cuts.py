@@ -1,7 +1,8 @@
 """Figures of a cut: where groups or weights are cut, what is left, and what it takes in a file."""
 
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,9 @@ def _intervals(
 
 
 @styled
-def sparsity_maps(found: Mapping[str, Any], inputs: Array | None = None) -> Figure:
+def sparsity_maps(
+    found: Mapping[str, Any], inputs: Array | None = None, names: Sequence[str] = ()
+) -> Figure:
     """A panel for each layer: the weights it had, those that are left dark.
 
     Which unit of a hidden layer is which means nothing, so rows (outputs) and columns (inputs, each
@@ -131,8 +134,9 @@ def sparsity_maps(found: Mapping[str, Any], inputs: Array | None = None) -> Figu
     Arguments:
         found: what :func:`pyroccam.inference.shrinking.remains` returns.
         inputs: how many weights of the first layer each pixel of an image still goes into, ``(H,
-            W)`` or ``(C, H, W)``, of which the channels are added: what
+            W)`` or ``(C, H, W)``, of which the channels are added, or each column of a table: what
             :func:`pyroccam.inference.shrinking.input_use` returns. It is a map of its own.
+        names: of these columns, of which the 12 with the most weights are shown.
     """
     pixels = None if inputs is None else floats(inputs)
     if pixels is not None and pixels.ndim == 3:
@@ -146,7 +150,13 @@ def sparsity_maps(found: Mapping[str, Any], inputs: Array | None = None) -> Figu
     axes = fig.subplots(rows, columns, squeeze=False)
     panels = list(axes.flat)
     look = {"cmap": AMOUNT, "vmin": 0.0, "vmax": 1.0, "interpolation": "nearest"}
-    if pixels is not None:
+    if pixels is not None and names:
+        ax = panels.pop(0)
+        most = np.argsort(-pixels, kind="stable")[:12][::-1]
+        ax.barh([textwrap.shorten(names[k], 14) for k in most], pixels[most], color=CYCLE[0])
+        ax.set_title(f"{int((pixels > 0).sum()):,} of {pixels.size:,} columns", loc="left")
+        ax.set_xlabel("weights left")
+    elif pixels is not None:
         ax = panels.pop(0)
         shown = ax.imshow(pixels / max(pixels.max(), 1.0), **look)
         ax.set_title(f"{int((pixels > 0).sum()):,} of {pixels.size:,} pixels", loc="left")

@@ -21,6 +21,7 @@ from ...data import PyroccamError
 from ...models import arguments, give, outputs_taken, unfed
 from ...models.plain import torch_only
 from ..storage import write_whole
+from .columns import columns_kept
 from .fusing import fused
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def export(
     """Write a network for programs that have no pyroccam, for batches of any size. Several inputs
     of a row are those of the file, by their names where they have some. Batch normalisation is in
     the weights before it, where it can be (:func:`~pyroccam.inference.files.fused`). The names of
-    columns, texts and classes are in the file, too, as JSON (``data.json``).
+    columns, texts and classes are in the file, too, as JSON (``data.json``), and under ``kept``
+    which columns the network still looks at.
 
     Arguments:
         net: plain, in evaluation mode; it is not changed.
@@ -106,7 +108,7 @@ def export(
             border.net = faster
             faster, rows = border.named().eval(), border.raw(rows)
         parts = [_Rows(*arguments(part, fields)) for part in (rows, rows[:1])]
-        about = _about(data, scaling, likelihood)
+        about = json.dumps(_about(data, scaling, likelihood) | {"kept": columns_kept(whole, data)})
         try:
             content = write(faster, parts[0], about)
         except ExportError:
@@ -129,14 +131,14 @@ def export(
     return Exported(Path(path), len(content), off, largest, border.takes)
 
 
-def _about(data: Dataset, scaling: bool, likelihood: Likelihood | None) -> str:
+def _about(data: Dataset, scaling: bool, likelihood: Likelihood | None) -> dict[str, Any]:
     said = {k: v for k, v in data.record().items() if k not in ("digest", "rows", "split")}
     said["scaling"] = scaling
     if likelihood is not None:
         numbers = {k: v for k, v in vars(likelihood).items() if type(v) in (int, float)}
         numbers |= {k: v.tolist() for k, v in likelihood.state_dict().items()}
         said["likelihood"] = {"word": likelihood.word or type(likelihood).__name__, **numbers}
-    return json.dumps(said)
+    return said
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from ...data import PyroccamError, card
+from ...models import give
 from ...models.plain import DescriptionError
-from ..posterior import Presentable, validated
+from ..cutting import CutReport
+from ..posterior import Presentable, summarise, validated
 from ..storage import write_whole
+from .columns import columns_kept, said_of_columns
 from .exporting import FORMS, export
 from .network_folder import save_folder
 from .packed import PackedSize, encoded
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ...data import Dataset
     from ...models.likelihoods import Likelihood
 
@@ -91,7 +96,28 @@ class Small:
         if isinstance(report, Presentable):
             own: Any = report
             said, rows = [*own.sentences(), *said], own.rows()
+        if self.data is not None:
+            said += said_of_columns(self.net, self.data)
         return card("Small network", facts, said, rows, 'small.net(x); small.save("small.pocc")')
+
+    @property
+    def columns(self) -> dict[str, bool]:
+        """By the names of the columns of a table, whether its outputs still depend on them."""
+        return {} if self.data is None else columns_kept(self.net, self.data)
+
+    def summary(self) -> pd.DataFrame:
+        """Its layers, for one row: shapes, parameters, multiply-adds, and what is left of what the
+        cut had before it."""
+        if self.data is None:
+            raise PyroccamError("A summary of a network without data", "Small(net, data=)")
+        x = self.data.head(1)[0].to(next(self.net.parameters()).device)
+        layers = self.report.layers if isinstance(self.report, CutReport) else {}
+        left = {
+            name: f"{len(one.outputs)} of {one.outputs_before} outputs, "
+            f"{len(one.inputs)} of {one.inputs_before} inputs"
+            for name, one in layers.items()
+        }
+        return summarise(self.net, partial(give, self.net, fields=self.data.fields), x, left)
 
     def save(self, path: str | Path, *, scaling: bool = True) -> Path:
         """Write it into a file, or a folder, that its ending says.

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     )
     from .same_rows import in_original_units, original_targets, same_inputs, same_targets
     from .structures import Choice, EdgeStructure, Presentable, Structure, edge_structure
+    from .summary import summarise
     from .uncertainties import Bands, mixture_bands, out_of_domain, uncertainty
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...data import ask, card, checked
 from ...guides import Guide
-from ...models import Model
+from ...models import Model, fields_of, give
 from ..posterior import (
     HOWS,
     DepthStructure,
@@ -31,6 +31,7 @@ from ..posterior import (
     mixture_log_probs,
     posterior_of,
     slack,
+    summarise,
 )
 from .doubts import doubts
 from .mixture import evaluate_together
@@ -39,6 +40,8 @@ from .settings import Settings
 from .statistics import keeps_statistics, renew_statistics
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ...data import Dataset, Several
 
 M = TypeVar("M", bound=Model)
@@ -120,6 +123,15 @@ class Fit(Generic[M, G]):
         small = "inference.shrink(fit)" if guide.traits.variable is None else "inference.path(fit)"
         following = f'fit.evaluate("test"); fit.warnings; small = {small}'
         return card("Fit", facts, sentences, following=following)
+
+    def summary(self) -> pd.DataFrame:
+        """Its network by layers, for one row: shapes, parameters and multiply-adds; of random
+        weights the means."""
+        x = self.data.head(1)[0]
+        if not self.model.random_weights:
+            return summarise(self.model, self.model.components, x)
+        net = self.posterior.mean_network()
+        return summarise(net, partial(give, net, fields=fields_of(net)), x)
 
     @property
     def fits(self) -> list[Fit[M, G]]:

@@ -9,7 +9,10 @@ from alternatives import graph as graph_of
 from fitting import SHORT, blobs, fit_weights
 from pyroccam import guides, inference, models
 from pyroccam.data import card
+from pyroccam.inference.diagnostics.finding import Finding
+from pyroccam.inference.posterior import summarise
 from pyroccam.models import priors
+from torch import nn
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +35,48 @@ def test_a_fit_and_what_is_left_of_it(weights):
     assert f"{small.bytes:,}" in said
     assert small.report.sentences()[0] in said
     assert small.report.rows()[0]["left"] in text_of(small.report)
+
+
+def test_layers_of_a_fit_and_of_what_is_left(weights):
+    found = weights.summary()
+    assert list(found["parameters"])[-1] == sum(found["parameters"][:-1])
+    linear = found.iloc[0]
+    assert linear["multiply-adds"] == linear["parameters"] - int(linear["output"])  # no bias
+    small = inference.shrink(weights, cut=inference.Thresholds(100.0))
+    own = small.summary()
+    assert own.loc["all", "parameters"] == sum(p.numel() for p in small.net.parameters())
+    name, layer = next(iter(small.report.layers.items()))
+    assert f"{len(layer.outputs)} of {layer.outputs_before} outputs" in own.loc[name, "left"]
+
+
+def test_layers_of_other_networks():
+    """Attention counts as one, and a layer that runs twice has its products twice."""
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    shared = nn.Linear(8, 8)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.shared = attention, shared
+
+        def forward(self, x):
+            return self.shared(self.shared(self.attention(x, x, x)[0]))
+
+    net = Net()
+    found = summarise(net, net, torch.randn(1, 3, 8))
+    assert list(found.index) == ["attention", "shared", "all"]
+    assert found.loc["shared", "multiply-adds"] == 2 * 3 * 8 * 8
+    assert found.loc["attention", "output"] == "3 x 8"
+
+
+def test_a_finding_is_a_card_with_its_figure():
+    drawn = inference.figures.training_curve([{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": 1.0}])
+    finding = Finding("a < b", "good", "As it should be.", {"k": 0.5, "more": [1]}, drawn)
+    said = text_of(finding)
+    assert "As it should be." in said
+    assert "0.5" in said
+    assert "data:image/png;base64," in finding._repr_html_()
+    assert "img" not in replace(finding, figure=None)._repr_html_()
 
 
 def test_structures_say_what_was_chosen():

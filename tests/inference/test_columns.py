@@ -1,0 +1,47 @@
+"""Names of columns, through what a network still looks at."""
+
+import torch
+from pyroccam import data
+from pyroccam.inference import Small
+from pyroccam.inference.files import said_of_columns
+from torch import nn
+
+NAMES = ("age", "income", "noise", "dead")
+
+
+def people(columns=NAMES):
+    x = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    return data.Dataset.from_tensors(x[:60], y[:60], x[60:], y[60:], columns=columns)
+
+
+def network():
+    """Two branches, of which the second alone has the income; the last unit is cut off."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 2)
+            self.last = nn.Linear(3, 2)
+            with torch.no_grad():
+                self.first.weight[:, 1:3] = 0.0
+                self.first.weight[:2, 3] = 0.0
+                self.last.weight[:, 2] = 0.0
+                self.second.weight[:, 2:] = 0.0
+
+        def forward(self, x):
+            return self.last(self.first(x).relu()) + self.second(x)
+
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def test_columns_that_no_output_depends_on_are_left_out():
+    small = Small(network(), data=people())
+    assert small.columns == {"age": True, "income": True, "noise": False, "dead": False}
+    assert said_of_columns(small.net, small.data) == [
+        "Of the 4 columns it keeps age, income; left out: noise, dead."
+    ]
+    assert "age, income" in small._repr_html_()
+    assert Small(network(), data=people(columns=())).columns == {}
+    assert said_of_columns(network(), people(columns=())) == []

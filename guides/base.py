@@ -147,6 +147,11 @@ class Guide(LocalModule):
         """The sites that it covers, in the order of the model."""
         return []
 
+    def by_chain(self, model: Model) -> list[Guide]:
+        """Guides of the same model whose agreement says whether they are one posterior: of draws
+        that are of several chains one of each, and itself otherwise."""
+        return [self]
+
     def posterior(self, site: str) -> Any:
         """The distribution of a site."""
         raise KeyError(f"guides.{type(self).__name__} has no site {site!r}.")

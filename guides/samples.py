@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pyro.distributions as dist
 import torch
@@ -15,7 +15,7 @@ from ..models import BayesianNetwork, Model
 from ..models.layers import BayesianLayer
 from ..models.layers import power as powered
 from ..models.priors import Latent
-from .base import KLSettings, NetworkGuide
+from .base import Guide, KLSettings, NetworkGuide
 from .factors import Evidence, Factor
 
 
@@ -67,6 +67,7 @@ class Samples(NetworkGuide):
     Arguments:
         model: a Bayesian network of known structure.
         values: ``(S, *)`` by site, as ``MCMC.get_samples()`` of Pyro gives them.
+        chains: of equal length, one after the other, that these draws are of.
 
     Raises:
         PyroccamError: for sites that are missing, or draws of other shapes or numbers.
@@ -80,8 +81,11 @@ class Samples(NetworkGuide):
         torch.Size([3, 1, 1])
     """
 
-    def __init__(self, model: BayesianNetwork, values: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, model: BayesianNetwork, values: Mapping[str, Tensor], chains: int = 1
+    ) -> None:
         super().__init__(model, local=False, scales="example")
+        self.chains = chains
         if self.edges:
             found = f"draws of random structure (site {self.edges[0]!r})"
             raise PyroccamError(found, "guides.MeanField(model)")
@@ -107,6 +111,11 @@ class Samples(NetworkGuide):
     @property
     def samples(self) -> dict[str, Tensor]:
         return {site: self.factor_of(site).get_parameter("values") for site in self.sites}
+
+    def by_chain(self, model: Model) -> list[Guide]:
+        split = {site: one.unflatten(0, (self.chains, -1)) for site, one in self.samples.items()}
+        parts = ({site: one[k] for site, one in split.items()} for k in range(self.chains))
+        return [Samples(cast(BayesianNetwork, model), part) for part in parts]
 
     def draw(self, draws: int) -> dict[str, Tensor]:
         samples = self.samples

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...data import Count, PyroccamError, checked
 from ...models import Model
 from ...models.layers import BayesianLayer
-from ..posterior import Fit, Fits, in_original_units, members, same_targets
+from ..posterior import Fit, Fits, chains_of, in_original_units, members, same_targets
 from ..storage import versions
 from .adapter import container
 from .densities import PosteriorDraws, draw_posterior, draw_prior
@@ -53,7 +53,8 @@ def to_arviz(
     means of them is said by the attribute ``warning`` of ``log_likelihood``.
 
     Arguments:
-        fits: one, or several as chains: R-hat then compares runs.
+        fits: one, or several as chains: R-hat then compares runs, or the chains of an MCMC that
+            :func:`~pyroccam.inference.as_fit` has taken.
         draws: S; of a point estimate one.
         rows: only so many training rows, evenly spread; there is no ``log_p`` then.
         weights: keep those of more than 1,000 numbers too: S times their number.
@@ -62,7 +63,7 @@ def to_arviz(
         PyroccamError: if the fits differ in their latents, or have other rows, and for more
             log-likelihoods than fit into 2 GiB.
     """
-    chains = members(fits)
+    chains = [one for fit in members(fits) for one in chains_of(fit)]
     first = chains[0]
     model, data = first.model, first.data
     keep = math.inf if weights else KEPT

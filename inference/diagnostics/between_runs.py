@@ -16,7 +16,7 @@ from ...data import PyroccamError, checked
 from ...models import seeded
 from ..arviz import even_rows, rhat
 from ..figures import CYCLE, GREY, INK, MARKERS, new_figure, styled
-from ..posterior import Fit, Fits, in_original_units, members, same_inputs
+from ..posterior import Fit, Fits, chains_of, in_original_units, members, same_inputs
 from ..shrinking import irrelevance
 from .finding import WORST_FIRST, Finding, Verdict, verdict_of
 
@@ -192,7 +192,8 @@ def agreement(repeats: Fits) -> Agreement:
     Predictions of point estimates get no verdict: an ensemble is made of their differences.
 
     Arguments:
-        repeats: two runs or more, of one model on one data set.
+        repeats: two runs or more, of one model on one data set; or what
+            :func:`~pyroccam.inference.as_fit` makes of an ``MCMC`` of several chains.
 
     Raises:
         PyroccamError: for a single run, or runs whose rows or quantities differ.
@@ -202,7 +203,7 @@ def agreement(repeats: Fits) -> Agreement:
         Vehtari, Gelman 2022, Stacking for non-mixing Bayesian computations, JMLR 23, for runs that
         find different modes.
     """
-    fits = members(repeats)
+    fits = [one for run in members(repeats) for one in chains_of(run)]
     if len(fits) < 2:
         raise PyroccamError("One run", "two or more, as inference.fit_repeats makes them")
     first = fits[0].data

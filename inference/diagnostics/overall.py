@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated
 
 from ...data import Between, Count, checked
-from ..posterior import Fit, Fits, members, refuse_undecided
+from ..posterior import Fit, Fits, chains_of, members, refuse_undecided
 from ..training import FitProgress
 from .between_runs import agreement
 from .finding import Finding
@@ -34,8 +34,9 @@ def diagnose(
     Has the bound stopped improving (:func:`convergence`); is q near the posterior, block by block
     (:func:`khat`); does it predict rows that are left out (:func:`loo`), or were held out
     (:func:`elpd`); does the prior speak louder than the data (:func:`prior_sensitivity`); and, of
-    several runs, do they agree (:func:`agreement`). What would mean nothing is refused, with the
-    reason. Calibration over data sets (:func:`vsbc`) refits many times, and is not part of it.
+    several runs, or chains of one MCMC, do they agree (:func:`agreement`). What would mean nothing
+    is refused, with the reason. Calibration over data sets (:func:`vsbc`) refits many times, and is
+    not part of it.
 
     Arguments:
         fits: one fit, or several runs on the same data: then all but the agreement is of the first.
@@ -52,7 +53,7 @@ def diagnose(
     asked: dict[str, Callable[[], Finding | None]] = {"ELBO": lambda: convergence(fit).finding()}
     asked |= _of_posterior(fit, draws, rows)
     asked["held-out rows"] = lambda: elpd(fit).finding()
-    if len(runs) > 1:
+    if len(runs) > 1 or len(chains_of(fit)) > 1:
         asked["agreement"] = lambda: agreement(runs).finding()
     found: list[Finding | None] = []
     with FitProgress("diagnose", len(asked), progress) as bar:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Fit,
         Fits,
         Posterior,
+        chains_of,
         log_prob_of,
         members,
         named,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import torch
@@ -68,6 +69,12 @@ def members(fits: Fits) -> list[Any]:
     if not found:
         raise PyroccamError("fits: got none, expected at least one fit.")
     return found
+
+
+def chains_of(fit: Any) -> list[Any]:
+    """A fit for each chain of the draws that it is; itself where there are no chains."""
+    parts = fit.guide.by_chain(fit.model)
+    return [replace(fit, guide=part.eval()) for part in parts] if len(parts) > 1 else [fit]
 
 
 class Posterior:

@@ -111,7 +111,7 @@ def _as_ours(model: BayesianNetwork, guide: Any, x: Tensor, y: Tensor) -> Networ
     if isinstance(guide, Mapping):
         return Samples(model, guide)
     if isinstance(guide, MCMC):
-        return Samples(model, guide.get_samples())
+        return Samples(model, guide.get_samples(), guide.num_chains)
     if model.structure:
         raise PyroccamError("a guide of Pyro's over random structure", "guides.MeanField(model)")
     if getattr(guide, "prototype_trace", guide) is None:

@@ -147,11 +147,27 @@ def test_nuts_on_the_same_model(exact):
     run = MCMC(NUTS(model), num_samples=150, warmup_steps=50, disable_progbar=True)
     run.run(table.x_train, table.y_train)
     fit = inference.as_fit(model, run, table)
+    assert fit.guide.chains == 1
     mean, precision = posterior(table)
     error = torch.linalg.inv(precision).diagonal().sqrt() / 150**0.5
     off = fit.posterior.layers["0"].mean[0].double() - mean
     assert (off.abs() < 5 * error).all()
     assert fit.evaluate()["nll"] == pytest.approx(exact.evaluate()["nll"], abs=0.02)
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(0.0, "good"), (3.0, "poor")])
+def test_chains_of_one_run_are_compared(apart, verdict, exact):
+    """By R-hat of what they predict, and as chains of ArviZ."""
+    model, draws = exact.model, torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    draws[100:] += apart
+    guide = guides.Samples(model, {"0.weight": draws[:, None]}, chains=2)
+    fit = inference.as_fit(model, guide, exact.data)
+    (found,) = (one for one in diagnostics.diagnose(fit, draws=50) if one.name == "agreement")
+    assert found.verdict == verdict
+    shown = fit.to_arviz(draws=40)["posterior"]["0.weight"]
+    assert shown.shape[:2] == (2, 40)
+    gap = shown.values[1].mean() - shown.values[0].mean()
+    assert abs(gap - apart) < 0.6
 
 
 @pytest.mark.parametrize("kind", ["correlated", "function"])

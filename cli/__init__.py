@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from .diagnosis import diagnose_run, print_findings
     from .places import need_file, need_folder, new_folder
     from .requests import ExecutionOptions, OpenOptions, RunRequest
-    from .run_figures import FORMATS, draw, draw_compressed, draw_depth, draw_repeats, draw_trade
+    from .run_figures import (
+        draw,
+        draw_compressed,
+        draw_depth,
+        draw_repeats,
+        draw_trade,
+        save_figure,
+    )
     from .signatures import parse_settings, said_of
     from .streams import prepare
 

@@ -50,7 +50,8 @@ def diagnose_run(
     for one in found:
         if one.figure is not None:
             path = folder / "figures" / f"{DIAGNOSIS}{slug(one.name)}"
-            written += figures.save(one.figure, path, ("png", "svg"))
+            title = f"{fits[0].data.name}: {one.name}"
+            written += figures.save(one.figure, path, ("png", "svg"), title)
     path = folder / "diagnostics.json"
     content = {"findings": [one.to_json() for one in found], "draws": draws}
     write_json(path, {**content, "versions": versions()})

@@ -18,6 +18,9 @@ METHOD_NAMES = [
 ]  # fmt: skip
 """Those of the table of methods, whose import takes seconds."""
 
+OF_DEPTH = ("ldn", "ldn-gradient", "ldn-marginal", "ddn", "occam")
+"""Those that learn or fix a depth."""
+
 DATA_NAMES = [
     "spirals", "wiggle", "digits", "mnist", "fashion-mnist", "kmnist", "svhn", "cifar10",
     "cifar100", "uci/boston", "uci/energy", "uci/kin8nm", "uci/naval", "uci/protein", "uci/wine",
@@ -35,7 +38,7 @@ class RunRequest(Options):
         method: A method; `pyroccam methods` lists them.
         data: A data set (`pyroccam data` lists them), or your own: an .npz or .csv file; a folder
             of .npy files or of images, or Parquet files, which are streamed; MODULE:FUNCTION or
-            FILE.py:FUNCTION that makes it.
+            FILE.py:FUNCTION that makes it. If left out, digits; spirals for methods of depth.
         network: A ready network (`pyroccam methods` says which), or MODULE:FUNCTION of your own,
             called with input_shape and outputs; by the data's shape if left out.
         data_root: Folder of the data files.
@@ -47,7 +50,7 @@ class RunRequest(Options):
     """
 
     method: Annotated[str, Known(METHOD_NAMES)]
-    data: Annotated[str, Known(DATA_NAMES)] = "spirals"
+    data: Annotated[str, Known(DATA_NAMES)] = ""
     network: str | None = None
     data_root: Annotated[str | None, "FOLDER"] = None
     budget: Annotated[str | None, "LENGTH"] = None
@@ -58,6 +61,9 @@ class RunRequest(Options):
         if self.method not in METHOD_NAMES and _TABLE not in sys.modules:  # which may have others
             near = nearest(self.method, METHOD_NAMES)
             raise PyroccamError(f"the method {self.method!r}", "one of `pyroccam methods`", near)
+        if not self.data:
+            suited = "spirals" if self.method in OF_DEPTH else "digits"
+            object.__setattr__(self, "data", suited)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from ..data import Dataset
 from ..inference import figures
 from ..inference.files import Small
 from ..inference.posterior import (
@@ -35,8 +36,26 @@ from ..inference.shrinking import (
 )
 from ..inference.training import Fit
 
-FORMATS = ("png", "svg")  # for everywhere, and for print
+_FORMATS = ("png", "svg")  # for everywhere, and for print
+_TITLES = {
+    "bits": "bits of the weights, and bytes of the file",
+    "bytes": "bytes by depth",
+    "depth": "which depth",
+    "functions": "functions by depth",
+    "irrelevance": "what is cut",
+    "path": "networks by the weight of the KL",
+    "scales": "scales of the groups",
+    "sparsity": "what is left of each layer",
+    "structure": "which operations",
+    "trade": "errors and costs",
+}
 _MOST_TARGETS = 4  # of a regression, with a figure each
+
+
+def save_figure(picture: Figure, data: Dataset, path: Path) -> list[Path]:
+    """Save a figure of a run, with the name of the data and what it shows for a title."""
+    shown = _TITLES.get(path.name.partition("-")[0], path.name)
+    return figures.save(picture, path, _FORMATS, f"{data.name}: {shown}")
 
 
 def draw(
@@ -57,18 +76,17 @@ def draw(
     if structure is not None:
         written += draw_depth(result, folder)
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
-        written += figures.save(_functions(result), folder / "functions", FORMATS)
+        written += save_figure(_functions(result), data, folder / "functions")
     if data.task in ("classification", "multi-label"):
         picture = figures.reliability_diagram(_calibration(result, ddn, predictor))
-        written += figures.save(picture, folder / "reliability", FORMATS)
+        written += save_figure(picture, data, folder / "reliability")
     else:
         for name, picture in _predictions(result).items():
-            written += figures.save(picture, folder / name, FORMATS)
+            written += save_figure(picture, data, folder / name)
     history = joined_history([*before, result])
     if history:
-        written += figures.save(
-            figures.training_curve(history, unit=unit_of(result)), folder / "training", FORMATS
-        )
+        curve = figures.training_curve(history, unit=unit_of(result))
+        written += save_figure(curve, data, folder / "training")
     return written
 
 
@@ -86,7 +104,7 @@ def draw_depth(result: Fit, folder: Path) -> list[Path]:
         for split in ("train", "test")
     }
     picture = figures.depth_posterior(found, nll, unit_of(result))
-    return figures.save(picture, folder / "depth", FORMATS)
+    return save_figure(picture, result.data, folder / "depth")
 
 
 def draw_compressed(
@@ -123,7 +141,7 @@ def draw_compressed(
             for n, one in groups.items()
         }
         drawn["scales"] = figures.scale_posteriors(scales, gone, dict.fromkeys(gone, 0.5))
-    files = (figures.save(picture, folder / name, FORMATS) for name, picture in drawn.items())
+    files = (save_figure(picture, result.data, folder / name) for name, picture in drawn.items())
     return [path for one in files for path in one]
 
 
@@ -149,7 +167,7 @@ def draw_trade(
     ]
     ylabel = "test error, %" if classes else f"test NLL, {unit_of(result)}"
     picture = figures.trade_off(costs, errors, labels, chosen, ylabel=ylabel, others=others)
-    return figures.save(picture, folder / "trade", FORMATS)
+    return save_figure(picture, result.data, folder / "trade")
 
 
 def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
@@ -158,7 +176,7 @@ def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
     if not all(histories):
         return []
     picture = figures.training_curve(histories, unit=unit_of(runs[0][-1]))
-    return figures.save(picture, folder / "training", FORMATS)
+    return save_figure(picture, runs[0][-1].data, folder / "training")
 
 
 def unit_of(fit: Fit) -> str:

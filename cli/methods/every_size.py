@@ -13,12 +13,12 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset, PyroccamError
 from ...inference.cutting import count_parameters
-from ...inference.figures import save, weight_path
+from ...inference.figures import weight_path
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import Bytes, Milliseconds, PathPoint, path, settled
 from ...inference.training import Fit, Settings
 from ...models.networks import NETWORKS, DepthStack
-from .. import FORMATS, draw_depth, draw_trade
+from .. import draw_depth, draw_trade, save_figure
 from .base import Finished, Pair, told, uncut
 from .occam import FromNumbers
 from .options import NotNegative, Positive, Rule, Threshold
@@ -207,7 +207,8 @@ def _draw(chosen: Fit, found: Mapping[str, Any], folder: FilePath) -> None:
     """What the networks cost and leave by weight, their trade of error for size, and q(d)."""
     networks = found["networks"]
     place = next(k for k, row in enumerate(networks) if row["chosen"])
-    save(weight_path(networks, place, found["split"]), folder / "path", FORMATS)
+    picture = weight_path(networks, place, found["split"])
+    save_figure(picture, chosen.data, folder / "path")
     named = {round(k * (len(networks) - 1) / (_LABELS - 1)) for k in range(_LABELS)} | {place}
     labels = [f"{row['weight']:.2g}" if k in named else "" for k, row in enumerate(networks)]
     how = {"others": "other λ", "seconds": "seconds"}

@@ -17,11 +17,11 @@ from ... import guides, models
 from ...data import Dataset, PyroccamError
 from ...inference.cutting import ROWS, count_parameters, multiply_adds, seconds_per_batch
 from ...inference.elbo import evidence
-from ...inference.figures import bytes_by_bound, save
+from ...inference.figures import bytes_by_bound
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import levels_of, narrow, settled
 from ...inference.training import Fit, Settings
-from .. import FORMATS, draw_depth, draw_trade
+from .. import draw_depth, draw_trade, save_figure
 from .base import Finished, Pair, Stage, length_in, told
 from .options import NotNegative, Part, Positive, Threshold
 from .weights import FILE, OverWeights, compress_run, cut_of, try_to_cut
@@ -258,4 +258,4 @@ def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> 
     coded = [max(1.0, row["weight_bytes"]) for row in neighbours]
     sizes = [row["file_bytes"] for row in neighbours]
     picture = bytes_by_bound(predicted, sizes, coded, labels, chosen[0])
-    save(picture, folder / "bytes", FORMATS)
+    save_figure(picture, joint.data, folder / "bytes")

@@ -14,7 +14,7 @@ from ... import guides, models
 from ...data import Dataset
 from ...inference import load
 from ...inference.cutting import ROWS, compare_speed, count_parameters
-from ...inference.figures import save, structure_graph
+from ...inference.figures import structure_graph
 from ...inference.files import save_folder
 from ...inference.posterior import (
     Choice,
@@ -28,7 +28,7 @@ from ...inference.shrinking import NATS, discretise, random_structures, toleranc
 from ...inference.training import FEW, Fit, Settings, look
 from ...models.networks import discretised, structures
 from ...models.plain import torch_only
-from .. import FORMATS
+from .. import save_figure
 from .base import HANDED_BACK, Finished, Method, Pair, known_of, smaller, timed, told, uncut
 from .options import Whole
 
@@ -182,4 +182,4 @@ def _draw(result: Fit, choice: EdgeStructure, folder: Path) -> None:
 
         graph: Any = net.get_submodule(path)
         picture = structure_graph(graph, own(choice.probs), own(choice.chosen))
-        save(picture, folder / f"structure{'-' if path else ''}{path}", FORMATS)
+        save_figure(picture, result.data, folder / f"structure{'-' if path else ''}{path}")

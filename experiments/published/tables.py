@@ -14,7 +14,7 @@ from .runner import RESULTS, Spec
 __all__ = ["MODULES", "NAMES", "find", "main", "specs"]
 
 MODULES = (
-    "depth.spirals", "depth.by_depth", "depth.scans", "depth.head", "depth.images",
+    "before_after", "depth.spirals", "depth.by_depth", "depth.scans", "depth.head", "depth.images",
     "depth.inference_time", "depth.uci", "joint",
     "compression", "quantisation", "path_of_lambda", "coded_draws", "gradient_variance",
     "variance.networks", "variance.phase_transition", "variance.mean_propagation",

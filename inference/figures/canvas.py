@@ -36,19 +36,24 @@ LOG_FROM = 30.0  # ratio of largest to smallest value from which a positive axis
 
 
 @styled
-def save(fig: Figure, path: str | Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+def save(
+    fig: Figure, path: str | Path, formats: Sequence[str] = ("png",), title: str = ""
+) -> list[Path]:
     """Write a figure, at 150 dots per inch, without a date in the file.
 
     Arguments:
         fig: the figure.
         path: where, without suffix; missing folders are made.
         formats: "png", "pdf" or "svg", one file for each.
+        title: of a figure that has none.
 
     Returns:
         The files written, in the order of ``formats``.
     """
     check("formats", formats, Sequence[Literal["png", "pdf", "svg"]])
     path = Path(path)
+    if title and not fig.get_suptitle():
+        fig.suptitle(title, fontsize=10.5)
     undated: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "pdf": {"CreationDate": None},

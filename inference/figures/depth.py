@@ -65,7 +65,8 @@ def depth_posterior(
     for ax in {id(a): a for a in (top, bottom)}.values():
         for depth, dashes, label in lines:
             ax.axvline(depth, color=INK, linestyle=dashes, linewidth=1.3, label=label, zorder=3)
-    legend_above(top, ["q(d)", beside, *(label for _, _, label in lines)])
+    wide = found.agreement is not None  # long names would run out of the figure
+    legend_above(top, ["q(d)", beside, *(label for _, _, label in lines)], 2 if wide else 4)
 
     if curves:
         for (name, values), colour, marker in zip(

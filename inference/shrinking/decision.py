@@ -21,6 +21,7 @@ from ..posterior import Layer, layer_moments, mean_network, require
 from ..training import (
     FEW,
     RATES,
+    FitProgress,
     Teacher,
     Trained,
     may_teach,
@@ -153,20 +154,22 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         teacher = None
     found = at_thresholds(fit, nothing, means, plain.net)
     good = found, replace(plain, net=found.net)
-    for share in SHARES if teacher is not None else SHARES[1:]:
-        draft = _draft(fit, means, plain, share, teacher)
-        if draft is None:
-            break
-        tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
-        needed = needed_tolerance(tried.held_out, plain.held_out, fit.data)
-        if share == 1:  # nothing is cut, and the better one stays
-            few = len(fit.data.x_val) < FEW
-            better = few or mean_loss(tried.held_out, plain.held_out, fit.data)[0] <= 0
-            good, teacher = ((draft, tried), teacher) if better else (good, None)
-        elif needed <= how.nats:
-            good = draft, tried
-        else:
-            break
+    with FitProgress("search", len(SHARES)) as bar:
+        for share in SHARES if teacher is not None else SHARES[1:]:
+            bar.next(f"{100 * share:g} % of the weights")
+            draft = _draft(fit, means, plain, share, teacher)
+            if draft is None:
+                break
+            tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
+            needed = needed_tolerance(tried.held_out, plain.held_out, fit.data)
+            if share == 1:  # nothing is cut, and the better one stays
+                few = len(fit.data.x_val) < FEW
+                better = few or mean_loss(tried.held_out, plain.held_out, fit.data)[0] <= 0
+                good, teacher = ((draft, tried), teacher) if better else (good, None)
+            elif needed <= how.nats:
+                good = draft, tried
+            else:
+                break
     decision, kept = good
     if share == SHARES[1] and draft is not None:
         said = (

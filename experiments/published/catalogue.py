@@ -349,6 +349,12 @@ def _regimes(most: float, results: Path) -> Iterable[Check]:
             )
 
 
+def _predictions(results: Path) -> Iterable[Check]:
+    found = {run["regime"]: run["rmse"] for run in _runs(results, "regimes/predictions")}
+    for other in ("prior", "likelihood"):
+        yield no_worse(f"error of equal weights, against {other},", found["equal"], found[other])
+
+
 def _hyperparameters(data: str, published: Mapping[str, float], results: Path) -> Iterable[Check]:
     runs = _runs(results, f"hyperparameters/{data}-elbo-greedy")
     best = [run["Q"] for run in _runs(results, f"hyperparameters/{data}-elbo-random")]
@@ -610,7 +616,7 @@ SLIDES = Document(
         Entry("Toy dataset: structures", "the same at temperature 10 too", "regimes",
               partial(_regimes, 10.0)),
         Entry("Toy dataset: prediction performance", "predictions of the three regimes",
-              lacks="there is no figure of it"),
+              "regimes", _predictions, "--parts predictions", files="predictions"),
         Entry("Hypernetworks", "accuracy by λ and share pruned, MNIST", "path_of_lambda", _lambda,
               files="mnist-*"),
         Entry("Hypernetworks: CIFAR-10", "a network and its hypernetwork", "path_of_lambda",

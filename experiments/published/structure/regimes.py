@@ -27,6 +27,7 @@ References:
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -40,26 +41,28 @@ from matplotlib.figure import Figure
 from pyroccam import inference
 from pyroccam.data import Dataset
 from pyroccam.inference.figures.structure import simplex_panels
+from pyroccam.inference.posterior import posterior_of
 from pyroccam.models.contexts import seeded
 from pyroccam.models.distributions.relaxed import ExpRelaxedCategorical
 from pyroccam.models.priors.structure import GumbelSoftmax
 from torch import Tensor
 
-from ..lines import panels
+from ..lines import deviation, panels
 from ..markdown import header, read_all, row
 from ..runner import Choice, File, Given, Made, Row, Spec
 from .competing import PRIMITIVES, Pair, Protocol, learn, look, spread_prior
 
-__all__ = ["REGIMES", "SPEC", "repelled", "search", "transition"]
+__all__ = ["REGIMES", "SPEC", "predicted", "repelled", "search", "transition"]
 
 REGIMES = {"prior": 100.0, "equal": 1.0, "likelihood": 0.01}
 EXPECTED = {"prior": "constant", "equal": "simple", "likelihood": "complex"}
 NAMES = {"prior": "prior ≫ data", "equal": "equal", "likelihood": "data ≫ prior"}
-PARTS = ("toy", "transition")
+PARTS = ("toy", "transition", "predictions")
 NEAR = (0.99, 0.05)  # weights of p' near a vertex, and of the other vertices
 T_NEAR = 0.1
 LR = 0.05  # of the transition
 DRAWS = 120  # of q in the figure, by seed
+GRID = [k / 10 for k in range(-30, 31)]
 
 
 def files(given: Given) -> Iterable[File]:
@@ -70,6 +73,9 @@ def files(given: Given) -> Iterable[File]:
         cells = product(given.regimes, given.temperatures)
         keys = [{"regime": regime, "temperature": t} for regime, t in cells]
         yield File("toy", toy, partial(cell, given.seeds, protocol), keys, ("cells",))
+    if "predictions" in given.parts:
+        keys = [{"regime": regime} for regime in given.regimes]
+        yield File("predictions", toy, partial(predicted, given.seeds, protocol), keys)
     if "transition" in given.parts:
         weights, count, steps = given.weights, given.transition_seeds, given.transition_steps
         config = {"weights": weights, "seeds": count, "steps": steps, "lr": LR}
@@ -93,6 +99,35 @@ def cell(seeds: int, protocol: Protocol, regime: str, temperature: float) -> Row
         "cpu_seconds_per_fit": round(seconds, 2),
         "runs": runs,
     }
+
+
+@torch.no_grad()
+def predicted(seeds: int, protocol: Protocol, regime: str) -> Row:
+    """Errors on new rows of each seed, at the temperature 1; of the first, draws over the input
+    that counts, with the other inputs at zero."""
+    with torch.enable_grad():
+        made, _ = learn(1.0, REGIMES[regime], range(seeds), protocol)
+    errors, draws = [], torch.empty(0)
+    for (model, guide), data in made:
+        posterior = posterior_of(model, guide, data)
+        means = posterior.outputs(data.x_test, DRAWS, seed=0).mean(0)
+        errors.append(float((means - data.y_test).square().mean().sqrt()))
+        if not len(draws):
+            x = torch.zeros(len(GRID), data.x_test.shape[1])
+            x[:, 0] = torch.tensor(GRID)
+            draws = posterior.outputs(x, DRAWS, seed=0)[..., 0]
+    shown = [[round(v, 3) for v in one] for one in draws.tolist()]
+    return {"rmse": errors, "draws": shown}
+
+
+def predictions_figure(found: Row) -> Figure:
+    """The mean prediction of each regime, and a standard deviation of draws to both sides."""
+    curve = ("tanh x, the truth", (GRID, [[math.tanh(v) for v in GRID]]))
+    lines = {
+        NAMES[run["regime"]]: dict([("draws of the posterior", (GRID, run["draws"])), curve])
+        for run in found["runs"]
+    }
+    return panels(lines, "the input that counts", "target", deviation)
 
 
 # -- the structure transition ----------------------------------------------------------------------
@@ -228,6 +263,8 @@ def drawn(given: Given) -> Mapping[str, Made]:
         order = list(REGIMES)
         cells.sort(key=lambda one: (order.index(one["regime"]), one["temperature"]))
         made["toy"] = partial(toy_figure, cells)
+    if "predictions" in found:
+        made["predictions"] = partial(predictions_figure, found["predictions"])
     if "transition" in found:
         made["transition"] = partial(transition_figure, found["transition"])
     return made

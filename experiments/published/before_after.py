@@ -4,18 +4,19 @@
 
 The first table of the README. Before is the best of three ordinary trainings on the validation
 rows, which the run has beside it, with four bytes a parameter; after is the file that it leaves.
-Times are of both, in turns, in the same process.
+Times are of both, in turns, in the same process; of several seeds the median.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pyroccam.cli.runs.execution import RunOptions, run
 
-from .markdown import header, plus_minus, read_all, row
+from .markdown import column, header, plus_minus, read_all, row
 from .runner import File, Given, Row, Spec, resolve, seeds
 
 __all__ = ["SPEC"]
@@ -70,7 +71,8 @@ def table(folder: Path) -> Iterable[str]:
         for when in ("before", "after"):
             digits = {"parameters": 0, "bytes": 0, "error": 2}
             cells = [plus_minus(runs, f"{when}/{key}", n) for key, n in digits.items()]
-            yield row(when, *cells, *(plus_minus(runs, f"{when}/{key}", 3) for key in batches))
+            times = (median(column(runs, f"{when}/{key}")) for key in batches)
+            yield row(when, *cells, *(f"{one:.3f}" for one in times))
         yield ""
 
 

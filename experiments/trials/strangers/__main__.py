@@ -1,6 +1,6 @@
 """Sets and networks that nobody tuned for, by a method with no options and as everybody trains.
 
-    python -m experiments.trials.strangers --data-root FOLDER
+    python -m experiments.trials.strangers --again --data-root FOLDER
 
 Each cell, a set with a network and a seed, has two files, one of its rivals and one of the method:
 a run that was stopped goes on, and another method takes the rivals that are there.

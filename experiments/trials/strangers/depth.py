@@ -1,6 +1,6 @@
 """A learnt depth beside a fixed one, both with no options: on two small tables and on images.
 
-    python -m experiments.trials.strangers.depth --data-root FOLDER --seeds 3
+    python -m experiments.trials.strangers.depth --again --data-root FOLDER --seeds 3
 
 Each run has a file in ``depth/``, so that a command that was stopped goes on; ``depth.md`` is
 written anew of all files that are there.

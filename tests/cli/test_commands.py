@@ -274,3 +274,9 @@ def test_a_run_that_learnt_nothing_says_so(tmp_path):
     assert "Beware: The network is no better than the mean" in said
     assert "was chosen: the first depth" in said
     assert metrics_of(tmp_path / "run")["warnings"]
+
+
+@pytest.mark.parametrize(("method", "suited"), [("gnj", "digits"), ("ldn", "spirals")])
+def test_data_that_suit_the_method_where_none_are_named(method, suited):
+    assert RunRequest(method).data == suited
+    assert RunRequest(method, "wiggle").data == "wiggle"

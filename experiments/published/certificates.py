@@ -57,13 +57,15 @@ def files(given: Given) -> Iterable[File]:
             says = {"data": name, "prior": way, "kl_weight": _kl_weight(given, name)}
             says |= {n: getattr(given, n) for n in ("channels", "epochs", "n_train")}
             made = partial(_certified, given, name, way)
-            yield File(f"{name}-{way}", {"config": says}, made, seeds(given))
+            few = "" if given.n_train is None else f"-{given.n_train}"
+            yield File(f"{name}-{way}{few}", {"config": says}, made, seeds(given))
 
 
 def _certified(given: Given, name: str, way: str, seed: int) -> Row:
     begun, rows = time.perf_counter(), _rows(given, name)
     first, counted = rows.halves(seed) if way == "half" else (rows, rows)
-    net, prior, before = _network(given, rows, seed), models.priors.Normal(0.2, learn="scale"), None
+    net, before = _network(given, rows, seed), None
+    prior: Any = models.priors.Normal(0.2, learn="scale")
     if way == "half":
         before = _fitted(given, net, prior, first, seed)
         net = before.posterior.mean_network()
@@ -146,7 +148,8 @@ def table(folder: Path) -> Iterable[str]:
     if not found:
         return
     yield from header(
-        "images (seeds)", "the prior comes from", "with 95 % certainty at most, %", "published, %",
+        "images (seeds)", "rows that are counted", "the prior comes from",
+        "with 95 % certainty at most, %", "published, %",
         "by the rows alone, of a network of the other half, %", "KL, nats",
         "wrong of the known rows, %", "wrong of test rows, one draw, %",
     )  # fmt: skip
@@ -155,6 +158,7 @@ def table(folder: Path) -> Iterable[str]:
         known = PUBLISHED[way].get(name)
         yield row(
             f"{name} ({len(column(runs, 'error'))})",
+            f"{runs[0]['rows']:,}",
             SAID[way],
             plus_minus(runs, "error", 2, 100),
             "" if known is None else f"{known:.1f}",

@@ -127,16 +127,21 @@ def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str,
 
 
 def known_of(net: nn.Module, data: Dataset, like: models.Likelihood | None = None) -> list[str]:
-    """Which columns a network looks at, and what is certain of its errors on new rows by the test
-    rows, of classes alone.
+    """Which columns a network looks at, and, of classes, what is certain of its errors on new rows:
+    by the test rows, and by its file, where that is short enough to say anything.
 
     Arguments:
         like: the likelihood that takes its outputs, if it does not predict by itself.
     """
     said = said_of_columns(net, data)
-    if data.task == "classification" and not data.weighted and data.counts["test"]:
-        said.append(str(certify(net, data, by=ByTest(), likelihood=like)))
-    return said
+    if data.task != "classification" or data.weighted:
+        return said
+    found = []
+    if data.counts["test"]:
+        found.append(certify(net, data, by=ByTest(), likelihood=like))
+    if sum(int(p.count_nonzero()) for p in net.parameters()) < data.counts["train"]:
+        found += [one for one in (certify(net, data, likelihood=like),) if not one.vacuous]
+    return [*said, *map(str, found)]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from command_line import SMALL, WHOLE, call
 from pyroccam import data, inference
+from pyroccam.cli.methods.base import known_of
 from pyroccam.inference.certificates import ByTest
 
 
@@ -52,3 +53,17 @@ def test_classes_in_an_order_are_told_by_their_cut_points(method, options, tmp_p
                 "--no-compare", *more, "--out", tmp_path / "run")  # fmt: skip
     assert "With 95 % certainty" in said
     assert "test rows: With 95 % certainty" in call("certify", tmp_path / "run")
+
+
+def test_a_short_file_is_certified_beside_the_test_rows():
+    """In place of nothing, where it says more than that the same answer to all would be as good."""
+    y = torch.arange(20_000) % 2
+    x = torch.randn(20_000, 2)
+    x[:, 0] += 6.0 * y
+    first, rest = slice(18_000), slice(18_000, None)
+    whole = data.Dataset.from_tensors(x[first], y[first], x[rest], y[rest], standardise=False)
+    net = torch.nn.Linear(2, 2).eval()
+    for weight, count in (([1.0, 0.0], 2), ([0.0, 0.0], 1)):
+        tensors = {"weight": torch.tensor([[0.0, 0.0], weight]), "bias": torch.tensor([3.0, 0.0])}
+        net.load_state_dict(tensors)
+        assert len([one for one in known_of(net, whole) if "certainty" in one]) == count

@@ -222,6 +222,12 @@ class ByPosterior(_Way):
         return Certificate(limit, confidence, count, share, kl, "draws of the posterior",
                            by, guess_of(data))  # fmt: skip
 
+    def drawn(self, fit: Fit, x: Tensor) -> Tensor:
+        """Outputs of a network for each row of its own, other ones than those that are counted."""
+        model, guide = require(fit, BayesianNetwork, "inference.certify(by=ByPosterior())")
+        with evaluating(model), seeded(self.seed + 1, x.device):
+            return torch.cat(_drawn_outputs(model, guide, mean_network(model, guide), x, 1))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ByTest(_Way):
@@ -251,23 +257,26 @@ class Through(_Way):
     the share of other rows, without targets, in which they differ, each at half of the doubt.
 
     Attributes:
-        small: the small network, certified ``by``.
+        small: the small network, certified ``by``; a fit, if that is by its posterior: networks
+            that are drawn from it, another for each row, are what it then differs from.
         x: inputs ``(M, *)`` that chose neither network, on the scale of the data.
     """
 
     small: Any
     x: Tensor
-    by: ByFile | ByTest = ByFile()
+    by: ByFile | ByTest | ByPosterior = ByFile()
 
     def certify(self, what: Any, rows: _Rows, confidence: float) -> Certificate:
         if rows.data.task != "classification" or not len(self.x):
             given = f"{len(self.x)} rows of {rows.data.task}"
             raise PyroccamError(given, "rows of classification, in which two networks may differ")
         halved = 0.5 * (1.0 + confidence)
-        large, small = (
-            rows.predicted(_outputs(_network_of(one), self.x, rows.data)).argmax(-1)
-            for one in (what, self.small)
-        )
+        if isinstance(self.by, ByPosterior):
+            others = self.by.drawn(self.small, self.x)
+        else:
+            others = _outputs(_network_of(self.small), self.x, rows.data)
+        own = _outputs(_network_of(what), self.x, rows.data)
+        large, small = (rows.predicted(one).argmax(-1) for one in (own, others))
         base = self.by.certify(self.small, rows, halved)
         differ = int((large != small).sum())
         more = binomial_limit(differ, len(self.x), math.log1p(-halved))

@@ -1,6 +1,7 @@
 """Certificates: limits against exact tails and simulation, traps, and tasks of known error."""
 
 import math
+import re
 from dataclasses import replace
 
 import mpmath
@@ -215,6 +216,20 @@ def test_draws_of_a_posterior_err_as_they_are_counted(fitted):
             off += int((torch.cat(found).argmax(-1) != y).sum())
     error = float(wrong.std()) / math.sqrt(2_000) + 0.5 / math.sqrt(4_000)
     assert off / 8_000 == pytest.approx(float(wrong.mean()), abs=3 * error)
+
+
+def test_a_large_network_through_draws_of_a_posterior(fitted):
+    """It differs from them as often as 2,000 networks do, which is paid beside their errors."""
+    x, large = torch.linspace(-2.0, 2.0, 4_000)[:, None], fitted.posterior.mean_network()
+    by = ByPosterior(draws=400)
+    found = inference.certify(large, fitted.data, by=Through(small=fitted, x=x, by=by))
+    base = inference.certify(fitted, fitted.data, by=by, confidence=0.975)
+    differ = int(re.search(r"differs in ([0-9,]+) of 4,000", found.by)[1].replace(",", ""))
+    assert found.error == pytest.approx(base.error + beta.ppf(0.975, differ + 1, 4_000 - differ))
+    others = fitted.posterior.outputs(x, draws=2_000).argmax(-1) != large(x).argmax(-1)
+    deviation = math.sqrt(float((others.double().mean(0) * (1 - others.double().mean(0))).sum()))
+    assert differ == pytest.approx(float(others.double().mean(0).sum()), abs=4 * deviation)
+    assert differ > 0
 
 
 def test_the_posterior_pays_its_divergence_and_its_choices(fitted):

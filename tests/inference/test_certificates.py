@@ -303,7 +303,9 @@ def narrowed():
 
 REFUSED = {
     "a narrowed posterior": lambda: inference.certify(narrowed(), task(0)),
-    "draws that differ": lambda: Through(small=0, x=torch.zeros(1), by=ByPosterior()),
+    "draws of a network": lambda: inference.certify(
+        step_at(0), task(0), by=Through(small=step_at(0), x=torch.zeros(3, 1), by=ByPosterior())
+    ),
     "no rows": lambda: inference.certify(
         step_at(0), task(0), by=Through(small=step_at(0), x=torch.zeros(0, 1))
     ),

@@ -165,8 +165,10 @@ class ByPosterior(_Way):
 
     Learnt numbers without a posterior (noise, parameters of a prior, statistics of batch
     normalisation, layers that are not random) are in the KL as they are, with all of their bits,
-    and so is what :class:`ByFile` counts for the preparation of rows. The scales of normal priors
-    that were learnt (``priors.Normal(learn="scale")``) are rounded to one of 512, 9 bits each.
+    and so is what :class:`ByFile` counts for the preparation of rows. What a prior is around
+    (``priors.Pretrained``) must be of other rows: the text has its SHA-256, by which that can be
+    looked up. The scales of normal priors that were learnt (``priors.Normal(learn="scale")``) are
+    rounded to one of 512, 9 bits each.
 
     Attributes:
         draws: networks, about, by default as many as take a minute or so. More than there are rows
@@ -216,9 +218,10 @@ class ByPosterior(_Way):
             limits.append((seeger_limit(share, sum(sizes), kl, doubt), share))
         limit, share = max(limits)
         by = f"a KL of {kl:,.0f} nats"
-        around = {getattr(layer.prior, "around", "") for layer in model.layers.values()} - {""}
-        if around:
-            by += f" to weights known before these rows, sha256 {', '.join(sorted(around))}"
+        around = {getattr(layer.prior, "around", None) for layer in model.layers.values()} - {None}
+        if around:  # which only a person knows
+            sums = ", ".join(sorted({one.sha256 for one in around}))
+            by += f" to weights of SHA-256 {sums}, if these rows did not choose them"
         return Certificate(limit, confidence, count, share, kl, "draws of the posterior",
                            by, guess_of(data))  # fmt: skip
 

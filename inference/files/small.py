@@ -110,7 +110,8 @@ class Small:
         cut had before it."""
         if self.data is None:
             raise PyroccamError("A summary of a network without data", "Small(net, data=)")
-        x = self.data.head(1)[0].to(next(self.net.parameters()).device)
+        x = self.data.head(1)[0]  # beside the network, which may have no numbers
+        x = x.to(next(self.net.parameters(), x).device)
         layers = self.report.layers if isinstance(self.report, CutReport) else {}
         left = {
             name: f"{len(one.outputs)} of {one.outputs_before} outputs, "

@@ -154,8 +154,9 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         teacher = None
     found = at_thresholds(fit, nothing, means, plain.net)
     good = found, replace(plain, net=found.net)
-    with FitProgress("search", len(SHARES)) as bar:
-        for share in SHARES if teacher is not None else SHARES[1:]:
+    shares = SHARES if teacher is not None else SHARES[1:]
+    with FitProgress("search", len(shares)) as bar:
+        for share in shares:
             bar.next(f"{100 * share:g} % of the weights")
             draft = _draft(fit, means, plain, share, teacher)
             if draft is None:

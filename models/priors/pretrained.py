@@ -103,7 +103,8 @@ class Pretrained(WeightPrior):
         found = hashlib.sha256()
         for name, tensor in sorted(self.net.state_dict().items()):
             found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            whole = tensor.detach().cpu().contiguous().flatten()
+            found.update(whole.view(torch.uint8).numpy().tobytes())
         return found.hexdigest()
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
@@ -113,7 +114,7 @@ class Pretrained(WeightPrior):
 class _PretrainedLayer(LayerPrior):
     def __init__(self, layer: LayerShape, given: Pretrained) -> None:
         super().__init__(layer, scale=given.scale)
-        self.around = given.sha256
+        self.around = given
         shapes = {"weight": layer.weight, "bias": layer.bias}
         self.kinds = [name for name, shape in shapes.items() if shape is not None]
         for name in self.kinds:

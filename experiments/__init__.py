@@ -1,1 +1,1 @@
-"""Published results and trials, run by ``python -m experiments.NAME`` from a checkout."""
+"""Published results and trials, run from a checkout: ``python -m experiments`` lists them."""

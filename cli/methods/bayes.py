@@ -53,7 +53,7 @@ class Bayes(OverWeights):
     """A prior and a guide over the weights of any network.
 
     Attributes:
-        prior: prior of the weights, in words.
+        prior: prior of the weights, in words, such as ghs:1e-5 or pretrained:digits.
         guide: posterior of the weights, in words.
         start: fraction of the run for which weights are numbers at first, at the best of three
             learning rates, each of which is tried for a sixth of it; the posterior begins there.

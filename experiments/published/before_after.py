@@ -1,6 +1,7 @@
-"""One network before and after: as everybody trains it, and what ``pyroccam fit gnj`` hands back.
+r"""One network before and after: as everybody trains it, and what ``pyroccam fit gnj`` hands back.
 
-    python -m experiments before_after --again
+    python -m experiments before_after --again --data mnist --data-root FOLDER --network \
+        lenet-300-100
 
 The first table of the README. Before is the best of three ordinary trainings on the validation
 rows, which the run has beside it, with four bytes a parameter; after is the file that it leaves.

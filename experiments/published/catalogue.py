@@ -38,6 +38,8 @@ class Check:
     met: bool
 
 
+_SCANNED = "--set compile=false --set steps=2500"
+
 Checks = Callable[[Path], Iterable[Check]]
 """From the folder of all results; a file that is not there raises ``FileNotFoundError``."""
 
@@ -78,8 +80,11 @@ class Entry:
 
     def command(self) -> str:
         """That trains it; none where there is no experiment."""
-        parts = ("python -m experiments", self.name, self.options, "--again")
-        return " ".join(part for part in parts if part) if self.name else ""
+        if not self.name:
+            return ""
+        root = "--data-root FOLDER" if "data_root" in find(NAMES[self.name]).options else ""
+        parts = ("python -m experiments", self.name, self.options, root, "--again")
+        return " ".join(part for part in parts if part)
 
     def time(self, results: Path = RESULTS) -> str:
         """Of the trainings in the committed results, where it was kept."""
@@ -566,7 +571,7 @@ POSTER = Document(
         Entry("Table 1", "calibration on SVHN", "images",
               partial(_calibration, "svhn"), "--data svhn", SVHN, "svhn-*"),
         Entry("Figure 4, top", "the maximum depth changes little", "scans", _max_depth,
-              "--scans max-depth"),
+              f"--scans max-depth {_SCANNED}"),
         Entry("Figure 4, bottom", "time saved over the depth of ordinary networks",
               "inference_time", _times),
     ),
@@ -575,14 +580,17 @@ POSTER = Document(
 CODE = Document(
     "Variational Depth Search in ResNets (the README of its code)", "depth",
     (
-        Entry("Learnt depth", "every maximum depth", "scans", _max_depth, "--scans max-depth"),
-        Entry("Ordinary networks", "every depth", "scans", _fixed, "--scans fixed-depth"),
+        Entry("Learnt depth", "every maximum depth", "scans", _max_depth,
+              f"--scans max-depth {_SCANNED}"),
+        Entry("Ordinary networks", "every depth", "scans", _fixed,
+              f"--scans fixed-depth {_SCANNED}"),
         Entry("Learnt depth", "sizes of the data", "scans", partial(_trend, "rows", 1, 800),
-              "--scans rows"),
+              f"--scans rows {_SCANNED}"),
         Entry("Learnt depth", "complexity of the data", "scans",
-              partial(_trend, "degrees", 1, 1440), "--scans degrees"),
+              partial(_trend, "degrees", 1, 1440),
+              f"--scans degrees {_SCANNED}"),
         Entry("Learnt depth", "widths", "scans", partial(_trend, "width", -1, 300),
-              "--scans width"),
+              f"--scans width {_SCANNED}"),
         Entry("Images", "MNIST", "images", partial(_images, "mnist"), "--data mnist",
               files="mnist-*"),
         Entry("Images", "Fashion-MNIST", "images", partial(_images, "fashion-mnist"),
@@ -620,7 +628,7 @@ SLIDES = Document(
         Entry("Hypernetworks", "accuracy by λ and share pruned, MNIST", "path_of_lambda", _lambda,
               files="mnist-*"),
         Entry("Hypernetworks: CIFAR-10", "a network and its hypernetwork", "path_of_lambda",
-              _lambda_cifar, files="cifar10-*"),
+              _lambda_cifar, "--data cifar10", files="cifar10-*"),
         Entry("Example: Fashion-MNIST", "structures by the price of a parameter",
               checks=_prices),
         Entry("Example: Fashion-MNIST", "a learnt structure against random ones",
@@ -671,14 +679,14 @@ VARIANCES = Document(
               options="--contenders variance --set noise=rademacher",
               lacks="it was not run; the guide has both", files="none"),
         Entry("Variational dropout is a variance network", "bounds by parameterisation",
-              "networks", _bounds, files="mnist-*"),
+              "networks", _bounds, "--epochs 10 --set lr=0.01", files="mnist-*"),
         Entry("Sparse variational dropout", "a sparse optimum", "compression",
               partial(_compressed, "lenet-300-100", "sparse-vd"), "--methods sparse-vd",
               files="mnist-lenet-300-100-sparse-vd"),
         Entry("Other models", "Student's t and ARD priors",
               lacks="both priors are there; a comparison of them is not"),
         Entry("Classification", "LeNet-5 on MNIST", "networks", _classification,
-              "--contenders dropout,variance", files="mnist-*-[dv]*"),
+              "--contenders dropout,variance --epochs 10 --set lr=0.01", files="mnist-*-[dv]*"),
         Entry("Classification", "VGG on CIFAR-10", "networks", _vgg,
               "--data cifar10 --network vgg", files="cifar10-*"),
         Entry("Classification", "VGG on CIFAR-100", "networks",
@@ -687,10 +695,12 @@ VARIANCES = Document(
         Entry("Adversarial attacks", "FGSM by kinds of noise", "robustness", _attacks),
         Entry("Reinforcement learning", "CartPole and Acrobot", "policy_gradient", _policies),
         Entry("Mean propagation", "the weights that have to be drawn", "mean_propagation",
-              _propagation),
+              _propagation, '--contenders "variance;variational dropout;mean field, N(0, 1)" '
+              "--epochs 40 --set data.n_test=2000 --set lr=0.002 --set compile=true"),
         Entry("Is it more diverse?", "bands of a regression", "toys", _gap,
               "--parts regression"),
-        Entry("The phase transition", "means, then variances", "phase_transition", _phase),
+        Entry("The phase transition", "means, then variances", "phase_transition", _phase,
+              "--epochs 100 --set lr=0.002 --set evaluations=25 --set compile=true"),
     ),
 )  # fmt: skip
 

@@ -1,11 +1,14 @@
 """Contenders of a workload do the same mathematics, at sizes where nothing takes long."""
 
 import copy
+import sys
 
 import pyro
 import pytest
 import torch
+from uncompiled import leave_uncompiled
 
+from benchmarks.harness import Plan, measure
 from benchmarks.workloads.compression import ImageProblem, gnj
 from benchmarks.workloads.depth import DepthProblem, HandWritten, depth_workload
 from benchmarks.workloads.lenet import LeNetProblem, lenet
@@ -80,6 +83,46 @@ def test_the_loss_of_learnt_depth_by_its_definition(problem):
     assert float(loss) == pytest.approx(
         float((q * (-ll + (q.log() - log_prior) / problem.N)).sum()), rel=1e-6
     )
+
+
+@pytest.mark.parametrize(("kind", "name", "module"), [
+    ("mlp", "JAX by hand", "jax"), ("lenet", "NumPyro", "numpyro"),
+])  # fmt: skip
+def test_contenders_in_jax_take_the_same_steps(kind, name, module):
+    pytest.importorskip(module)
+    work = small(kind)
+    found = losses(next(c for c in work.contenders if c.name == name), 6)
+    if kind == "mlp":  # without noise
+        base = next(c for c in work.contenders if c.name == work.base)
+        assert torch.allclose(found, losses(base, 6), rtol=1e-5)
+    work.expected().check(found[0])
+    assert len(set(found.tolist())) == len(found)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lenet"])
+def test_all_but_the_graph(kind, monkeypatch):
+    """The graph runs once, and what it found is found again."""
+    graphs = leave_uncompiled(monkeypatch)
+    name = "pyroccam compiled, all but the graph"
+    contender = next(c for c in small(kind).contenders if c.name == name)
+    step = contender.build()
+    first = float(step())
+    small(kind).expected().check(first)
+    monkeypatch.setattr(type(graphs[0]), "__call__", None)  # nothing calls it from here on
+    assert len({float(step()) for _ in range(3)}) == 1
+
+
+def test_a_library_that_is_not_installed_is_reported_by_name(monkeypatch):
+    for name in ("bayesian_torch", "jax"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it fails
+    work = small("lenet")
+    kept = [c for c in work.contenders if c.name in (*LIBRARIES, work.base)]
+    work = type(work)(**{**vars(work), "contenders": kept})
+    found = measure(work, Plan(rounds=1, steps=1, warmup=0, settle=0), CPU, {})
+    assert [row.name for row in found.contenders] == [work.base, *LIBRARIES]
+    for name in LIBRARIES:
+        assert found[name].error.startswith("ModuleNotFoundError")
+    assert found[work.base].ms is not None
 
 
 @pytest.mark.parametrize("name", sorted(WORKLOADS))

@@ -1,6 +1,8 @@
 """The fuzzer finds what it should find, and a short slice of its cases is without fault."""
 
+import os
 import random
+import time
 
 import pytest
 from fuzz import __main__ as fuzz
@@ -75,3 +77,21 @@ def fails(error):
 )
 def test_what_becomes_of_an_input_has_a_word(case, word):
     assert judge(case).word == word
+
+
+def hanging_or_dying(made, work, seed, number):
+    work.mkdir(parents=True)
+    ends = [lambda: 3, lambda: time.sleep(60), lambda: os._exit(3), fails(KeyError("x"))]
+    return Case("x", f"end {number}", ends[number])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_input_that_hangs_or_kills_is_kept_and_the_next_is_judged(monkeypatch, tmp_path):
+    monkeypatch.setattr(fuzz, "make_case", hanging_or_dying)
+    monkeypatch.setattr(fuzz, "SLOW_SECONDS", 0.2)
+    counts, wrong = fuzz.fuzz(tmp_path, 60, most=4)
+    assert {word: n for (_, word), n in counts.items()} == {
+        "fine": 1, "slow": 1, "died": 1, "traceback": 1,
+    }  # fmt: skip
+    assert [row["number"] for row in wrong] == [1, 2, 3]
+    assert (tmp_path / "kept" / "2-died" / "case.json").is_file()

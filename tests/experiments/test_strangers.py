@@ -7,10 +7,11 @@ from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.execution import RunOptions, run
 from pyroccam.data import Dataset
+from pyroccam.inference.storage.checkpoint import write_json
 from torch import nn
 from torch.distributions import Normal
 
-from experiments.trials.strangers import depth, networks, ordinary
+from experiments.trials.strangers import depth, networks, ordinary, structured, table
 from experiments.trials.strangers.sets import SETS
 from experiments.trials.strangers.table import relative, signed_rank
 
@@ -63,12 +64,77 @@ def test_the_ordinary_training_learns_and_its_checkpoint_is_the_best(monkeypatch
     assert bool((pruned[1].net[0].weight[found.net[0].weight.abs() == largest] != 0).all())
 
 
+def built(network, rows):
+    torch.manual_seed(0)
+    return getattr(networks, network)(rows.input_shape, rows.outputs).eval()
+
+
+def rows_of(name, tmp_path):
+    one = SETS[name]
+    return datasets.load(str(one.write(tmp_path / f"{name}.npz", None)), **one.options)
+
+
+def test_half_of_the_channels_of_a_network_are_gone_and_it_still_learns(tmp_path, monkeypatch):
+    pytest.importorskip("torch_pruning")
+    monkeypatch.setattr(ordinary, "epochs_of", lambda rows: 4)
+    rows = rows_of("digits", tmp_path)
+    dense = built("mlp", rows)
+    before = {name: value.clone() for name, value in dense.state_dict().items()}
+    small = structured.without_channels(dense, rows.x_train[:2], 0.5)
+    rank = dense[1].weight.square().sum(1) / dense[1].weight.square().sum(1).mean()
+    rank += dense[3].weight.square().sum(0) / dense[3].weight.square().sum(0).mean()
+    kept = rank.argsort()[32:].sort().values
+    assert torch.equal(small[1].weight, dense[1].weight[kept])
+    (one,) = structured.prune_channels(ordinary.Trained(dense, 0.0, {}, 0.0), rows, 0, (0.5,))
+    whole = (64 * 64 + 64) + (64 * 64 + 64) + (64 * 10 + 10)
+    assert one.left == ((64 * 32 + 32) + (32 * 32 + 32) + (32 * 10 + 10)) / whole
+    assert one.net(rows.x_test).shape == (len(rows.x_test), 10)
+    assert one.val_nll < nn.functional.cross_entropy(small(rows.x_val), rows.y_val)
+    assert all(torch.equal(value, before[name]) for name, value in dense.state_dict().items())
+
+
 def test_the_signed_rank_test_and_errors_without_unit():
     assert signed_rank([-0.1, -0.2, 0.0, -0.3, -0.4]) == 2 / 16  # of the 16 signs of four ranks
     assert signed_rank([-0.1, 0.2, 0.3, 0.4]) == 4 / 16  # the sums of ranks 0 and 1, at both ends
     assert signed_rank([0.0, 0.0]) == 1.0
     assert relative(1.0, 3.0) == -0.5 == relative(100.0, 300.0)
     assert relative(0.0, 0.0) == 0.0
+
+
+def put(out, name, network, seed, nll, *, left=0.1, pruned=0.2, other=1.0):
+    """Both files of a cell, in which ours has this NLL and the ordinary training the other."""
+    known = {"set": name, "half": "kept", "network": network, "seed": seed}
+    test = {"rmse": 2.0, "nll": other}
+    rivals = {"rows": 9, "ordinary": {"val_nll": 0.0, "test": test, "seconds": 2.0}}
+    rivals["pruned"] = [{"val_nll": 0.0, "left": pruned}]
+    small = {"test": {"rmse": 1.0, "nll": nll}, "nonzero": 100 * left, "parameters_before": 100}
+    ours = {"ours": {"compressed": small, "seconds": 4.0 ** (1 + seed)}}
+    ours["ours"] |= {"ordinary_seconds": 1.0} if name != "iris" else {"seconds": 8.0}
+    for folder, part in (("rivals", rivals), ("gnj", ours)):
+        write_json(out / folder / f"{name}-{network}-{seed}.json", {**known, **part})
+
+
+def test_the_table_says_of_all_cells_what_their_files_say(tmp_path):
+    for k, name in enumerate(["iris", "wines", "mnist"], 1):
+        put(tmp_path, name, "mlp", 0, 1.0 - k / 10)
+    put(tmp_path, "naval", "mlp", 0, 0.3, left=0.9)
+    put(tmp_path, "naval", "mlp", 1, 0.29, left=0.9)
+    put(tmp_path, "waves", "gru", 0, 0.5)
+    (tmp_path / "rivals/waves-gru-0.json").unlink()  # of which there is nothing to say yet
+    put(tmp_path, "friedman", "mlp", 0, 0.5)
+    write_json(tmp_path / "gnj/friedman-mlp-0.json", {"failed": "x"})
+    found, failed = table.read_cells(tmp_path, "gnj")
+    text = table.text_of(found, failed)
+    assert "| iris | mlp | 9 | 1 | 2.000 | 1.000 | 1.000 | 0.900 |" in text  # without a mark
+    assert "| naval | mlp | 9 | 2 | 2.000 | 1.000 + | 1.000 | 0.295 + |" in text
+    assert "| NLL | 1 | 0 | 0 | 3 |" in text
+    assert "by number of seeds: 3 of 1, 1 of 2." in text
+    assert "less than a third in 4 cells; in 3 of these ours does, too." in text
+    assert "Time: median 4.0, geometric mean 5.0." in text  # of 4, 4, 4 and 10
+    assert "NLL lower in 4, higher in 0, p = 0.12;" in text
+    assert "Failed: friedman mlp 0." in text
+    assert "waves" not in text
+    assert len(table.draw(found).axes) == 2
 
 
 def test_the_coverage_of_a_mixture_of_depths():

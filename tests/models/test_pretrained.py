@@ -7,7 +7,8 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, inference
-from pyroccam.data import PyroccamError
+from pyroccam.cli.methods import find
+from pyroccam.data import Dataset, PyroccamError
 from pyroccam.inference.elbo import evidence
 from pyroccam.models import BayesianNetwork, networks, priors
 
@@ -94,3 +95,11 @@ def test_what_comes_with_the_package_is_what_the_results_are_of():
         prior.start(networks.small_cnn((1, 28, 28), 10, channels=7))
     with pytest.raises(PyroccamError):
         priors.parse_weights("pretrained:letters")
+
+
+def test_a_run_under_what_comes_with_the_package_begins_there():
+    x, y = torch.rand(12, 1, 28, 28), torch.arange(12) % 10
+    data = Dataset.from_tensors(x, y, x, y, classes=10, standardise=False, val_fraction=0.0)
+    net = networks.small_cnn((1, 28, 28), 10)
+    find("certified").with_options({"prior": "pretrained:digits"}).build(net, data)
+    assert priors.Pretrained(net).sha256 == priors.Pretrained.shipped().sha256

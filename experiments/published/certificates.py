@@ -37,13 +37,11 @@ PUBLISHED = {
 }
 """In %: Lotfi et al. 2022, arXiv:2211.13609."""
 
-SAID = {
-    "plain": "the code of this package",
-    "other": "other data: fonts and scikit-learn's digits; of Fashion-MNIST MNIST's filters",
-    "half": "half of the rows",
-    "through": "as above; LeNet-5 through the small network",
+OTHER = {
+    "mnist": "fonts, and digits of scikit-learn",
+    "fashion-mnist": "filters of MNIST",
 }
-"""What the prior comes from, by way."""
+"""What has taught the prior of ``other``, and of ``through``."""
 
 KL_WEIGHT = {"mnist": 2.4, "fashion-mnist": 2.0}
 CHOICES = 100  # that are paid for: networks, scales and weights of the KL that were looked at
@@ -141,6 +139,13 @@ def _fitted(
     )  # fmt: skip
 
 
+def _source(name: str, way: str) -> str:
+    """What the prior comes from."""
+    if way in ("plain", "half"):
+        return "the code of this package" if way == "plain" else "half of the rows"
+    return OTHER[name] + ("; of LeNet-5, through the small network" if way == "through" else "")
+
+
 def table(folder: Path) -> Iterable[str]:
     """Certificates by data set and prior, beside the published one."""
     found = read_all(folder, "*mnist-*")
@@ -158,7 +163,7 @@ def table(folder: Path) -> Iterable[str]:
         yield row(
             f"{name} ({len(column(runs, 'error'))})",
             f"{runs[0]['rows']:,}",
-            SAID[way],
+            _source(name, way),
             plus_minus(runs, "error", 2, 100),
             "" if known is None else f"{known:.1f}",
             plus_minus([one["held_out"] for one in runs], "error", 2, 100) if way == "half" else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...data import PyroccamError
+from ...data import Count, PyroccamError
 from ...inference import certify
 from ...inference.certificates import ByFile, ByPosterior
 from .base import Finished
@@ -20,8 +20,13 @@ class Certified(Bayes):
 
     The weight of the KL, ``kl_weight``, may be chosen by the certificate: that holds for all
     posteriors at once, but not for priors.
+
+    Attributes:
+        choices: runs that this one is chosen from by a look at these rows (networks, priors,
+            seeds), which the certificate pays for.
     """
 
+    choices: Count = 1
     passes = 30.0  # of the training rows through networks of their own, too
     gives_way = False  # what is certain is certain of this network
 
@@ -29,7 +34,7 @@ class Certified(Bayes):
         """That of all methods over weights, and what is certain by the posterior and by the file
         of the smaller network."""
         found, fit = super().report(run), run.fits[-1]
-        ways: dict[str, Any] = {"posterior": (fit, ByPosterior())}
+        ways: dict[str, Any] = {"posterior": (fit, ByPosterior(choices=self.choices))}
         if run.out is not None and (run.out / FILE).is_file():
             ways["file"] = run.out / FILE, ByFile()
         said, certificates = list[str](), dict[str, Any]()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ...data import PyroccamError
+from ..networks import OrientedEdges
 from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix
 from .feature_choice import fills_zeros, is_select, select, selected_dim
 from .layer_kinds import CONVS, TRANSPOSED, layer_kind
@@ -84,7 +85,7 @@ class _Tracer(fx.Tracer):
     # A choice of inputs stays one step, so that a cut network can be cut again; what is between the
     # linear layers of attention and recurrent layers is one, as is any normalisation.
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell, *_NORMS))
+        one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell, OrientedEdges, *_NORMS))
         one |= layer_kind(m) is not None
         return one or super().is_leaf_module(m, module_qualified_name)
 

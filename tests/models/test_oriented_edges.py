@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from pyroccam.inference.cutting import Mask, cut
 from pyroccam.models import networks
 from pyroccam.models.networks import OrientedEdges
 from pyroccam.models.plain import describe, fill, rebuild, state
@@ -48,3 +49,18 @@ def test_file() -> None:
     fill(again, words, tensors)
     x = torch.rand(2, 1, 28, 28)
     torch.testing.assert_close(again(x), net(x))
+
+
+def test_cut() -> None:
+    """A filter behind the edges goes, and what is left is described as before."""
+    net = networks.small_cnn((1, 28, 28), 10)
+    kept = torch.arange(8) != 3
+    small, _ = cut(net, torch.rand(2, 1, 28, 28), {"2": Mask(outputs=kept)})
+    with torch.no_grad():
+        net[2].weight[3], net[2].bias[3] = 0.0, 0.0
+    words = describe(small)
+    again = rebuild(words)
+    fill(again, words, state(small, words))
+    x = torch.rand(2, 1, 28, 28)
+    torch.testing.assert_close(again(x), net(x))
+    assert sum(p.numel() for p in small.parameters()) == 1946 - 82 - 160

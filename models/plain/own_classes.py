@@ -3,7 +3,7 @@
 A module is unpickled by its class, so a network that is to be unpickled where this package is not
 may hold none of its classes. Each is replaced by a :class:`torch.fx.GraphModule` of its forward
 pass, with the tensors that it computes with under their names. Classes of a person's own stay as
-they are.
+they are, and so do :class:`~pyroccam.models.networks.OrientedEdges`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import operator
 
 import torch
 from torch import Tensor, fx, nn
+
+from ..networks import OrientedEdges
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -51,7 +53,10 @@ def torch_only(net: nn.Module, example: Tensor | None = None) -> nn.Module:
 
 
 def _ours(module: nn.Module) -> bool:
-    """True if the class of a module, or one that it is made from, is of this package."""
+    """True if the class of a module, or one that it is made from, is of this package; fixed filters
+    stay, as no file has their numbers."""
+    if isinstance(module, OrientedEdges):
+        return False
     return any(kind.__module__.partition(".")[0] == _PACKAGE for kind in type(module).__mro__)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import torch
+from pyroccam.inference import load
 from pyroccam.inference.cutting import Mask, cut
+from pyroccam.inference.files import Small
 from pyroccam.models import networks
 from pyroccam.models.networks import OrientedEdges
-from pyroccam.models.plain import describe, fill, rebuild, state
+from pyroccam.models.plain import describe, fill, rebuild, state, torch_only
 
 
 def test_slopes() -> None:
@@ -51,16 +54,15 @@ def test_file() -> None:
     torch.testing.assert_close(again(x), net(x))
 
 
-def test_cut() -> None:
-    """A filter behind the edges goes, and what is left is described as before."""
+def test_cut(tmp_path: Path) -> None:
+    """A filter behind the edges goes, and what is left is in a file as before."""
     net = networks.small_cnn((1, 28, 28), 10)
     kept = torch.arange(8) != 3
     small, _ = cut(net, torch.rand(2, 1, 28, 28), {"2": Mask(outputs=kept)})
     with torch.no_grad():
         net[2].weight[3], net[2].bias[3] = 0.0, 0.0
-    words = describe(small)
-    again = rebuild(words)
-    fill(again, words, state(small, words))
     x = torch.rand(2, 1, 28, 28)
-    torch.testing.assert_close(again(x), net(x))
+    whole = Small(torch_only(small, x))
+    assert not whole.undescribed
+    torch.testing.assert_close(load(whole.save(tmp_path / "small.pocc"))(x), net(x))
     assert sum(p.numel() for p in small.parameters()) == 1946 - 82 - 160

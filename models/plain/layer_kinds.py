@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ def layer_kind(module: nn.Module) -> type[nn.Module] | None:
     if type(module) in LAYERS:
         return type(module)
     found = _product(module)
-    return None if found is None or found.weight is not None else found.kind
+    return found if isinstance(found, type) else None
 
 
 def as_layers(net: nn.Module) -> nn.Module:
@@ -34,30 +34,11 @@ def as_layers(net: nn.Module) -> nn.Module:
     for name, module in [*net.named_modules()]:
         if not name or type(module).__module__.startswith("torch."):
             continue
-        new, found = untransposed(module), _product(module)
-        if found is not None and found.weight is not None and not found.padded:
-            new = copy.deepcopy(module)
-            new.__class__, new._parameters = found.kind, {}
-            for part, value in (("weight", found.weight), ("bias", found.bias)):
-                number = None if value is None else nn.Parameter(value.to(module.weight))
-                new.register_parameter(part, number)
+        found = _product(module)
+        new = found if isinstance(found, nn.Module) else untransposed(module)
         if new is not None:
             net.set_submodule(name, new)
     return net
-
-
-class _Product(NamedTuple):
-    """A product that a layer computes.
-
-    Attributes:
-        weight, bias: with which, where that is not the layer's own weight.
-        padded: of what it is given with a border.
-    """
-
-    kind: type[nn.Module]
-    weight: Tensor | None
-    bias: Tensor | None
-    padded: bool
 
 
 class _Watch(TorchFunctionMode):
@@ -66,13 +47,13 @@ class _Watch(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.products: list[tuple[Any, ...]] = []
-        self.bordered: dict[int, Tensor] = {}
+        self.bordered: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name == "pad":
-            self.bordered[id(out)] = args[0]
+            self.bordered.append((args[0], out))
         elif name == "linear" or name.startswith("conv"):
             given = dict(zip(("input", "weight", "bias"), args, strict=False)) | (kwargs or {})
             self.products.append((given["input"], given["weight"], given.get("bias"), out))
@@ -80,30 +61,38 @@ class _Watch(TorchFunctionMode):
 
 
 @torch.no_grad()
-def _product(module: nn.Module) -> _Product | None:
+def _product(module: nn.Module) -> type[nn.Module] | nn.Module | None:
+    """The type that a layer computes as with its own weight, or a layer of torch with the weight
+    that it makes; ``None`` if it computes something else."""
     kind = next((one for one in _SUBCLASSED if isinstance(module, one)), None)
     if kind is None or is_parametrized(module):
         return None
     try:
         own: Any = copy.deepcopy(module).cpu().double()
         features = own.in_features if kind is nn.Linear else own.in_channels
-        shape = 2, features, *(n + 2 for n in getattr(own, "kernel_size", ()))
+        parts = "kernel_size", "stride", "dilation"
+        kernel, stride, dilation = (torch.tensor(getattr(own, part, ())) for part in parts)
         noise = torch.Generator().manual_seed(0)
         seen = []
-        for mode in (False, module.training):
-            x = torch.randn(shape, generator=noise, dtype=torch.double)
+        for more, mode in enumerate((False, module.training)):
+            # Three places along each side, as another stride shows in the third.
+            sides = (dilation * (kernel - 1) + 2 * stride + 1 + more).tolist()
+            x = torch.randn(2, features, *sides, generator=noise, dtype=torch.double)
             with _Watch() as watch:
                 out = own.train(mode).forward(x)
             ((given, weight, bias, product),) = watch.products
-            padded = watch.bordered.get(id(given)) is x
-            if product is not out or not (padded or given is x):
+            plain = weight is own.weight and bias is own.bias
+            padded = any(one is x and made is given for one, made in watch.bordered)
+            if product is not out or not (given is x or (plain and padded)):
                 return None
-            seen.append((weight, bias, padded))
+            seen.append((plain, x, out))
+        if all(plain for plain, *_ in seen):
+            return kind
+        same = weight.shape == own.weight.shape
+        own.__class__, own._parameters = kind, {}
+        for name, value in (("weight", weight), ("bias", bias)):
+            own.register_parameter(name, None if value is None else nn.Parameter(value))
+        same &= all(torch.equal(own.forward(x), out) for *_, x, out in seen)
+        return own.to(module.weight) if same else None
     except Exception:  # it takes something else
         return None
-    (weight, bias, padded), (again, other, _) = seen
-    if weight is own.weight is again and bias is own.bias is other:
-        return _Product(kind, None, None, padded)
-    same = torch.equal(weight, again) and (bias is other or torch.equal(bias, other))
-    same &= weight.shape == own.weight.shape
-    return _Product(kind, weight, bias, padded) if same else None

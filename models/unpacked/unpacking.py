@@ -127,17 +127,24 @@ def unpacked(net: nn.Module, names: Collection[str] | None = None) -> nn.Module:
 def untransposed(module: Any) -> nn.Module | None:
     """A linear layer that computes what a module of a transposed weight does, as GPT-2 has them;
     ``None`` of any other."""
-    own = [(name, p.dim()) for name, p in module.named_parameters()]
+    given = [(name, p.dim()) for name, p in module.named_parameters()]
     kind = type(module).__module__
-    if own != [("weight", 2), ("bias", 1)] or kind.startswith("torch."):
+    if given != [("weight", 2), ("bias", 1)] or [*module.buffers()] or kind.startswith("torch."):
         return None
-    made: nn.Module = linear(module.weight.T, module.bias)
-    x = torch.randn(2, 3, len(module.weight), generator=torch.Generator().manual_seed(0))
+    noise = torch.Generator().manual_seed(0)
     try:
-        out = copy.deepcopy(module).eval()(x.to(module.weight))
-        return made if torch.allclose(out, made(x.to(module.weight)), 1e-4, 1e-5) else None
+        own = copy.deepcopy(module).cpu().double()
+        for mode in (False, True):
+            for p in own.parameters():  # its own may be zero, where any function is linear
+                p.copy_(torch.randn(p.shape, generator=noise, dtype=p.dtype))
+            x = torch.randn(2, 16, len(own.weight), generator=noise, dtype=torch.double)
+            x *= torch.logspace(-2, 2, 16)[:, None]
+            if not torch.allclose(own.train(mode)(x), linear(own.weight.T, own.bias)(x)):
+                return None
     except Exception:  # it takes something else
         return None
+    made: nn.Module = linear(module.weight.T, module.bias)
+    return made
 
 
 def _can_be(module: Any) -> bool:

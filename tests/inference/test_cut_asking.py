@@ -13,6 +13,7 @@ from pyroccam.inference.cutting import Mask, cut, masked
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.shrinking.decision import decide
 from pyroccam.models import priors
+from pyroccam.models.plain import layer_kind
 from torch import nn
 
 
@@ -51,6 +52,14 @@ class Standardised(nn.Conv2d):
     def forward(self, x):
         weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
         return F.conv2d(x, weight, self.bias)
+
+
+class Discarding(nn.Conv2d):
+    """A convolution of something else than the border that it makes."""
+
+    def forward(self, x):
+        F.pad(x, (1, 1, 1, 1))
+        return F.conv2d(x.exp(), self.weight, self.bias)
 
 
 class Transposed(nn.Module):
@@ -210,6 +219,20 @@ def test_layers_of_other_classes_are_cut_on_both_sides(kind):
     # Sigmoid has constants, which a border of zeros keeps in one channel.
     assert len(report.layers["2"].inputs) == 5 + (kind is Bordered)
     assert type(small[2]) is {Standardised: nn.Conv2d, Transposed: nn.Linear}.get(kind, kind)
+
+
+@pytest.mark.parametrize("options", [{"padding": 1}, {"stride": 4}, {"dilation": 2}])
+def test_a_layer_that_does_not_compute_by_its_attributes_stays(options):
+    net = made(lambda: nn.Sequential(nn.Conv2d(2, 4, 1), Standardised(4, 3, 3, **options)))
+    small, _ = cut_exactly(net, torch.randn(3, 2, 9, 9).double(), {})
+    assert type(small[1]) is Standardised
+    x = torch.randn(3, 2, 12, 12).double()
+    torch.testing.assert_close(small(x), net(x))
+
+
+def test_a_convolution_of_something_else_than_a_border_is_no_layer():
+    assert layer_kind(Bordered(2, 3, 3)) is nn.Conv2d
+    assert [layer_kind(Discarding(2, 3, 3)) for _ in range(20)] == [None] * 20
 
 
 def test_a_layer_with_a_border_of_its_own_is_random():

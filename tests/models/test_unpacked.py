@@ -154,3 +154,34 @@ def test_a_normalisation_that_was_removed_leaves_nothing_that_pickles_refuse():
     nn.utils.parametrize.remove_parametrizations(net, "weight")
     other, x = folded(copied(net)), torch.randn(5, 3)
     close(pickle.loads(pickle.dumps(other))(x), net(x))
+
+
+class Multiplied(nn.Module):
+    """A product with a transposed weight, all zeros at first, and what is asked for."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(4, 3)), nn.Parameter(torch.zeros(3))
+        self.then = then
+
+    def forward(self, x):
+        return self.then(self, x @ self.weight + self.bias)
+
+
+def buffered():
+    net = Multiplied(lambda net, x: x * net.scale)
+    net.register_buffer("scale", torch.ones(()))
+    return net
+
+
+def test_what_is_not_linear_in_every_mode_or_at_other_weights_stays():
+    others = [
+        Multiplied(lambda net, x: x.relu()),
+        Multiplied(lambda net, x: nn.functional.dropout(x, 0.5, net.training)),
+        Multiplied(lambda net, x: nn.functional.hardshrink(x, 0.1)),
+        Multiplied(lambda net, x: x.clamp(-20, 20)),
+        buffered(),
+    ]
+    assert [type(m) for m in unpacked(nn.Sequential(*others))] == [Multiplied] * len(others)
+    (linear,) = unpacked(nn.Sequential(at_random(Multiplied(lambda net, x: x))))
+    assert type(linear) is nn.Linear

@@ -218,10 +218,14 @@ def elpd(fit: Fit, *, split: str = "test", draws: Count = 200) -> Loo:
         draws: S, of random weights.
 
     Raises:
-        PyroccamError: for the training rows, which were not held out.
+        PyroccamError: for the training rows, which were not held out, and the validation rows of a
+            last layer in closed form, which knows them.
     """
     if split == "train":
         raise PyroccamError("split='train'", "rows that were held out", "diagnostics.loo(fit)")
+    if split == "val" and fit.model.likelihood.own_head:
+        found = "split='val' of a last layer in closed form, which knows these rows"
+        raise PyroccamError(found, "rows that were held out", "split='test'")
     drawn = draw_posterior(fit, draws, split=split)
     if fit.model.random_weights:
         own = drawn.log_likelihood.numpy()

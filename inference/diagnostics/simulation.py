@@ -217,6 +217,9 @@ def _refuse(model: Model, guide: Guide) -> None:
     """Refuse what cannot be simulated."""
     if not guide.latents():
         raise PyroccamError(f"Nothing is random in a {type(model).__name__}", "a posterior")
+    if model.likelihood.own_head:
+        found = "a last layer in closed form, which knows rows that are simulated"
+        raise PyroccamError(found, "another likelihood")
     for name, part in model.named_modules():
         noisy = isinstance(part, _DropoutNd) and part.p > 0.0
         if not guide.traits.moves and (noisy or isinstance(part, _BatchNorm)):

@@ -41,7 +41,8 @@ def exact_depth_posterior(model: Model, data: Dataset, *, ranks: Ranks = ALONE) 
 
     Arguments:
         model: of learnt depth, with weights as they are.
-        data: whose training rows these are.
+        data: whose training rows these are. A last layer in closed form has evidence of its own,
+            of the validation rows, to which no feature was fitted: that takes their place.
         ranks: processes that share the rows, and get the same.
 
     Returns:
@@ -50,7 +51,8 @@ def exact_depth_posterior(model: Model, data: Dataset, *, ranks: Ranks = ALONE) 
     References:
         Antoran et al. 2020, arXiv:2002.02797 (the formula on their poster, which their code lacks).
     """
-    log_likelihood = sum_by_depth(model, data, ranks)
+    head = closed_form_of(model)
+    log_likelihood = sum_by_depth(model, data, ranks) if head is None else head.evidence.double()
     return (model.get_buffer("log_prior").double() + log_likelihood).softmax(0)
 
 
@@ -61,8 +63,6 @@ def sum_by_depth(model: Model, data: Dataset, ranks: Ranks = ALONE) -> Tensor:
     Arguments:
         ranks: processes, of which each takes a part of the rows; all have the sum.
     """
-    if (head := closed_form_of(model)) is not None:  # of rows to which nothing was fitted
-        return head.evidence.double()
     found = []
     with evaluating(model):
         for x, y in data.parts("train"):

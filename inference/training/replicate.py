@@ -277,7 +277,8 @@ def validation_nll(pair: Posterior, data: Dataset, ranks: Ranks = ALONE) -> floa
     if (head := closed_form_of(pair.model)) is not None:  # those that it knows
         log_prior = dict(pair.model.named_buffers()).get("log_prior", torch.zeros(1))
         evidence = torch.logsumexp(log_prior.to(head.evidence) + head.evidence, 0)
-        return -float(evidence) / len(data.x_val)
+        weights = data.val_weights
+        return -float(evidence) / (len(data.x_val) if weights is None else float(weights.sum()))
     part = ranks.part(len(data.x_val))
     if ranks.size > 1:
         data = data.with_val(part.rows)

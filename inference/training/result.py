@@ -197,8 +197,8 @@ class Fit(Generic[M, G]):
         """Metrics on a split: accuracy, NLL, Brier, ECE, or RMSE, NLL.
 
         Arguments:
-            split: ``train``, ``val`` (which chose the checkpoint, unless it is the last: no
-                estimate for new rows) or ``test``.
+            split: ``train``, ``val`` (which chose the checkpoint, unless it is the last, and which
+                a last layer in closed form knows: no estimate for new rows) or ``test``.
             how: of the ``ensemble``, the mixture over depths or over draws of random weights. Of
                 random weights also ``deterministic``, of the network of the posterior means, and
                 ``stochastic``, of one draw (the mean of each metric over the draws).

@@ -70,22 +70,29 @@ def condition_head(model: Model, data: Dataset) -> None:
     """Give a last layer in closed form the validation rows, in place of those before.
 
     Raises:
-        PyroccamError: where there are none.
+        PyroccamError: where there are none, or the network changes what the layer gives.
     """
     head = closed_form_of(model)
     assert head is not None
-    if not len(data.x_val):
+    weights = data.val_weights
+    if not (rows := len(data.x_val) if weights is None else float(weights.sum())):
         raise PyroccamError("likelihood='closed-form' without validation rows", "val_fraction=0.1")
     seen: list[Tensor] = []
+    own: list[Tensor] = []
     depths = head.depths
-    hook = head.register_forward_pre_hook(
-        lambda _, given: seen.append(given[0].unflatten(0, (depths, -1)))
-    )
+
+    def note(_: Any, given: tuple[Tensor], found: Tensor) -> None:
+        seen.append(given[0].unflatten(0, (depths, -1)))
+        own.append(found.unflatten(0, (depths, -1)))
+
+    hook = head.register_forward_hook(note)
     try:
-        outputs_by_depth(model, data.x_val)
+        outputs = outputs_by_depth(model, data.x_val)
     finally:
         hook.remove()
+    if not own or not torch.equal(torch.cat(own, 1).nan_to_num(), outputs.nan_to_num()):
+        found = "outputs of the network that are not those of its last linear layer"
+        raise PyroccamError(found, "a network that ends in it, as registered and as run")
     likelihood: Any = model.likelihood
-    head.condition(torch.cat(seen, 1), data.y_val, likelihood.scale, data.val_weights)
-    rows = len(data.x_val) if data.val_weights is None else float(data.val_weights.sum())
+    head.condition(torch.cat(seen, 1), data.y_val, likelihood.scale, weights)
     likelihood.df.fill_(PRIOR_ROWS + rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -119,13 +120,11 @@ class ClosedFormLinear(nn.Module):
 
     def select(self, depths: Sequence[int]) -> ClosedFormLinear:
         """The same layer at some of the depths."""
-        linear = nn.Linear(self.weight.shape[1], len(self.weight), dtype=self.weight.dtype)
-        new = ClosedFormLinear(linear.to(self.weight.device), len(self.weight), len(depths))
-        state = self.state_dict()
+        new = copy.deepcopy(self)
+        new.depths = len(depths)
         for name in ("mean", "spread", "log_scale", "evidence"):
-            state[name] = state[name][list(depths)]
-        new.load_state_dict(state)
-        return new.train(self.training)
+            setattr(new, name, getattr(self, name)[list(depths)])
+        return new
 
 
 def closed_form_of(net: nn.Module) -> ClosedFormLinear | None:
@@ -134,8 +133,16 @@ def closed_form_of(net: nn.Module) -> ClosedFormLinear | None:
 
 
 def with_closed_form(net: nn.Module, targets: int, depths: int = 1) -> nn.Module:
-    """The network with such a layer in place of its last linear one; as it is, if it has one."""
-    if closed_form_of(net) is not None:
+    """The network with such a layer in place of its last linear one; as it is, if it has one.
+
+    Raises:
+        PyroccamError: where it has one of other targets or depths, or its last one has not the
+            outputs. Whether they are those of the network shows where rows are taken in.
+    """
+    if (head := closed_form_of(net)) is not None:
+        if (own := (len(head.weight), head.depths)) != (targets, depths):
+            found = f"a last layer in closed form, of targets and depths {own}"
+            raise PyroccamError(found, f"{(targets, depths)}", "head.select([depth])")
         return net
     linear = [(n, part) for n, part in net.named_modules() if type(part) is nn.Linear]
     if not linear or linear[-1][1].out_features != 2 * targets:

@@ -1,10 +1,15 @@
 """The last layer in closed form, against dense multivariate t distributions and repeated rows."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
+from pyroccam.inference import diagnostics
+from pyroccam.inference.posterior import posterior_of
+from pyroccam.inference.training.replicate import validation_nll
 from pyroccam.inference.training.validated_noise import condition_head
 from pyroccam.models.networks import ClosedFormLinear, closed_form_of, with_closed_form
 from scipy.stats import multivariate_t
@@ -76,6 +81,12 @@ def test_some_depths_of_it_compute_what_they_did():
         assert torch.equal(made.select([2])(x[2]), whole[2])
         assert torch.equal(made.select([0, 1])(x[:2].flatten(0, 1)), whole[:2].flatten(0, 1))
     assert torch.equal(made.select([2]).evidence, made.evidence[2:])
+    made.requires_grad_(False)
+    before = torch.get_rng_state()
+    one = made.select([2])
+    assert not one.weight.requires_grad
+    assert not one.bias.requires_grad
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_where_it_goes():
@@ -86,7 +97,10 @@ def test_where_it_goes():
     assert with_closed_form(put, 2) is put
     torch.testing.assert_close(put(torch.ones(2, 3))[:, :2], before[:, :2])
     rows = made("closed-form")
+    several = with_closed_form(nn.Linear(5, 4), 2, depths=3)
     for refused in (
+        lambda: with_closed_form(several, 2),
+        lambda: with_closed_form(several, 1, depths=3),
         lambda: with_closed_form(nn.Linear(3, 5), 2),
         lambda: models.BayesianNetwork(
             nn.Linear(2, 2), rows, prior=models.priors.Normal(1.0), likelihood="closed-form"
@@ -119,3 +133,80 @@ def test_a_plain_network_predicts_by_the_validation_rows_alone(tmp_path):
     assert -float(head.evidence) / data.N < fit.val_nll - 1.0
     with pytest.raises(PyroccamError):
         inference.fit(model, guides.Deterministic(model), made("closed-form", val_fraction=0.0))
+
+
+class Backwards(nn.Module):
+    """A network whose last linear layer, as registered, is not the one it ends in."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.body = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+
+
+class Unused(nn.Linear):
+    """A network that leaves out the layer that was registered last."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.other = nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    "net", [nn.Sequential(nn.Linear(2, 2), nn.Tanh()), Backwards(), Unused()], ids=type
+)
+def test_a_network_that_does_not_end_in_it_is_refused(net):
+    data = made("closed-form")
+    model = models.PlainNetwork(net, data, likelihood="closed-form")
+    with pytest.raises(PyroccamError, match="not those of its last linear layer"):
+        condition_head(model, data)
+
+
+def depth(data, guide=guides.CategoricalDepth):
+    torch.manual_seed(0)
+    model = models.LearntDepth.mlp(data, width=6, max_depth=2, likelihood="closed-form")
+    return model, guide(model)
+
+
+def test_a_description_is_of_the_training_rows_at_every_depth():
+    data = made("closed-form", n=120)
+    pair = depth(data, guides.Marginal)
+    fit = inference.fit(*pair, data, epochs=5, lr=0.01, progress=False, seed=0)
+    found, q = inference.description_length(fit), fit.weights.double()
+    with torch.no_grad():
+        log_p = fit.model.likelihood(fit.outputs(data.x_train)).log_prob(data.y_train).sum(1)
+    assert found.targets == pytest.approx(-float(q @ log_p) / math.log(2.0), rel=1e-4)
+    head = closed_form_of(fit.model)
+    known = (fit.model.log_prior.double() + head.evidence.double()).softmax(0)
+    torch.testing.assert_close(q, known, atol=1e-4, rtol=1e-3)
+
+
+def test_the_rows_that_it_knows_were_not_held_out():
+    data = made("closed-form")
+    fit = inference.fit(*depth(data), data, epochs=1, progress=False)
+    assert np.isfinite(diagnostics.elpd(fit).elpd)
+    for refused in (
+        lambda: diagnostics.elpd(fit, split="val"),
+        lambda: diagnostics.vsbc(lambda seed: (*depth(data), data), simulations=20),
+    ):
+        with pytest.raises(PyroccamError, match="a last layer in closed form, which knows"):
+            refused()
+
+
+def test_a_score_is_by_weight():
+    """That of rows that are repeated, whatever the scale of weights."""
+    weighted = made("closed-form")
+    count = torch.arange(len(weighted.x_val)) % 3 + 1
+    rows = torch.arange(len(count)).repeat_interleave(count)
+    twice = weighted.but(x_val=weighted.x_val[rows], y_val=weighted.y_val[rows])
+    weights = {"weights": torch.ones(weighted.N), "val_weights": count.float()}
+    found = []
+    for data in (weighted.but(**weights), twice):
+        model, guide = depth(weighted)
+        condition_head(model, data)
+        found.append(validation_nll(posterior_of(model, guide, data), data))
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    with pytest.raises(PyroccamError):
+        condition_head(model, weighted.but(weights=None, val_weights=torch.zeros(len(count))))

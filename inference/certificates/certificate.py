@@ -218,8 +218,9 @@ class ByPosterior(_Way):
             limits.append((seeger_limit(share, sum(sizes), kl, doubt), share))
         limit, share = max(limits)
         by = f"a KL of {kl:,.0f} nats"
-        around = {getattr(layer.prior, "around", None) for layer in model.layers.values()} - {None}
-        if around:  # which only a person knows
+        priors = [vars(layer.prior) for layer in model.layers.values()]
+        around = {one["around"] for one in priors if "around" in one}
+        if around:
             sums = ", ".join(sorted({one.sha256 for one in around}))
             by += f" to weights of SHA-256 {sums}, if these rows did not choose them"
         return Certificate(limit, confidence, count, share, kl, "draws of the posterior",

@@ -49,6 +49,9 @@ CONFIDENCE = 0.95
 LARGEST_LOSS = 2.5
 """That loss, as a multiple of what may be lost on average."""
 
+FAILURES = 2
+"""Sizes that lose too much before a search ends."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -130,10 +133,10 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     Weights go in the order of their irrelevance, in all layers alike, half of those that are left
     each time, and units that have lost all of theirs with them. What is left is trained from the
     labels and from what the posterior predicts, and is judged by :func:`needed_tolerance`. The
-    first that loses too much ends the search: sizes are tested in a fixed order, so that the limits
-    need no correction for how many are tried. At first nothing goes:
-    the whole network that learns from the posterior stands for the plain one if it is better, or
-    where there are too few rows to tell, and if not, no network learns from it.
+    second that loses too much ends the search, as one may by luck: sizes are tested in a fixed
+    order, so that one that is too small passes at two places only, each at half of the risk. At
+    first nothing goes: the whole network that learns from the posterior stands for the plain one
+    if it is better, or where there are too few rows to tell, and if not, no network learns from it.
 
     Returns:
         The plain network where no other passes, cut where it has zeros; with a warning where
@@ -141,7 +144,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
 
     References:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
-        Maurer, Hothorn, Lehmacher 1995, for tests in a fixed order.
+        Maurer, Hothorn, Lehmacher 1995, for tests in a fixed order; Dunn 1961 for parts of a risk.
     """
     if fit.guide.traits.point:
         raise PyroccamError(f"cut={how} of a point estimate, which has no spread", "none")
@@ -153,7 +156,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     if teacher is not None and not may_teach(teacher, fit, plain.net):
         teacher = None
     found = at_thresholds(fit, nothing, means, plain.net)
-    good = found, replace(plain, net=found.net)
+    good, smaller, failed = (found, replace(plain, net=found.net)), False, list[float]()
     shares = SHARES if teacher is not None else SHARES[1:]
     with FitProgress("search", len(shares)) as bar:
         for share in shares:
@@ -162,20 +165,23 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
             if draft is None:
                 break
             tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
-            needed = needed_tolerance(tried.held_out, plain.held_out, fit.data)
+            needed = needed_tolerance(tried.held_out, plain.held_out, fit.data, FAILURES)
             if share == 1:  # nothing is cut, and the better one stays
                 few = len(fit.data.x_val) < FEW
                 better = few or mean_loss(tried.held_out, plain.held_out, fit.data)[0] <= 0
                 good, teacher = ((draft, tried), teacher) if better else (good, None)
             elif needed <= how.nats:
-                good = draft, tried
+                good, smaller = (draft, tried), True
             else:
-                break
+                failed.append(needed)
+                if len(failed) == FAILURES:
+                    break
     decision, kept = good
-    if share == SHARES[1] and draft is not None:
+    if failed and not smaller:
         said = (
-            f"No weight was cut: by the {len(tried.losses)} validation rows half of them need a "
-            f"tolerance of {needed:.2g}, and {how.nats:g} is allowed."
+            f"No weight was cut: by the {len(tried.losses)} validation rows networks of "
+            f"{len(failed)} smaller sizes need a tolerance of {min(failed):.2g} or more, and "
+            f"{how.nats:g} is allowed."
         )
         decision = replace(decision, warnings=[said])
     return decision, kept
@@ -207,11 +213,11 @@ def mean_loss(one: Tensor, other: Tensor, data: Dataset) -> Tensor:
     return differences @ (weights / weights.sum())
 
 
-def needed_tolerance(one: Tensor, other: Tensor, data: Dataset) -> float:
+def needed_tolerance(one: Tensor, other: Tensor, data: Dataset, places: int = 1) -> float:
     r"""What has to be allowed for a network to stand for another, by validation rows.
 
     .. math:: \max_k \max\left(\bar d_k,\;
-              \tfrac25 \left(\bar d_k + t_{0.95, N - 1} \, s_k / \sqrt N\right)\right)
+              \tfrac25 \left(\bar d_k + t_{1 - 0.05 / m, N - 1} \, s_k / \sqrt N\right)\right)
 
     of the differences d of the losses of rows (k = 1, in nats) and of errors (k = 2, 0 or 1), with
     their means and standard deviations s: so much is lost on average, and with 95 % certainty no
@@ -226,6 +232,7 @@ def needed_tolerance(one: Tensor, other: Tensor, data: Dataset) -> float:
     Arguments:
         one, other: ``(2, N)``, as :func:`~pyroccam.inference.training.ordinary.cross_fit` has them.
         data: of the validation rows.
+        places: m, networks that may pass by error, of which with 95 % certainty none does.
 
     Returns:
         That number; infinity for fewer than two rows.
@@ -246,15 +253,12 @@ def needed_tolerance(one: Tensor, other: Tensor, data: Dataset) -> float:
     rows = float(1.0 / weights.square().sum())
     if not rows > 1.0:
         return math.inf
-    from scipy.stats import t  # slow to import
+    from scipy.special import stdtrit
 
     mean = differences @ weights
     error = ((differences - mean[:, None]).square() @ weights / (rows - 1)).sqrt()
-    return float(
-        torch.maximum(
-            mean, (mean + float(t.ppf(CONFIDENCE, rows - 1)) * error) / LARGEST_LOSS
-        ).max()
-    )
+    limit = mean + float(stdtrit(rows - 1, 1 - (1 - CONFIDENCE) / places)) * error
+    return float(torch.maximum(mean, limit / LARGEST_LOSS).max())
 
 
 def at_thresholds(

@@ -34,7 +34,7 @@ _DEFAULT = {
     "graph": ("perceptron-graph", "cell-graph"),
 }
 _FIT: dict[str, dict[str, Any]] = {
-    "mlp": {"batch_size": 512, "lr": 1e-2, "weight_decay": 0.03, "steps": 2000},
+    "mlp": {"batch_size": 512, "lr": 1e-2, "weight_decay": 0.1, "steps": 2000},
     "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 6},
     "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
 }

@@ -39,7 +39,7 @@ def files(given: Given) -> Iterable[File]:
         sets = {**own, "max_depth": deepest}
         yield of_method(f"{stem}-{deepest}{more}", "occam", kept, given, sets)
     plain = {k: METHODS["occam"].settings[k] for k in ("steps", "epochs", "batch_size")}
-    plain |= {"lr": 1e-3, "schedule": "cosine"}
+    plain |= {"lr": 1e-3, "schedule": "cosine", "weight_decay": 0.03}
     plain |= {k: v for k, v in own.items() if k != "kl_weight"}
     if plain["epochs"] is not None:
         del plain["steps"]

@@ -29,6 +29,7 @@ __all__ = ["SPEC", "exits"]
 
 SHOWN = (0, 1, 2, 3, 4, 6, 10, 20)
 SIDE = 120  # of the grid of a figure
+DECAY = {"weight_decay": 0.03}  # that of the figures
 TITLES = {"ldn": "learnt depth", "ddn": "an ordinary network"}
 
 
@@ -43,7 +44,7 @@ def exits(net: nn.Sequential, x: Tensor) -> Tensor:
 
 def files(given: Given) -> Iterable[File]:
     """One, with a row for each seed."""
-    config, _ = resolve("ldn", "spirals", sets=given.set)
+    config, _ = resolve("ldn", "spirals", sets=DECAY | given.set)
     says = {"config": config.without_seed()}
     yield File("spirals", says, partial(_one, given), seeds(given))
 
@@ -53,7 +54,7 @@ def _one(given: Given, seed: int) -> Row:
     """Accuracies by depth; of the first seed figures, too."""
     found: Row = {}
     for method in TITLES:
-        config, data = resolve(method, "spirals", seed, sets=given.set)
+        config, data = resolve(method, "spirals", seed, sets=DECAY | given.set)
         with torch.enable_grad():
             outcome = run(config, data, options=RunOptions(compare=False))
         model: Any = outcome.fit.model.eval()

@@ -1,4 +1,5 @@
-"""A learnt depth beside a fixed one, both with no options: on two small tables and on images.
+"""A learnt depth beside a fixed one, both with no options: on two small tables and on images, or
+on other sets of strangers.
 
     python -m experiments.trials.strangers.depth --again --data-root FOLDER --seeds 3
 
@@ -21,7 +22,7 @@ from pyroccam.inference.training.result import Fit
 
 from ...published.markdown import header, read_all, row
 from ...published.runner import Choice, File, Given, Made, Row, Spec, resolve
-from .sets import TESTED
+from .sets import SETS, TESTED
 
 __all__ = ["SPEC", "coverage", "text_of"]
 
@@ -57,7 +58,12 @@ def files(given: Given) -> Iterable[File]:
 def _run(name: str, method: str, seed: int, given: Given, few: Row) -> Row:
     """The same network at its deepest, or with a depth that is learnt."""
     sets = {**few, **given.set}
-    config, rows = resolve(method, name, seed, data_root=given.data_root, sets=sets)
+    stranger = SETS.get(name)
+    source = name
+    if stranger is not None:
+        source = str(stranger.write(Path(given.files) / f"{name}.npz", given.data_root))
+        sets |= {f"data.{key}": value for key, value in stranger.options.items()}
+    config, rows = resolve(method, source, seed, data_root=given.data_root, sets=sets)
     found = run(config, rows, options=RunOptions(progress=False, figures=False, compare=False))
     known = {"set": name, "method": method, "seed": seed}
     return known | _said(found.fit, found.metrics)
@@ -135,8 +141,8 @@ def _arrival(learnt: Run) -> str:
 SPEC = Spec(
     "experiments.trials.strangers.depth", "Depth of strangers", "strangers",
     {
-        "data_root": str, "data": Choice(("uci/concrete", "uci/boston", IMAGES, "spirals"),
-        ("uci/concrete", "uci/boston", IMAGES)), "images": 8000, "set": {},
+        "data_root": str, "data": Choice(("uci/concrete", "uci/boston", IMAGES, *SETS),
+        ("uci/concrete", "uci/boston", IMAGES)), "images": 8000, "files": "strangers", "set": {},
     },
     files, lambda folder: [], drawn,
     small="--data spirals --seeds 1 --set epochs=2",

@@ -40,6 +40,7 @@ _FORMATS = ("png", "svg")  # for everywhere, and for print
 _TITLES = {
     "bits": "bits of the weights, and bytes of the file",
     "bytes": "bytes by depth",
+    "confusions": "which class is taken for which",
     "depth": "which depth",
     "functions": "functions by depth",
     "irrelevance": "what is cut",
@@ -49,6 +50,7 @@ _TITLES = {
     "structure": "which operations",
     "trade": "errors and costs",
 }
+_MOST_CLASSES = 20
 _MOST_TARGETS = 4  # of a regression, with a figure each
 
 
@@ -80,6 +82,8 @@ def draw(
     if data.task in ("classification", "multi-label"):
         picture = figures.reliability_diagram(_calibration(result, ddn, predictor))
         written += save_figure(picture, data, folder / "reliability")
+        if 0 < len(data.class_names) <= _MOST_CLASSES:
+            written += save_figure(_confusions(result), data, folder / "confusions")
     else:
         for name, picture in _predictions(result).items():
             written += save_figure(picture, data, folder / name)
@@ -239,15 +243,23 @@ def _bands(result: Fit, x: torch.Tensor) -> Bands:
     return Bands(*(part.cpu() for part in found))
 
 
+def _confusions(result: Fit) -> Figure:
+    x, y = result.data.split("test")
+    names = result.data.class_names
+    both = len(names) * y + result.predict(x).argmax(-1)
+    counts = both.bincount(minlength=len(names) ** 2).view(len(names), -1)
+    return figures.confusions(counts, names)
+
+
 def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reliability]:
     x, y = result.data.split("test")
     contenders = {predictor: result.predict(x)}
     if result.structure is not None and not result.model.random_weights:
         net = at_depth(result)
         with torch.no_grad():
-            contenders[f"pruned, depth {net.depth}"] = net(x)
+            contenders[f"cut at depth {net.depth}"] = net(x)
     if ddn is not None:
-        contenders["fixed depth"] = ddn.predict(x)
+        contenders["plain network"] = ddn.predict(x)
     if result.data.task == "multi-label":  # every label of every row is one of two classes
         y = y.reshape(-1).long()
         for name, probs in contenders.items():

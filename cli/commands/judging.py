@@ -19,7 +19,7 @@ def evaluate(
     out: Path | None = None,
     opening: OpenOptions,
 ) -> None:
-    """Evaluate the full and the pruned network of a run, on its own or on other data.
+    """Evaluate the network of a run, whole and as it was handed back, on its own or on other data.
 
     Arguments:
         folder: Folder of a finished run.
@@ -30,7 +30,7 @@ def evaluate(
         out: Also write the numbers as JSON.
     """
     from ...inference.storage import versions, write_json
-    from ..runs import Cell, Table, load_fit, names_own_data, read_new_rows, score
+    from ..runs import METRICS, Cell, Table, called, load_fit, names_own_data, read_new_rows, score
 
     need_file(out)
     same = data is not None and names_own_data(folder, data)
@@ -43,12 +43,17 @@ def evaluate(
     found = score(console, folder, result, sets, split)
     rows = sets[""]
     shown = [
-        [Cell(name), *(Cell(f"{v:.4f}" if abs(v) < 1e7 else f"{v:.4g}", v) for v in each.values())]
+        [
+            Cell(called(name, "pruned" in found)),
+            *(Cell(f"{v:.4f}" if abs(v) < 1e7 else f"{v:.4g}", v) for v in each.values()),
+        ]
         for name, each in found.items()
     ]
     chose = ", which chose the checkpoint: too good for an estimate" if split == "val" else ""
     console.say(f"{rows.counts[split]:,} {split} rows of {rows.name}{chose}")
-    console.print(Table("", ["", *next(iter(found.values()))], shown))
+    console.print(
+        Table("", ["network", *(METRICS.get(n, n) for n in next(iter(found.values())))], shown)
+    )
     if out is not None:
         write_json(out, {"data": rows.name, "split": split, "versions": versions(), **found})
 

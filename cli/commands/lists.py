@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from .. import said_of
 from .application import app, console
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def methods(method: str | None = None) -> None:
-    """List the methods, or what can be set of one beside its network and data.
+    """List the methods, or what can be set of one beside its data.
 
     Arguments:
         method: One of them.
@@ -39,30 +41,40 @@ def methods(method: str | None = None) -> None:
 
 
 def _print_method(row: Method) -> None:
-    """What it is, and what `--set` takes beside options of the data and of the network."""
-    from rich.table import Column, Table
-
-    from ...data import described, kinds_of
+    """What it is, and what `--set` takes beside options of the data."""
     from ...inference.training import Settings
 
     console.say((row.name, "bold"), f": {row.title}. {row.reference}.")
     console.say(f"Networks: {', '.join(row.networks)}.")
     usual = {**vars(Settings()), **row.settings}
     del usual["seed"]  # an option of `pyroccam fit`
-    for title, owner, values in (
-        ("options of the method", type(row), row.options), ("settings of the fit", Settings, usual)
-    ):  # fmt: skip
-        kinds, said = kinds_of(owner), said_of(owner)
-        table = Table(title, Column("what it is", overflow="fold"), box=None)
-        for name, value in values.items():
-            allowed = f" [{described(kinds[name])}]" if name in kinds else ""
-            text = re.sub(r" \(:mod:[^)]*\)|``", "", said.get(name, ""))
-            table.add_row(f"{name}={json.dumps(value)}", f"{text}{allowed}".replace("None", "null"))
-        console.say()
-        console.print(table)
-    known = (one for one in row.options.items() if one[1] is not None)
-    name, value = next(known, ("lr", usual.get("lr")))
-    console.say(f"\nFor example: pyroccam fit {row.name} --set {name}={json.dumps(value)}")
+    _print_options("options of the method", type(row), row.options)
+    _print_options("settings of the fit", Settings, usual)
+    for name, maker in row.networks.items():
+        parameters = signature(maker).parameters.values()
+        own = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+        if row.over == "stack":  # by the data
+            own = dict.fromkeys(own, ...)
+        if own:
+            _print_options(f"options of {name}", maker, own)
+    console.say(f"\nFor example: pyroccam fit {row.name} --set lr={usual['lr'] / 2:g}")
+
+
+def _print_options(title: str, owner: Any, values: Mapping[str, Any]) -> None:
+    """A table of what `--set` takes for an owner, with usual values where they are known."""
+    from rich.table import Column, Table
+
+    from ...data import described, kinds_of
+
+    kinds, said = kinds_of(owner), said_of(owner)
+    table = Table(title, Column("what it is", overflow="fold"), box=None)
+    for name, value in values.items():
+        allowed = f" [{described(kinds[name])}]" if name in kinds else ""
+        text = re.sub(r" \(:mod:[^)]*\)|``", "", said.get(name, ""))
+        shown = name if value is ... else f"{name}={json.dumps(value)}"
+        table.add_row(shown, f"{text}{allowed}".replace("None", "null"))
+    console.say()
+    console.print(table)
 
 
 @app.command("data")

@@ -15,7 +15,7 @@ from ...data import Dataset, PyroccamError, attribute
 from ...guides import Guide
 from ...inference import certify
 from ...inference.certificates import ByTest
-from ...inference.files import said_of_columns
+from ...inference.files import said_of_classes, said_of_columns
 from ...inference.posterior import Structure
 from ...inference.shrinking import Report
 from ...inference.training import Fit, Numbers, Settings
@@ -127,8 +127,9 @@ def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str,
 
 
 def known_of(net: nn.Module, data: Dataset, like: models.Likelihood | None = None) -> list[str]:
-    """Which columns a network looks at, and, of classes, what is certain of its errors on new rows:
-    by the test rows, and by its file, where that is short enough to say anything.
+    """Which columns a network looks at, which classes it knows, and, of classes, what is certain of
+    its errors on new rows: by the test rows, and by its file, where that is short enough to say
+    anything.
 
     Arguments:
         like: the likelihood that takes its outputs, if it does not predict by itself.
@@ -136,12 +137,13 @@ def known_of(net: nn.Module, data: Dataset, like: models.Likelihood | None = Non
     said = said_of_columns(net, data)
     if data.task != "classification" or data.weighted:
         return said
-    found = []
+    found = said_of_classes(net, data, like)
     if data.counts["test"]:
-        found.append(certify(net, data, by=ByTest(), likelihood=like))
+        found.append(str(certify(net, data, by=ByTest(), likelihood=like)))
     if sum(int(p.count_nonzero()) for p in net.parameters()) < data.counts["train"]:
-        found += [one for one in (certify(net, data, likelihood=like),) if not one.vacuous]
-    return [*said, *map(str, found)]
+        one = certify(net, data, likelihood=like)
+        found += [] if one.vacuous else [str(one)]
+    return [*said, *found]
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class Method(ABC):
 
     over: ClassVar[Literal["stack", "net", "graph"]]
     full_batch: ClassVar[bool] = False
-    predictor: ClassVar[str] = "drawn networks"
+    predictor: ClassVar[str] = "ensemble"
     lengths: ClassVar[tuple[str, ...]] = ()
 
     @property

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Cell,
         Network,
         Table,
+        called,
         cell,
         learnt,
         learnt_tables,

@@ -87,6 +87,25 @@ _PARTS = {
 }
 """Parts of ``metrics.json`` that are networks of a run, beside the whole one."""
 
+_WAYS = {
+    "ensemble": f"ensemble ({DRAWS} draws)",
+    "stochastic": "stochastic (one draw)",
+    "deterministic": "deterministic (means)",
+}
+"""Ways to predict with random weights."""
+
+
+def called(name: str, depths: bool) -> str:
+    """What a table calls a network or a way to predict, by its name in scores.
+
+    Arguments:
+        depths: of a stack whose depth was learnt.
+    """
+    own, comma, rows = name.partition(",")
+    known = {n: text for n, (text, _) in _PARTS.items()} | _WAYS
+    known["full"] = "all depths" if depths else "network"
+    return f"{known.get(own, own)}{comma}{rows}"
+
 
 def networks(seeds: Sequence[Mapping[str, Any]]) -> list[Network]:
     """All networks that a run reports, the whole first."""
@@ -109,11 +128,11 @@ def networks(seeds: Sequence[Mapping[str, Any]]) -> list[Network]:
         ways = {way: [{"test": test[way]} for test in tests] for way in tests[0]}
         means = [one.get("mean", {}).get("seconds_per_batch") for one in seeds]
         timed = times if None in means else means
-        add(f"mean of {DRAWS} drawn networks", "whole", ways["ensemble"], parameters=sizes)
-        add("one drawn network", "other", ways["stochastic"])
-        add("posterior means", "other", ways["deterministic"], parameters=sizes, seconds=timed)
+        add(_WAYS["ensemble"], "whole", ways["ensemble"], parameters=sizes)
+        add(_WAYS["stochastic"], "other", ways["stochastic"])
+        add(_WAYS["deterministic"], "other", ways["deterministic"], parameters=sizes, seconds=timed)
     else:
-        name = "all depths" if "pruned" in seeds[0] else "network"
+        name = called("full", "pruned" in seeds[0])
         add(name, "whole", [{"test": t} for t in tests], parameters=sizes, seconds=times)
     for part, (name, kind) in _PARTS.items():
         if all("test" in one.get(part, {}) for one in seeds):

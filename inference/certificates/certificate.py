@@ -31,6 +31,7 @@ from ..posterior import (
     weights_of,
 )
 from ..shrinking import load
+from ..training import FitProgress
 from .bounds import binomial_limit, kl_of_shares, seeger_limit, sum_limit
 
 if TYPE_CHECKING:
@@ -202,8 +203,11 @@ class ByPosterior(_Way):
         most = self.draws or max(1, _DRAWN // sum(p.numel() for p in net.parameters()))
         each, passes = -(-count // min(count, most)), min(MOST_PASSES, max(1, most // count))
         parts, missed = list[int](), list[Tensor]()
-        with evaluating(model), seeded(self.seed, data.device):
-            for _ in range(passes):
+        with (
+            evaluating(model), seeded(self.seed, data.device), FitProgress("draws", passes) as bar
+        ):  # fmt: skip
+            for k in range(passes):
+                bar.next(f"pass {k + 1}")
                 for x, y in rows.known():
                     found = _drawn_outputs(model, guide, net, x, each)
                     missed.append(rows.misses(torch.cat(found), y, self.within).cpu())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .canvas import legend_above, new_figure, save
     from .cuts import bits_per_layer, irrelevance_histograms, scale_posteriors, sparsity_maps
     from .depth import depth_comparison, depth_posterior, spiral_functions
-    from .predictive import predicted_observed, predictive_bands, reliability_diagram
+    from .predictive import confusions, predicted_observed, predictive_bands, reliability_diagram
     from .sizes import bytes_by_bound, trade_off, weight_path
     from .structure import simplex_panels, structure_graph
     from .style import CYCLE, GREY, INK, MARKERS, styled
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "bits_per_layer",
     "bytes_by_bound",
+    "confusions",
     "depth_comparison",
     "depth_posterior",
     "irrelevance_histograms",

@@ -1,6 +1,6 @@
 """Figures of predictions beside what was observed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from ..posterior import Bands, Reliability
 from .canvas import FEW_ROWS, Array, Floats, floats, legend_above, new_figure
-from .style import CYCLE, GREY, INK, MARKERS, styled
+from .style import AMOUNT, CYCLE, GREY, INK, MARKERS, styled
 
 _LEVEL = 0.95
 _LEVELS = np.linspace(0.05, 0.95, 19)
@@ -119,6 +119,36 @@ def _parts(bands: Bands) -> list[Floats]:
 def _held(observed: Floats, mean: Floats, sd: Floats, z: float) -> float:
     """The share of rows within ``z`` deviations."""
     return float((np.abs(observed - mean) <= z * sd).mean())
+
+
+@styled
+def confusions(counts: Array, names: Sequence[str]) -> Figure:
+    """Which classes are taken for which: of the rows of each class, the percentage for each
+    predicted one, in squares whose shade says the same.
+
+    Arguments:
+        counts: rows ``(C, C)`` by class and by predicted class.
+        names: of the classes.
+    """
+    rows = floats(counts)
+    share = 100 * rows / np.maximum(rows.sum(1, keepdims=True), 1)
+    fig = new_figure(1.4 + 0.32 * len(names))
+    ax = fig.subplots()
+    ax.imshow(share, cmap=AMOUNT, vmin=0, vmax=100, aspect="auto")
+    for (i, j), value in np.ndenumerate(share):
+        if rows[i, j]:
+            ax.text(
+                j, i, f"{value:.3g}", ha="center", va="center", fontsize=7.5,
+                color="white" if value > 50 else INK,
+            )  # fmt: skip
+    of = [f"{name} ({int(total):,})" for name, total in zip(names, rows.sum(1), strict=True)]
+    ax.set_yticks(np.arange(len(names)), of)
+    long = max(map(len, names)) * len(names) > 60
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right"} if long else {}
+    ax.set_xticks(np.arange(len(names)), names, **turned)
+    ax.set(xlabel="predicted, % of the rows of a class", ylabel="class (rows)")
+    ax.grid(False)
+    return fig
 
 
 @styled

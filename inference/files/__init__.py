@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .columns import said_of_columns
+    from .columns import said_of_classes, said_of_columns
     from .draw_file import Sent, encoded_draw, overhead
     from .exporting import ABOUT, ExportError, export
     from .fusing import fused

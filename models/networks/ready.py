@@ -78,7 +78,8 @@ def residual_conv(
 
     Arguments:
         input_shape: ``(C, H, W)``.
-        width, inner: channels outside and inside a bottleneck (the authors' 64 and 32).
+        width: channels outside a bottleneck (the authors' 64).
+        inner: channels inside (the authors' 32).
         max_depth: D (the authors' 50).
         pool: side of the stem's average pooling (the authors' 2; larger is cheaper).
 

@@ -142,7 +142,7 @@ def test_data_that_moved_is_given_by_its_new_place(run, runs, tmp_path):
     """Toys have no place at all; the data of the run may be in another than new rows."""
     own, _ = evaluated(run)
     assert evaluated(run, "--data-root", tmp_path)[0] == own
-    assert "nll" in call("evaluate", runs("ddn")[0], "--data-root", tmp_path)
+    assert "NLL" in call("evaluate", runs("ddn")[0], "--data-root", tmp_path)
     (tmp_path / "else").mkdir()
     (run.parent / "mine.csv").rename(tmp_path / "else" / "mine.csv")
     said = call("evaluate", run, code=2)

@@ -97,8 +97,8 @@ def test_the_page_of_a_run_has_its_numbers(runs):
         assert {source[name] for name in shown} <= {*read.numbers()}  # all digits
     by_name = {row[0]: row for row in rows}
     assert by_name["handed back"][5] == f"{cut['parameters']:,}"
-    assert by_name["mean of 20 drawn networks"][5:] == [f"{cut['parameters_before']:,}", ""]
-    assert by_name["posterior means"][6] == f"{1e3 * found['mean']['seconds_per_batch']:.2f}"
+    assert by_name["ensemble (20 draws)"][5:] == [f"{cut['parameters_before']:,}", ""]
+    assert by_name["deterministic (means)"][6] == f"{1e3 * found['mean']['seconds_per_batch']:.2f}"
     left = dict(zip(*read.table("What is left"), strict=True))
     assert left["left"] == structure["architecture"]
     assert left["file, bytes"] == f"{structure['file_bytes']:,}"

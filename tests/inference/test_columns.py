@@ -1,9 +1,9 @@
-"""Names of columns, through what a network still looks at."""
+"""Names of columns and classes, through what a network still looks at and knows."""
 
 import torch
 from pyroccam import data
 from pyroccam.inference import Small
-from pyroccam.inference.files import said_of_columns
+from pyroccam.inference.files import said_of_classes, said_of_columns
 from torch import nn
 
 NAMES = ("age", "income", "noise", "dead")
@@ -45,3 +45,18 @@ def test_columns_that_no_output_depends_on_are_left_out():
     assert "age, income" in small._repr_html_()
     assert Small(network(), data=people(columns=())).columns == {}
     assert said_of_columns(network(), people(columns=())) == []
+
+
+def test_classes_by_the_rows_that_a_network_gets_right():
+    names = ["cat", "dog", "cow", "dog", "dog"]
+    rows = data.Dataset.from_tensors(torch.randn(5, 1), names, torch.randn(5, 1), names)
+
+    class Says(nn.Module):
+        def forward(self, x):
+            return nn.functional.one_hot(torch.tensor([0, 0, 1, 2, 2]), 3).float()
+
+    assert rows.class_names == ("cat", "cow", "dog")
+    assert said_of_classes(Says(), rows) == [
+        "Test rows that it gets right, the worst first: dog 2 of 3, cat 1 of 1, cow 1 of 1."
+    ]
+    assert said_of_classes(Says(), rows.but(class_names=())) == []

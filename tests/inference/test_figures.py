@@ -142,6 +142,7 @@ EVERY = {  # each with numbers that it has to show, in this order
     "reliability": (lambda: figures.reliability_diagram(TABLES),
                     [TABLES["DDN"].confidence[SURE], TABLES["DDN"].accuracy[SURE],
                      *(table.counts for table in TABLES.values())]),
+    "confusions": (lambda: figures.confusions([[3, 1], [0, 4]], ["cat", "a long dog"]), []),
     "training": (lambda: figures.training_curve(history()),  # None and NaN are left out
                  [2.0 - 0.1 * np.arange(10), [0, 5, 9], [1.5, 6.5, 10.5], 3.0 + np.arange(10)]),
     "repeats": (lambda: figures.training_curve(histories()),  # and the mean where all have values
@@ -205,6 +206,12 @@ def test_a_choice_is_marked():
     said = ["d = 0,  q < 0.001", "d = 1,  q = 0.002", "d = 2,  q = 0.030", "d = 4,  q = 0.25"]
     assert [title.get_text() for title in titles] == said
     assert [title.get_fontweight() for title in titles] == ["normal"] * 3 + ["bold"]
+
+
+def test_confusions_are_shares_of_the_rows_of_a_class():
+    ax = figures.confusions([[3, 1], [0, 0]], ["cat", "dog"]).axes[0]
+    assert [text.get_text() for text in ax.texts] == ["75", "25"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["cat (4)", "dog (0)"]
 
 
 def segments(ax):

@@ -145,6 +145,21 @@ def lines(results: Path = RESULTS) -> Iterable[str]:
             yield f"  {word:8}{entry.place}: {entry.shows}"
             yield from (f"          {part}" for part in (says, called) if part)
         yield ""
+    yield "also, of our own questions (docs/results/others.md):\n"
+    yield from (f"  {title}\n          {command}" for title, command in also())
+
+
+def also() -> Iterable[tuple[str, str]]:
+    """Titles and commands of the experiments that belong to none of the documents."""
+    shown = {entry.name for document in DOCUMENTS.values() for entry in document.entries}
+    for name, module in NAMES.items():
+        if name not in shown:
+            yield find(module).title, f"python -m experiments {name} --again"
+    yield from (
+        ("The digits of the package", "python -m experiments.published.written_digits"),
+        ("Strangers", "python -m experiments.trials.strangers --again"),
+        ("Zero filters", "python -m experiments.trials.zero_filters"),
+    )
 
 
 def table(document: Document, results: Path = RESULTS) -> Iterable[str]:
@@ -304,14 +319,24 @@ def _simplex(results: Path) -> Iterable[Check]:
 
 
 def _polynomials(results: Path) -> Iterable[Check]:
+    """Of the degrees below the true one the evidence is less by more than 3 nats, which is strong
+    (Kass and Raftery 1995), and of none it is more by a nat, which is not worth a mention."""
     runs = _runs(results, "evidence/degree")
-    best, degrees = [], [int(run["member"]) for run in runs]
-    for seed in {run["seed"] for run in runs}:
-        own = [run for run in runs if run["seed"] == seed]
-        best.append(int(max(own, key=lambda run: run["estimates"]["exact"]["value"])["member"]))
-    ends = {min(degrees), max(degrees)}
-    says = f"of degrees 1 to {max(degrees)} the evidence takes {', '.join(map(str, best))}"
-    yield Check(f"{says}; three made the data", not ends & set(best))
+    for seed in sorted({run["seed"] for run in runs}):
+        own = {
+            int(run["member"]): run["estimates"]["exact"]["value"]
+            for run in runs if run["seed"] == seed
+        }  # fmt: skip
+        below = max(value for degree, value in own.items() if degree < _TRUE) - own[_TRUE]
+        beyond = max(value for degree, value in own.items() if degree > _TRUE) - own[_TRUE]
+        yield Check(
+            f"seed {seed}: beside degree {_TRUE}, which made the data, degrees below have at most "
+            f"{below:+.1f} nats, and those above {beyond:+.1f}",
+            below < -3.0 and beyond < 1.0,
+        )
+
+
+_TRUE = 3
 
 
 def _descent(data: str, results: Path) -> Iterable[Check]:
@@ -475,6 +500,38 @@ def _bounds(results: Path) -> Iterable[Check]:
         yield no_worse(f"{name}, by the means, after 40 epochs, %,", own, known)
 
 
+_PLAIN = "variance/mnist-lenet-300-100"
+"""Variance networks without convolutions."""
+
+
+def _symmetric(results: Path) -> Iterable[Check]:
+    """The network predicts by any of the distributions, and not by its means."""
+    normal = column(_runs(results, f"{_PLAIN}-variance"), "test/ensemble/accuracy")
+    for name in ("uniform", "rademacher"):
+        runs = _runs(results, f"{_PLAIN}-{name}")
+        means = column(runs, "test/deterministic/accuracy")
+        yield Check(f"{name}, by the means, {mean_sd(means, 1)} %", max(means) < 20)
+        own = column(runs, "test/ensemble/accuracy")
+        yield Check(
+            f"{name}, ensemble, {mean_sd(own, 2)} %, normal {mean_sd(normal, 2)} %",
+            abs(fmean(own) - fmean(normal)) < 1.0,
+        )
+
+
+def _other_priors(results: Path) -> Iterable[Check]:
+    """Accuracy and the worth of the means are those under the log-uniform prior."""
+    layer = _runs(results, f"{_PLAIN}-layer")
+    for name in ("ard", "student-t"):
+        runs = _runs(results, f"{_PLAIN}-{name}")
+        own, same = (column(one, "test/ensemble/accuracy") for one in (runs, layer))
+        yield no_worse(f"{name}, ensemble, %,", own, same, higher=True)
+        worth, usual = (fmean(column(one, "means_worth_nats/3")) for one in (runs, layer))
+        yield Check(
+            f"{name}: the means are worth {worth:.0f} nats, log-uniform {usual:.0f}",
+            abs(worth / usual - 1) < 0.2,
+        )
+
+
 def _vgg(results: Path) -> Iterable[Check]:
     runs = _runs(results, "variance/cifar10-vgg-variance")
     others = _runs(results, "variance/cifar10-vgg-dropout")
@@ -548,6 +605,19 @@ def _gap(results: Path) -> Iterable[Check]:
         + " times as wide as at the data",
         ratio["variance"] > 1.1 or ratio["dropout"] < 1.1,
     )
+
+
+def _selected(kind: str, results: Path) -> Iterable[Check]:
+    """Accuracy of learnt structures, beside that of weights that are a softmax."""
+    runs = _runs(results, "selected/mnist")
+    other = "softmax"
+    for at in runs[0]["contenders"][other][kind]:
+        for name in ("structure", "structure and weights"):
+            own, theirs = (
+                [100 * run["contenders"][one][kind][at] for run in runs] for one in (name, other)
+            )
+            what = f"FGSM of {at}" if kind == "fgsm" else f"{100 * float(at):g} % cut"
+            yield no_worse(f"{name}, {what}, %,", own, theirs, higher=True)
 
 
 SVHN = "SVHN is not at hand: torchvision downloads it into --data-root"
@@ -627,8 +697,7 @@ SLIDES = Document(
               "regimes", _predictions, "--parts predictions", files="predictions"),
         Entry("Hypernetworks", "accuracy by λ and share pruned, MNIST", "path_of_lambda", _lambda,
               files="mnist-*"),
-        Entry("Hypernetworks: CIFAR-10", "a network and its hypernetwork", "path_of_lambda",
-              _lambda_cifar, "--data cifar10", files="cifar10-*"),
+        Entry("Hypernetworks: CIFAR-10", "a network and its hypernetwork", checks=_lambda_cifar),
         Entry("Example: Fashion-MNIST", "structures by the price of a parameter",
               checks=_prices),
         Entry("Example: Fashion-MNIST", "a learnt structure against random ones",
@@ -637,10 +706,10 @@ SLIDES = Document(
               partial(_hyperparameters, "mnist", {"Q": -11136.0}), "--problems mnist",
               files="mnist-*"),
         Entry("Experiments: MNIST", "accuracy lost by noise on the images", checks=_noise),
-        Entry("Robustness to adversarial attacks", "FGSM on selected structures",
-              lacks="attacks are run on variance networks alone"),
+        Entry("Robustness to adversarial attacks", "FGSM on selected structures", "selected",
+              partial(_selected, "fgsm"), files="mnist"),
         Entry("Robustness to structure pruning", "accuracy over the share that is cut",
-              lacks="there is no script of it"),
+              "selected", partial(_selected, "cut"), files="mnist"),
     ),
 )  # fmt: skip
 
@@ -670,23 +739,26 @@ LECTURE = Document(
     ),
 )  # fmt: skip
 
+_WITHOUT = "--network lenet-300-100 --epochs 10 --set lr=0.01"
+
 VARIANCES = Document(
     "Variance networks (slides)", "variance",
     (
         Entry("Variance networks demystified", "four blobs by two units", "toys", _toy,
               "--parts blobs"),
-        Entry("Other symmetric distributions", "signs and uniform noise", "networks",
-              options="--contenders variance --set noise=rademacher",
-              lacks="it was not run; the guide has both", files="none"),
+        Entry("Other symmetric distributions", "signs and uniform noise", "networks", _symmetric,
+              f"{_WITHOUT} --contenders variance,uniform,rademacher",
+              files="mnist-lenet-300-100-[vur]*"),
         Entry("Variational dropout is a variance network", "bounds by parameterisation",
-              "networks", _bounds, "--epochs 10 --set lr=0.01", files="mnist-*"),
+              "networks", _bounds, "--epochs 10 --set lr=0.01", files="mnist-lenet-5-*"),
         Entry("Sparse variational dropout", "a sparse optimum", "compression",
               partial(_compressed, "lenet-300-100", "sparse-vd"), "--methods sparse-vd",
               files="mnist-lenet-300-100-sparse-vd"),
-        Entry("Other models", "Student's t and ARD priors",
-              lacks="both priors are there; a comparison of them is not"),
+        Entry("Other models", "Student's t and ARD priors", "networks", _other_priors,
+              f"{_WITHOUT} --contenders layer,ard,student-t", files="mnist-lenet-300-100-[las]*"),
         Entry("Classification", "LeNet-5 on MNIST", "networks", _classification,
-              "--contenders dropout,variance --epochs 10 --set lr=0.01", files="mnist-*-[dv]*"),
+              "--contenders dropout,variance --epochs 10 --set lr=0.01",
+              files="mnist-lenet-5-*-[dv]*"),
         Entry("Classification", "VGG on CIFAR-10", "networks", _vgg,
               "--data cifar10 --network vgg", files="cifar10-*"),
         Entry("Classification", "VGG on CIFAR-100", "networks",

@@ -8,17 +8,23 @@ test rows; thresholds are chosen on 6,000 validation rows, which are not trained
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter
 from pyroccam.cli.methods.table import METHODS
 from pyroccam.cli.runs.execution import Outcome
 from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.figures.canvas import new_figure
+from pyroccam.inference.figures.style import CYCLE, styled
 
-from .markdown import header, plus_minus, read_all, row, trained_on
-from .runner import File, Given, Row, Spec, of_method
+from .markdown import column, header, plus_minus, read_all, row, trained_on
+from .runner import File, Given, Made, Row, Spec, of_method
 
 __all__ = ["PUBLISHED", "SETTINGS", "SPEC", "Published", "error_of", "left_of", "short"]
 
@@ -173,6 +179,42 @@ def table(folder: Path) -> Iterable[str]:
         yield ""
 
 
+def drawn(given: Given) -> Mapping[str, Made]:
+    """The rates of all methods that have published ones, where there are results."""
+    found = read_all(given.out, "mnist-*")
+    names = {trained_on(one)[1] for one in found.values()} & {*PUBLISHED}
+    return {"rates": partial(figure, found)} if names == {*PUBLISHED} else {}
+
+
+@styled
+def figure(found: Mapping[str, Row]) -> Figure:
+    """Rates, mean and standard deviation over seeds, beside the published ones, by network."""
+    fig = new_figure(4.6)
+    axes = fig.subplots(len(PUBLISHED), len(_RATES), sharey="row", sharex=True)
+    for line, (network, known) in zip(axes, PUBLISHED.items(), strict=True):
+        methods = [method for method, one in known.items() if one.pruning is not None]
+        for ax, (name, title) in zip(line, _RATES.items(), strict=True):
+            for k, method in enumerate(reversed(methods)):
+                runs = found[f"mnist-{network}-{method}"]["runs"]
+                if own := column(runs, name):
+                    mean, sd = fmean(own), stdev(own) if len(own) > 1 else 0.0
+                    ax.errorbar(mean, k + 0.14, xerr=sd, fmt="o", color=CYCLE[0], label=_WHOSE[0])
+                published = getattr(known[method], title.partition(" ")[0])
+                if published is not None:
+                    ax.plot(published, k - 0.14, "s", color=CYCLE[1], label=_WHOSE[1])
+            ax.set(xscale="log", title=f"{network}: {title}" if ax is line[0] else title)
+            ax.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+            ax.grid(True, axis="x")
+        line[0].set_yticks(range(len(methods)), reversed(methods))
+    axes[-1][1].set_xlabel("times smaller than the network with 32-bit weights")
+    named = dict(zip(*reversed(axes[0][0].get_legend_handles_labels()), strict=True))
+    fig.legend([named[n] for n in _WHOSE], _WHOSE, loc="outside lower right", ncols=2)
+    return fig
+
+
+_WHOSE = ("here", "published")
+_RATES = {"pruning": "pruning", "fast_prediction": "fast prediction", "maximum": "maximum"}
+
 SPEC = Spec(
     "experiments.published.compression", "Compression", "compression",
     {
@@ -180,7 +222,7 @@ SPEC = Spec(
         "methods": ("gnj", "ghs", "sparse-vd"), "epochs": int, "set": {}, "device": "auto",
         "runs": str,
     },
-    files, table,
+    files, table, drawn,
     small="--data digits --networks perceptron --methods gnj --set hidden=[8] --set lr=0.01 "
     "--epochs 3 --seeds 1",
 )  # fmt: skip

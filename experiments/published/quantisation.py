@@ -9,15 +9,22 @@ command goes on where an earlier one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from matplotlib.figure import Figure
 from pyroccam.cli.runs.execution import Outcome
+from pyroccam.inference.figures.canvas import new_figure
+from pyroccam.inference.figures.style import CYCLE, styled
+from pyroccam.inference.shrinking.weight_sharing import levels_of
 
 from .compression import error_of, left_of, short
 from .markdown import header, plus_minus, read_all, row, trained_on
-from .runner import Choice, File, Given, Row, Spec, of_method
+from .runner import Choice, File, Given, Made, Row, Spec, of_method
 
 __all__ = ["PUBLISHED", "ROWS", "SETTINGS", "SPEC"]
 
@@ -56,7 +63,50 @@ def kept(outcome: Outcome) -> Row:
     """The row that is kept of a run."""
     numbers = outcome.metrics.get("numbers")
     found = None if numbers is None else error_of(numbers["test"])
-    return {"original_error": found, **left_of(outcome.metrics)}
+    return {
+        "original_error": found, **left_of(outcome.metrics), "means": _means_of(outcome.fit)
+    }  # fmt: skip
+
+
+def _means_of(fit: Any) -> Row:
+    """How many posterior means of each layer are where, in units of its largest level."""
+    found: Row = {}
+    for name, levels in levels_of(fit.model).items():
+        mean = fit.guide.posterior(f"{name}.weight").base_dist.loc.detach().cpu()
+        counts = torch.histc(mean / levels[-1], _BINS, -_REACH, _REACH)
+        found[name] = {"largest": float(levels[-1]), "levels": len(levels),
+                       "counts": counts.int().tolist()}  # fmt: skip
+    return found
+
+
+_BINS, _REACH = 81, 2.0
+
+
+def drawn(given: Given) -> Mapping[str, Made]:
+    """Where the means are, of runs that tell."""
+    files = read_all(given.out)
+    found = {n: means for n, one in files.items() if (means := one["runs"][0].get("means"))}
+    return {"levels": partial(figure, found)} if found else {}
+
+
+@styled
+def figure(found: Mapping[str, Row]) -> Figure:
+    """Posterior means by layer, in units of the largest level, and the levels; of the first run."""
+    layers = list(next(iter(found.values())))
+    fig = new_figure(0.6 + 1.6 * len(found))
+    axes = fig.subplots(len(found), len(layers), sharex=True, squeeze=False)
+    edges = np.linspace(-_REACH, _REACH, _BINS + 1)
+    for line, (name, means) in zip(axes, found.items(), strict=True):
+        for ax, layer in zip(line, layers, strict=True):
+            own = means[layer]
+            ax.stairs(own["counts"], edges, color=CYCLE[0], fill=True)
+            for level in np.linspace(-1, 1, own["levels"]):
+                ax.axvline(level, color=CYCLE[1], linewidth=0.9, linestyle=(0, (4, 3)))
+            ax.set(yscale="log", title=f"layer {layer}: {own['largest']:.2g}")
+            ax.set_ylim(bottom=0.7)
+        line[0].set_ylabel(f"means, {name.rpartition('-')[2]}")
+    axes[-1][len(layers) // 2].set_xlabel("posterior mean, in units of the largest level (title)")
+    return fig
 
 
 def table(folder: Path) -> Iterable[str]:
@@ -89,7 +139,7 @@ SPEC = Spec(
         "rows": Choice(ROWS, ("exact", "published")), "epochs": 30, "set": {}, "device": "auto",
         "runs": str,
     },
-    files, table,
+    files, table, drawn,
     small="--data digits --network perceptron --rows exact --set hidden=[8] --set lr=0.01 "
     "--set kl_weight=0.05 --epochs 4 --seeds 1",
 )  # fmt: skip

@@ -20,7 +20,8 @@ MODULES = (
     "variance.networks", "variance.phase_transition", "variance.mean_propagation",
     "variance.robustness", "variance.toys", "variance.policy_gradient",
     "structure.simplex", "structure.regimes",
-    "structure.hyperparameters", "structure.against_random", "evidence.estimators",
+    "structure.hyperparameters", "structure.against_random", "structure.selected",
+    "evidence.estimators",
     "evidence.labels", "evidence.paths", "certificates",
 )  # fmt: skip
 """Of the experiments, in the order of their tables."""

@@ -249,6 +249,14 @@ def test_every_table_and_figure_has_a_place():
         assert f"(../../{path.relative_to(ROOT)})" in gallery, path
 
 
+def test_badges_say_what_the_package_says_of_itself():
+    about = configparser.ConfigParser()
+    about.read(ROOT / "setup.cfg")
+    python = about["options"]["python_requires"].removeprefix(">=")
+    badges = re.findall(r"badge/(\w+)-(.+?)-\w+\)", (ROOT / "README.md").read_text())
+    assert dict(badges) == {"python": f"{python}%2B", "licence": about["metadata"]["license"]}
+
+
 def test_notebooks_are_copied_and_taken_away(tmp_path):
     source, target = tmp_path / "notebooks", tmp_path / "generated"
     assert notebooks.copy(source, target) == []

@@ -2,7 +2,11 @@
 its least size."""
 
 import shlex
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import command_line
 import numpy as np
@@ -10,11 +14,12 @@ import pytest
 from command_line import SMALL, WHOLE
 from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.config import RunConfig
+from pyroccam.cli.signatures import parse_settings
 from scripts import call, read
 
-from experiments.published import catalogue, coded_draws, compression, tables
+from experiments.published import catalogue, coded_draws, compression, runner, tables
 from experiments.published.markdown import plus_minus
-from experiments.published.runner import Choice, File, Spec, seeds
+from experiments.published.runner import RESULTS, Choice, File, Spec, seeds
 from experiments.trials.strangers import __main__ as strangers
 from experiments.trials.strangers import depth
 
@@ -95,6 +100,47 @@ def test_every_entry_of_the_documents_has_a_state_from_the_results():
         if entry.name:
             tables.find(tables.NAMES[entry.name]).parser().parse_args(shlex.split(entry.options))
     assert {entry.state()[0] for entry in entries} == {"met", "short", "not run"}
+
+
+def test_a_command_makes_the_files_that_its_checks_read(monkeypatch):
+    """But for longer runs of the same, which are beside them."""
+    nothing = SimpleNamespace(without_seed=dict, to_json=dict)
+    for one in [runner, *(sys.modules[spec.table.__module__] for spec in SPECS)]:
+        monkeypatch.setattr(one, "resolve", lambda *args, **how: (nothing, None), raising=False)
+    text, read_ = Path.read_text, []
+
+    def noted(path, *args, **how):
+        read_.append(path)
+        return text(path, *args, **how)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    others = {}
+    for entry in (one for each in catalogue.DOCUMENTS.values() for one in each.entries):
+        if not entry.name:
+            continue
+        spec = tables.find(tables.NAMES[entry.name])
+        if type(spec) is not Spec:  # scans, which write one file for all
+            continue
+        given = spec.parser().parse_args(shlex.split(entry.options))
+        given.out = RESULTS / spec.folder
+        for name in (n for n, usual in spec.options.items() if isinstance(usual, Mapping)):
+            setattr(given, name, {**spec.options[name], **parse_settings(getattr(given, name))})
+        with suppress(FileNotFoundError):
+            read_.clear()
+            [*entry.checks(RESULTS)]
+        elsewhere = any(path.parent.name != spec.folder for path in read_)
+        names = {path.name for path in read_ if path.parent.name == spec.folder}
+        made = {f"{file.name}.json" for file in spec.files(given)} | {*spec.drawn(given)}
+        if names - made or (elsewhere and not names):
+            others[entry.place, entry.shows] = names - made
+    assert others == {}
+
+
+def test_what_belongs_to_no_document_is_listed_too():
+    said = "\n".join(catalogue.lines())
+    assert all(f" {name} " in said for name in tables.NAMES)
+    for module in ("before_after", "labels", "uci", "certificates"):
+        assert f"python -m experiments {module} --again" in said
 
 
 @pytest.mark.parametrize(("ours", "other", "met"), [

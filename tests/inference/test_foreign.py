@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -166,6 +167,8 @@ def test_chains_of_one_run_are_compared(apart, verdict, exact):
     assert found.verdict == verdict
     shown = fit.to_arviz(draws=40)["posterior"]["0.weight"]
     assert shown.shape[:2] == (2, 40)
+    whole = fit.to_arviz()["posterior"]["0.weight"].values  # each once, in its order
+    assert np.array_equal(whole[:, :, 0], draws.view(2, 100, 2))
     gap = shown.values[1].mean() - shown.values[0].mean()
     assert abs(gap - apart) < 0.6
 

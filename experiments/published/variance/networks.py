@@ -36,6 +36,13 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "neuron": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-neuron:3"}),
     "weight": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-weight:3"}),
     "additive": ("variational-dropout", {**_ONE_LAYER, "guide": "mean-field"}),
+    # Other symmetric distributions, and other models that end in them.
+    "uniform": ("variance", {**_ONE_LAYER, "guide": "zero-mean-uniform"}),
+    "rademacher": ("variance", {**_ONE_LAYER, "guide": "zero-mean-rademacher"}),
+    **{
+        name: ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-layer:3", "prior": prior})
+        for name, prior in (("ard", "ard"), ("student-t", "student-t:0.01"))
+    },
 }
 
 # Molchanov 2018 (slides on arXiv:1803.03764): LeNet-5, accuracies in %, the ELBO in nats.

@@ -713,6 +713,15 @@ SLIDES = Document(
     ),
 )  # fmt: skip
 
+_LENET_5 = " --epochs 100 --set narrow=[0.08,0.2,0.4,0.6,0.8] --set kl_warmup=0.01"
+_MORE = {
+    ("lenet-300-100", "dns"): " --set c=[7,4.5,1.5]",
+    ("lenet-5-caffe", "dns"): " --set c=[2.5,3.5,9,2.5]",
+    ("lenet-5-caffe", "gnj"): f"{_LENET_5} --set last_rows=all",
+    ("lenet-5-caffe", "ghs"): f"{_LENET_5} --set last_rows=all --set narrow_tolerance=0.01",
+}
+"""Options of rows of the table that need some of their own."""
+
 LECTURE = Document(
     "Variational inference in deep learning models (lecture on compression)", "compression",
     (
@@ -722,7 +731,8 @@ LECTURE = Document(
         *(
             Entry(f"Compression rates, {network}", method, "compression",
                   partial(_compressed, network, method),
-                  f"--networks {network} --methods {method}", files=f"mnist-{network}-{method}")
+                  f"--networks {network} --methods {method}"
+                  f"{_MORE.get((network, method), '')}", files=f"mnist-{network}-{method}")
             for network in ("lenet-300-100", "lenet-5-caffe")
             for method in COMPRESSION[network] if method != "epr"
         ),
@@ -732,7 +742,9 @@ LECTURE = Document(
               files="none"),
         *(
             Entry("Variational network quantisation", network, "quantisation",
-                  partial(_quantised, network), f"--network {network} --rows published",
+                  partial(_quantised, network),
+                  f"--network {network} --rows published --epochs 20 --seeds 1 "
+                  "--set batch_size=128 --set lr=1e-3",
                   files=f"mnist-{network}-published")
             for network in QUANTISATION
         ),
@@ -760,7 +772,8 @@ VARIANCES = Document(
               "--contenders dropout,variance --epochs 10 --set lr=0.01",
               files="mnist-lenet-5-*-[dv]*"),
         Entry("Classification", "VGG on CIFAR-10", "networks", _vgg,
-              "--data cifar10 --network vgg", files="cifar10-*"),
+              "--data cifar10 --network vgg --contenders deterministic,dropout,variance "
+              "--set width=0.125 --set batch_size=64 --epochs 40 --seeds 1", files="cifar10-*"),
         Entry("Classification", "VGG on CIFAR-100", "networks",
               options="--data cifar100 --network vgg", files="cifar100-*",
               lacks="CIFAR-100 is not at hand: torchvision downloads it into --data-root"),

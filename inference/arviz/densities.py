@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -111,11 +112,12 @@ def draw_posterior(
     """Draws of the latents, their densities, and what they say of the rows of a split.
 
     Networks are drawn a few at a time (:func:`~pyroccam.inference.posterior.draws.at_once`), and of
-    large weights only densities stay, and how large they are. A point is drawn once. The seed is
-    that of the fit; generators are left as they were.
+    large weights only densities stay, and how large they are. A point is drawn once; of a posterior
+    that is draws, each comes once at most, in their order. The seed is that of the fit; generators
+    are left as they were.
 
     Arguments:
-        draws: S.
+        draws: S, at most.
         split: whose rows.
         rows: only so many, evenly spread.
         keep: numbers that the weights, or biases, of a layer have at most to be kept.
@@ -165,7 +167,16 @@ def _networks(
 def _of_networks(fit: Fit, draws: int, x: Tensor, y: Tensor, keep: float) -> Parts:
     model, posterior = fit.model, fit.posterior
     found: list[Parts] = []
-    for drawn, outputs in _networks(model, x, draws, posterior.draw):
+    draw = posterior.draw
+    if (own := fit.guide.samples) is not None:  # each once, as a chain has them
+        places = iter(order := even_rows(len(next(iter(own.values()))), draws).tolist())
+        draws = len(order)
+
+        def draw(size: int) -> Values:
+            at = [*islice(places, size)]
+            return {site: values[at] for site, values in own.items()}
+
+    for drawn, outputs in _networks(model, x, draws, draw):
         assert outputs is not None
         known, reached = posterior.log_prob(drawn), dict(drawn)
         log_prior, log_q = {}, {}

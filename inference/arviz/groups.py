@@ -55,7 +55,8 @@ def to_arviz(
     Arguments:
         fits: one, or several as chains: R-hat then compares runs, or the chains of an MCMC that
             :func:`~pyroccam.inference.as_fit` has taken.
-        draws: S; of a point estimate one.
+        draws: S; of a point estimate one, of draws (of a chain, say) as many as there are at most,
+            evenly taken.
         rows: only so many training rows, evenly spread; there is no ``log_p`` then.
         weights: keep those of more than 1,000 numbers too: S times their number.
 

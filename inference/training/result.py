@@ -56,7 +56,7 @@ class Drawing(TypedDict, total=False):
     batch_size: int | None
 
 
-@dataclass
+@dataclass(repr=False)
 class Fit(Generic[M, G]):
     """A trained pair.
 
@@ -89,7 +89,7 @@ class Fit(Generic[M, G]):
     val_nll: float
     seconds: float
     structure: DepthStructure | None
-    weights: Tensor = field(repr=False)
+    weights: Tensor
     out: Path | None = None
     engine: dict[str, Any] = field(default_factory=dict)
 
@@ -107,6 +107,10 @@ class Fit(Generic[M, G]):
         if not self.model.structure or self.guide.traits.variable is not None:
             return []
         return [edge_structure(cast(Any, self.model), cast(Any, self.guide))]
+
+    def __repr__(self) -> str:
+        pair = f"{type(self.model).__name__}, {type(self.guide).__name__}"
+        return f"Fit({pair}, {self.data!r}, epochs={self.best_epoch}, val_nll={self.val_nll:.4g})"
 
     def _repr_html_(self) -> str:
         model, guide, data = self.model, self.guide, self.data

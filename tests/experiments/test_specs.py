@@ -1,6 +1,7 @@
 """The program that runs experiments: files that go on, options, and, at night, each experiment at
 its least size."""
 
+import json
 import shlex
 import sys
 from collections.abc import Mapping
@@ -103,10 +104,13 @@ def test_every_entry_of_the_documents_has_a_state_from_the_results():
 
 
 def test_a_command_makes_the_files_that_its_checks_read(monkeypatch):
-    """But for longer runs of the same, which are beside them."""
-    nothing = SimpleNamespace(without_seed=dict, to_json=dict)
+    """With the settings that they were made with."""
+
+    def resolved(*args, sets=None, **how):
+        return SimpleNamespace(without_seed=lambda: {"sets": sets}, to_json=dict), None
+
     for one in [runner, *(sys.modules[spec.table.__module__] for spec in SPECS)]:
-        monkeypatch.setattr(one, "resolve", lambda *args, **how: (nothing, None), raising=False)
+        monkeypatch.setattr(one, "resolve", resolved, raising=False)
     text, read_ = Path.read_text, []
 
     def noted(path, *args, **how):
@@ -130,9 +134,19 @@ def test_a_command_makes_the_files_that_its_checks_read(monkeypatch):
             [*entry.checks(RESULTS)]
         elsewhere = any(path.parent.name != spec.folder for path in read_)
         names = {path.name for path in read_ if path.parent.name == spec.folder}
-        made = {f"{file.name}.json" for file in spec.files(given)} | {*spec.drawn(given)}
-        if names - made or (elsewhere and not names):
-            others[entry.place, entry.shows] = names - made
+        files = {f"{file.name}.json": file for file in spec.files(given)}
+        if names - files.keys() - spec.drawn(given).keys() or (elsewhere and not names):
+            others[entry.place, entry.shows] = names - files.keys()
+        for name in names & files.keys():
+            config = read(given.out / name).get("config", {})
+            flat = {
+                k: v for part in config.values() if isinstance(part, dict) for k, v in part.items()
+            }
+            sets = json.loads(json.dumps(files[name].says.get("config", {}).get("sets", {})))
+            if wrong := {
+                k: (v, flat[k]) for k, v in sets.items() if k in flat and v not in (None, flat[k])
+            }:
+                others[entry.place, entry.shows, name] = wrong
     assert others == {}
 
 

@@ -68,6 +68,11 @@ _CATALOGUE = {
         "Is it as sure as it is right?",
         "On the dashed line confidence is earned; below it the network is too sure.",
     ),
+    r"confusions": (
+        "Which class is taken for which?",
+        "Of the test rows of each class, the percentage for each predicted one; on the diagonal "
+        "it is right.",
+    ),
     r"training": (
         "Training",
         "What was recorded after each epoch; loss and NLL in nats per row.",

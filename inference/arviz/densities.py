@@ -167,15 +167,16 @@ def _networks(
 def _of_networks(fit: Fit, draws: int, x: Tensor, y: Tensor, keep: float) -> Parts:
     model, posterior = fit.model, fit.posterior
     found: list[Parts] = []
-    draw = posterior.draw
+    draw: Callable[[int], Values] = posterior.draw
     if (own := fit.guide.samples) is not None:  # each once, as a chain has them
         places = iter(order := even_rows(len(next(iter(own.values()))), draws).tolist())
         draws = len(order)
 
-        def draw(size: int) -> Values:
+        def in_order(size: int) -> Values:
             at = [*islice(places, size)]
             return {site: values[at] for site, values in own.items()}
 
+        draw = in_order
     for drawn, outputs in _networks(model, x, draws, draw):
         assert outputs is not None
         known, reached = posterior.log_prob(drawn), dict(drawn)

@@ -2,7 +2,6 @@
 
 import gzip
 import math
-import pickle
 import struct
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +9,9 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
-import scipy.io
 import torch
 import torchvision.datasets
+from downloads import downloaded
 from pyroccam import data
 from pyroccam.data.errors import PyroccamError
 from pyroccam.data.sets.toys import wiggle
@@ -249,21 +248,7 @@ def test_missing_files_are_downloaded(root, monkeypatch):
 
 
 def test_files_in_torchvisions_own_formats(tmp_path, monkeypatch):
-    # small files cannot have the right checksums
-    for module in (torchvision.datasets.cifar, torchvision.datasets.svhn):
-        monkeypatch.setattr(module, "check_integrity", lambda *args: True)
-    images = RANDOM.integers(0, 256, (30, 3, 32, 32), np.uint8)
-    labels = np.arange(30) % 10
-    folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    for split in ("train", "test"):
-        batch = {"data": images.reshape(30, -1), "fine_labels": labels.tolist()}
-        (folder / split).write_bytes(pickle.dumps(batch))
-        mat = {"X": images.transpose(2, 3, 1, 0), "y": np.where(labels == 0, 10, labels)[:, None]}
-        (tmp_path / "SVHN").mkdir(exist_ok=True)
-        scipy.io.savemat(tmp_path / f"SVHN/{split}_32x32.mat", mat)
-    names = [f"thing {i}" for i in range(100)]
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": names}))
+    images, labels = downloaded(tmp_path, monkeypatch)
     before = state(tmp_path)
     for name, classes in (("cifar100", 100), ("svhn", 10)):
         d = data.load(name, data_root=tmp_path)

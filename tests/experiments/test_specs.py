@@ -13,6 +13,7 @@ import command_line
 import numpy as np
 import pytest
 from command_line import SMALL, WHOLE
+from downloads import downloaded
 from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.signatures import parse_settings
@@ -21,6 +22,7 @@ from scripts import call, read
 from experiments.published import catalogue, coded_draws, compression, runner, tables
 from experiments.published.markdown import plus_minus
 from experiments.published.runner import RESULTS, Choice, File, Spec, seeds
+from experiments.published.variance import networks
 from experiments.trials.strangers import __main__ as strangers
 from experiments.trials.strangers import depth
 
@@ -225,6 +227,24 @@ def test_each_experiment_at_its_least_size(spec, data_root, tmp_path):
     # Those of strangers are in files, and of the phase transition there is a figure alone.
     assert bool(lines) == (spec.folder not in ("strangers", "phase_transition"))
     assert not any("nan" in line for line in lines)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_person_downloads(tmp_path, monkeypatch):
+    """SVHN by learnt depth, whose entries have a state then; CIFAR-100 by a variance network."""
+    downloaded(tmp_path, monkeypatch, rows=60)
+    out, root = tmp_path / "out", ("--data-root", tmp_path)
+    quick = ("--set", "width=8", "--set", "inner=4", "--set", "max_depth=2", "--depths", "1,2")
+    asked = ("--data", "svhn", *root, "--seeds", 1, "--epochs", 1, *quick)
+    call(tables.find(tables.NAMES["images"]), *asked, "--out", out / "images")
+    svhn = [one for one in catalogue.POSTER.entries if "svhn" in one.options]
+    assert {one.state(out)[0] for one in svhn} <= {"met", "short"}
+    assert len(svhn) == 2
+    asked = ("--data", "cifar100", "--network", "vgg", *root, "--seeds", 1, "--epochs", 1)
+    more = ("--contenders", "variance", "--set", "width=0.03", "--set", "hidden=8")
+    call(tables.find(tables.NAMES["networks"]), *asked, *more, "--out", out / "variance")
+    assert "cifar100-vgg-variance" in "".join(networks.table(out / "variance"))
 
 
 @pytest.mark.nightly

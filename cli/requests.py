@@ -39,8 +39,9 @@ class RunRequest(Options):
         data: A data set (`pyroccam data` lists them), or your own: an .npz or .csv file; a folder
             of .npy files or of images, or Parquet files, which are streamed; MODULE:FUNCTION or
             FILE.py:FUNCTION that makes it. If left out, digits; spirals for methods of depth.
-        network: A ready network (`pyroccam methods` says which), or MODULE:FUNCTION of your own,
-            called with input_shape and outputs; by the data's shape if left out.
+        network: A ready network (`pyroccam methods` says which), or hf:FOLDER of a network of
+            transformers, or MODULE:FUNCTION of your own, called with input_shape and outputs; by
+            the data's shape if left out.
         data_root: Folder of the data files.
         budget: Length of the whole run, tests and figures included: 90s, 5min, 1h; or of all its
             optimiser steps: 6000steps. Of each seed, where there are several. Epochs follow, and

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .labels import check_labels, count_classes, number_names, refuse_classes
     from .limits import allowing, ask
     from .marginal import Marginal
-    from .numbering import numbered
+    from .numbering import numbered, row_number
     from .own_code import OwnFiles, attribute, is_code
     from .ranges import (
         AtLeastTwo,

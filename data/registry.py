@@ -123,8 +123,9 @@ def load(
     if lacking := [o for o, v in usual.items() if v is _MUST and o not in ("seed", *options)]:
         raise DataError(f"{key} is not told {listed(lacking)}", f"{lacking[0]}=")
     asked = {**options, "download": download} if "download" in parameters else options
-    if isinstance(test := options.get("test"), str | os.PathLike) and not is_code(key):
-        options["test"] = absolute(os.fspath(test))
+    for option in ("test", "tokenizer"):
+        if isinstance(file := options.get(option), str | os.PathLike) and not is_code(key):
+            options[option] = absolute(os.fspath(file))
     try:
         dataset = loader(**({"seed": seed} if "seed" in parameters else {}), **asked)
         if class_weights is not None:

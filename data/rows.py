@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import as_tensor, check_inputs, check_pair, rows_without, with_channel
+from .checks import as_tensor, check_inputs, check_pair, named, rows_without, with_channel
 from .dataset import Dataset
 from .errors import DataError, listed
 from .fields import gathered, keys_of
 from .fingerprints import fingerprint
-from .formats import encoded, numbers, open_archive, read_table, selected
+from .formats import encoded, numbers, open_archive, read_table, selected, tokenised
 from .labels import are_names, check_labels, number_names
 from .limits import ask
 from .numbering import numbered
@@ -100,17 +100,28 @@ def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Te
     """Inputs and targets of all rows of a table."""
     target = target or like.target or None
     # as text: of labels "1" and "a" there may be rows of "1" alone, which pandas takes for numbers
-    frame = read_table(path, [*([target] if target and like.classes else []), *like.categories])
+    tokenizer = like.source.get("tokenizer")
+    texts = [*like.categories] if tokenizer is None else named(like.source["inputs"]) or ["text"]
+    frame = read_table(path, [*([target] if target and like.classes else []), *texts])
+    if tokenizer is not None and target is None:
+        target, frame[""] = "", 0.0
     if target is None:
         target = str(frame.columns[-1])
         frame[target] = frame[target].astype(str)
     features = list(like.columns) or [name for name in frame.columns if name != target]
     features = features[: len(features) - sum(map(len, like.categories.values()))]
     features += like.categories
+    features = features if tokenizer is None else texts[:1]
     Columns(tuple(features), target).among(str(path), frame.columns)
     frame = selected(path, frame, [*features, target], like.source.get("missing"))
-    inputs, *_ = encoded(path, frame[features], [*like.categories], like.categories)
-    x = torch.from_numpy(inputs)
+    if tokenizer is not None and like.fields is not None:
+        width = like.fields.each[0].size
+        with numbered(frame.index):
+            parts = tokenised(Path(tokenizer), frame[features[0]].to_numpy(), width=width)
+        x = like.fields.pack(str(path), parts)
+    else:
+        inputs, *_ = encoded(path, frame[features], [*like.categories], like.categories)
+        x = torch.from_numpy(inputs)
     with numbered(frame.index):
         check_inputs(str(path), x, columns=features)
     where = f"{path}, column {target!r}"

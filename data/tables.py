@@ -16,9 +16,9 @@ from .checks import Missing, as_tensor, check_finite, named, refuse_rows, rows_w
 from .dataset import Dataset
 from .errors import DataError, listed
 from .fields import gathered, keys_of
-from .formats import as_numbers, encoded, numbers, open_archive, read_table, selected
+from .formats import as_numbers, encoded, numbers, open_archive, read_table, selected, tokenised
 from .numbering import numbered
-from .ranges import Seed, Share, ShareOrZero, checked
+from .ranges import Count, Seed, Share, ShareOrZero, checked
 from .splits import carve
 from .streaming import Columns
 from .tasks import Task, decide_task
@@ -105,6 +105,8 @@ def load_csv(
     val_fraction: ShareOrZero = 0.1,
     standardise: bool = True,
     weights: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    max_length: Count | None = None,
 ) -> Dataset:
     """A table with a header line, and numbers or texts below. Names are a list, or a text with
     commas.
@@ -128,6 +130,10 @@ def load_csv(
         standardise: Whether to scale by training statistics.
         weights: The column that says how much each row counts in a fit, which is no feature; see
             :meth:`Dataset.from_tensors`.
+        tokenizer: The folder of a transformer. Its tokenizer turns texts, the column `text` or the
+            one that `inputs` names, into `input_ids` and `attention_mask`. With target="", and in a
+            table of texts alone, all targets are 0, until another network gives some.
+        max_length: Tokens that are kept of a text; None refuses one that is too long for it.
 
     Raises:
         DataError: naming the line, column or row that cannot be used.
@@ -137,7 +143,12 @@ def load_csv(
     import pandas as pd
 
     texts, left = [] if categorical == "auto" else named(categorical), named(drop)
+    folder = None if tokenizer is None else Path(tokenizer)
+    if folder is not None:
+        inputs = texts = (named(inputs) or ["text"])[:1]
     frame = read_table(path, texts)
+    if folder is not None and (target == "" or [*frame.columns] == texts):
+        target, frame[""] = "", 0.0
     columns = list(frame.columns)
     if target is None:
         _refuse_dummies(path, frame)
@@ -150,30 +161,35 @@ def load_csv(
     frame = selected(path, frame, [*features, target, *of_weights], missing)
     if categorical == "auto":
         texts = [name for name in features if np.isnan(as_numbers(frame[name])).all()]
-    x, names, values = encoded(path, frame[features], texts, {})
+    x, names, values = _inputs(path, frame[features], texts, {}, folder)
     of_rows = torch.from_numpy(numbers(path, frame[weights]).copy()) if weights else None
     count, rows, of_target = len(frame), frame.index.to_numpy(), frame[target]
     if test is not None:
         there = Path(test) if Path(test).exists() else path.with_name(Path(test).name)  # if moved
         frame = read_table(there, texts)
+        if not target:
+            frame[""] = 0.0
         Columns(tuple(features), target).among(str(there), frame.columns)
         frame = selected(there, frame, [*features, target], missing)
-        x = np.concatenate([x, encoded(there, frame[features], texts, values)[0]])
+        x = np.concatenate([x, _inputs(there, frame[features], texts, values, folder)[0]])
         rows = np.append(rows, [f"{row} of {there.name}" for row in frame.index])
         of_target = pd.concat([of_target, frame[target]])
     del frame
     with numbered(rows):
         y, class_names = _read_target(path, of_target, task, count)
+        parts = {"": x} if folder is None else tokenised(folder, x[:, 0], max_length)
     if test is None:
         labels = y if class_names else None
         of_test, train = carve(count, test_fraction, seed, purpose="test", labels=labels)
     else:
         train, of_test = torch.arange(count), torch.arange(count, len(x))
+    each = ({n: part[places] for n, part in parts.items()} for places in (train, of_test))
+    x_train, x_test = each if folder is not None else (one[""] for one in each)
     with numbered({"train": rows[train], "test": rows[of_test], "weights": rows[train]}):
         return Dataset.from_tensors(
-            x[train],
+            x_train,
             y[train],
-            x[of_test],
+            x_test,
             y[of_test],
             task="classification" if class_names else task or "regression",
             val_fraction=val_fraction,
@@ -185,6 +201,20 @@ def load_csv(
             target=target,
             weights=None if of_rows is None else of_rows[train],
         ).but(categories=values)
+
+
+def _inputs(
+    path: Path,
+    frame: pd.DataFrame,
+    texts: Sequence[str],
+    known: dict[str, list[str]],
+    tokenizer: Path | None,
+) -> tuple[np.ndarray, list[str], dict[str, list[str]]]:
+    """Inputs of a table (rows, columns), as :func:`~pyroccam.data.formats.encoded` has them; with a
+    tokenizer, which is yet to be asked, they are texts."""
+    if tokenizer is not None:
+        return frame.to_numpy(object), [], {}
+    return encoded(path, frame, texts, known)
 
 
 def _refuse_dummies(path: Path, frame: pd.DataFrame) -> None:

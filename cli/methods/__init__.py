@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .base import Finished, Method, Pair, Stage
+    from .base import FOLDER, Finished, Method, Pair, Stage
     from .options import Threshold, taken
     from .table import METHODS, find
     from .weights import (

@@ -20,7 +20,7 @@ from ...inference.posterior import Structure
 from ...inference.shrinking import Report
 from ...inference.training import Fit, Numbers, Settings
 from ...models import unknown_name
-from ...models.networks import GRAPHS, NETWORKS, PLAIN
+from ...models.networks import GRAPHS, NETWORKS, PLAIN, pretrained
 from .options import Likelihood, taken
 
 HANDED_BACK = (
@@ -30,6 +30,9 @@ HANDED_BACK = (
 """That a method left a worse network than an ordinary training."""
 
 ORDINARY = "the plain network"
+
+FOLDER = "hf:"
+"""Before the folder of a network of transformers."""
 
 _OF_ROW = 4  # fields that say what a row is: its name, title, reference and settings
 
@@ -279,9 +282,11 @@ class Method(ABC):
         """The maker of a network, from the shape of an input, the number of outputs and options."""
         if name in self.networks:
             return self.networks[name]
+        if name.startswith(FOLDER):
+            return lambda input_shape, outputs: pretrained(name.removeprefix(FOLDER), outputs)
         module, _, function = name.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), function)):
-            known = [*self.networks, "MODULE:FUNCTION of your own"]
+            known = [*self.networks, "hf:FOLDER", "MODULE:FUNCTION of your own"]
             raise PyroccamError(unknown_name(f"network of {self.name}", name, known))
         try:
             found = attribute(module, function)

@@ -17,7 +17,7 @@ from ...models import unknown_name
 from ...models.likelihoods import for_data, parse, words
 from ...models.networks import NETWORKS
 from .. import RunRequest
-from ..methods import Method, Stage, find
+from ..methods import FOLDER, Method, Stage, find
 from .opening import read_json, reading
 
 # Sizes that train in a minute or so on two cores; everything can be set.
@@ -75,6 +75,9 @@ class RunConfig(Options):
         likelihood = words().get(str(sets.get("likelihood")))
         if likelihood is not None and "task" in options_of(request.data):
             data_options.setdefault("task", likelihood.task)
+        network, folder = absolute_network(network)
+        if folder is not None and "tokenizer" in options_of(request.data):
+            data_options.setdefault("tokenizer", folder)
         dataset = datasets.load(request.data, seed=data_seed, **data_options)
         if not dataset.counts["test"]:
             raise PyroccamError(f"{dataset.name} has no test rows", hint="--set data.test=0.1")
@@ -204,6 +207,14 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
     seed = sets.get("data.seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise PyroccamError(f"data.seed={seed!r}: give a whole number from 0 on.")
+
+
+def absolute_network(network: str | None) -> tuple[str | None, str | None]:
+    """The name of a network as it is seen from everywhere, and its folder, if that is one."""
+    if network is None or not network.startswith(FOLDER):
+        return network, None
+    folder = str(Path(network.removeprefix(FOLDER)).expanduser().resolve())
+    return f"{FOLDER}{folder}", folder
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -17,9 +17,9 @@ from ...data import Dataset, PyroccamError, is_code, is_own
 from ...inference.posterior import posterior_of
 from ...inference.storage import HISTORY, WEIGHTS, read_history
 from ...inference.training import Fit, Settings, pick_device
-from ..methods import Pair, find
+from ..methods import FOLDER, Pair, find
 from .building import build_network
-from .config import RunConfig
+from .config import RunConfig, absolute_network
 from .described import network_of
 from .execution import known_of, narrowed, pair_of
 from .opening import RunError, check_files, read_json, reading, refuse_other_data
@@ -38,7 +38,8 @@ def load_fit(
     """Rebuild the fit of a finished run from its folder; runs no code that the folder names.
 
     Arguments:
-        network: ``module:function``, which makes a network of one's own; it is imported.
+        network: ``module:function``, which makes a network of one's own; it is imported. Or
+            ``hf:`` and where the folder of the network is now.
         trust: import the network that the run names, if it has no description, and the function
             that makes its data.
         data_root: folder where the files of the run's data are now, if they are not where they
@@ -53,6 +54,9 @@ def load_fit(
     if data_file is None and not trust and is_code(str(config.data["name"])):
         given = f"the data of {folder} are made by somebody's own code, {config.data['name']}"
         raise RunError(given, hint="--trust, which runs that code")
+    network, moved = absolute_network(network)
+    if moved is not None and config.data.get("tokenizer") is not None:
+        config = replace(config, data={**config.data, "tokenizer": moved})
     data = _own_data(config, folder, data_root, data_file)
     refuse_other_data(data, folder)
     rows = data.to(where)
@@ -117,6 +121,7 @@ def _known_network(
         raise PyroccamError(f"--network {network}", f"none: the run has {config.network}")
     if network is not None:
         return build_network(replace(config, network=network), data)
+    ready |= config.network.startswith(FOLDER) and Path(config.network[len(FOLDER) :]).is_dir()
     path = folder / "network.json"
     if not ready and not trust and path.is_file():
         words = read_json(path)

@@ -9,5 +9,6 @@ if TYPE_CHECKING:
     from .csv_text import as_numbers, encoded, numbers, read_table, selected
     from .idx import find_idx, read_idx
     from .image_folders import MOST, Images, is_image_folder
+    from .texts import tokenised
 
 __getattr__, __dir__ = lazy_names(__name__)

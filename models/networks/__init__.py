@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .closed_form import PRIOR_ROWS, ClosedFormLinear, closed_form_of, with_closed_form
     from .discrete import discretised, filled, graphs_in, primitive_sizes, structures
     from .dropout import with_dropout
+    from .folders import SentenceEncoder, pretrained
     from .graphs import GRAPHS, cell_graph, perceptron_graph
     from .identifiers import distinct
     from .normalisation import (
@@ -42,6 +43,7 @@ __all__ = [
     "match_adapters",
     "perceptron",
     "perceptron_graph",
+    "pretrained",
     "primitive_sizes",
     "primitives",
     "residual_conv",

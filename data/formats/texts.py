@@ -1,0 +1,66 @@
+"""Texts as whole numbers, by the tokenizer in the folder of a transformer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import DataError, DataWarning, ask, reading, row_number
+
+_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
+
+
+def tokenised(
+    folder: Path, texts: Sequence[object], most: int | None = None, width: int | None = None
+) -> dict[str, np.ndarray]:
+    """`input_ids` and `attention_mask` (rows, tokens) in int64 of texts, one a row, padded on the
+    right to the longest of them; the files of a folder alone are read, and no code in it is run.
+
+    Arguments:
+        folder: With the tokenizer, as `from_pretrained` opens it.
+        most: Tokens that are kept of a text; None refuses one that the tokenizer calls too long.
+        width: Tokens of each row, as in training.
+
+    Raises:
+        DataError: if there is no tokenizer, or a text is too long.
+        TooLarge: if the numbers ask for more memory than may be taken.
+
+    Warns:
+        DataWarning: of texts that are cut.
+    """
+    tokenizer, words = _tokenizer(folder), [str(text) for text in texts]
+    ask(64.0 * sum(map(len, words)), str(folder))
+    lengths = np.array([len(ids) for ids in tokenizer(words, verbose=False)["input_ids"]])
+    row, longest = int(lengths.argmax()), int(lengths.max())
+    limit = int(min(tokenizer.model_max_length, most or longest))
+    if longest > limit and (most, width) == (None, None):
+        found = f"the text in row {row_number(row)} has {longest} tokens"
+        raise DataError(found, f"at most {limit}, as {folder} takes", f"max_length={limit}")
+    width = width or min(limit, longest)
+    if over := int((lengths > width).sum()):
+        said = f"{over} of {len(words)} texts are cut after {width} tokens; the longest: {longest}."
+        warnings.warn(said, DataWarning, stacklevel=2)
+    ask(64.0 * len(words) * width, str(folder))
+    padded = tokenizer(words, padding="max_length", truncation=True, max_length=width)
+    return {name: np.array(padded[name]) for name in ("input_ids", "attention_mask")}
+
+
+def _tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder, which pads on the right."""
+    if not any((folder / name).is_file() for name in _FILES):
+        raise DataError(f"{folder} has no tokenizer", f"a folder with {_FILES[0]}")
+    try:
+        from transformers import AutoTokenizer  # seconds that only texts need
+    except ImportError as error:
+        raise DataError("texts without transformers", hint="pip install transformers") from error
+    with reading(folder, "a tokenizer"):
+        found: Any = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    found.pad_token = found.pad_token or found.eos_token or found.unk_token
+    found.padding_side = found.truncation_side = "right"
+    return found

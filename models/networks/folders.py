@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...data import Count, PyroccamError, ask, checked, reading, shown
+from ...data import Count, PyroccamError, ask, checked, shown
 
 
 class SentenceEncoder(nn.Module):
@@ -68,11 +70,11 @@ def pretrained(folder: str | os.PathLike[str], outputs: Count | None = None) -> 
     words.disable_progress_bar()
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        with reading(folder / "config.json", "a description of a network"):
+        with _reading(folder / "config.json", "a description of a network"):
             kind = json.loads((folder / "config.json").read_bytes())["model_type"]
             if kind not in transformers.CONFIG_MAPPING:
                 raise PyroccamError(f"{folder} is a {shown(kind)}", "a class of transformers")
-        with reading(folder, "a network that transformers knows"):
+        with _reading(folder, "a network that transformers knows"):
             config = transformers.AutoConfig.from_pretrained(str(folder), **local)
             images = hasattr(config, "image_size")
             kind = "ImageClassification" if images else "SequenceClassification"
@@ -97,10 +99,23 @@ def pretrained(folder: str | os.PathLike[str], outputs: Count | None = None) -> 
     return net if images or outputs is not None else _pooled(net, folder)
 
 
+@contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    """One kind of error for whatever readers raise of files that anybody wrote."""
+    try:
+        yield
+    except PyroccamError:
+        raise
+    except Exception as error:
+        raise PyroccamError(
+            f"{path} is not {what} ({shown(' '.join(str(error).split()))})"
+        ) from error
+
+
 def _pooled(net: nn.Module, folder: Path) -> SentenceEncoder:
     """An encoder with the pooling that files of sentence-transformers say."""
     said, steps = folder / "1_Pooling" / "config.json", folder / "modules.json"
-    with reading(folder, "a network that sentence-transformers knows"):
+    with _reading(folder, "a network that sentence-transformers knows"):
         pooling = json.loads(said.read_bytes()) if said.is_file() else {}
         unit = not steps.is_file() or b"Normalize" in steps.read_bytes()
         first = bool(pooling.get("pooling_mode_cls_token"))

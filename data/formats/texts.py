@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenize
 
 
 def tokenised(
-    folder: Path, texts: Sequence[object], most: int | None = None, width: int | None = None
+    folder: Path, texts: Iterable[object], most: int | None = None, width: int | None = None
 ) -> dict[str, np.ndarray]:
     """`input_ids` and `attention_mask` (rows, tokens) in int64 of texts, one a row, padded on the
     right to the longest of them; the files of a folder alone are read, and no code in it is run.

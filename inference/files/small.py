@@ -20,6 +20,7 @@ from .columns import columns_kept, said_of_columns
 from .exporting import FORMS, export
 from .network_folder import save_folder
 from .packed import PackedSize, encoded
+from .transformer_folder import of_transformers, save_pretrained
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,7 +128,8 @@ class Small:
             path: one small file, ``.pocc`` (``.poccd``); for programs that have no pyroccam
                 ``.pt2`` (``torch.export``) or ``.onnx``, see
                 :func:`~pyroccam.inference.files.exporting.export`; or else a folder with a
-                safetensors file.
+                safetensors file, of a network of transformers that which ``from_pretrained`` opens,
+                see :mod:`~pyroccam.inference.files.transformer_folder`.
             scaling: of the data is part of a file for other programs.
 
         Returns:
@@ -147,6 +149,8 @@ class Small:
             export(self.net, path, self.data, scaling=scaling, likelihood=like)
         elif path.suffix in (".pocc", ".poccd"):
             write_whole(path, lambda file: file.write(self.content))
+        elif of_transformers(self.net) is not None:
+            save_pretrained(self.net, path)
         else:
             save_folder(self.net, path)
         return path

@@ -64,12 +64,8 @@ def pretrained(folder: str | os.PathLike[str], outputs: Count | None = None) -> 
         import transformers
     except ImportError as error:
         raise PyroccamError("hf: without transformers", hint="pip install transformers") from error
-    words = transformers.utils.logging
-    level, bars = words.get_verbosity(), words.is_progress_bar_enabled()
-    words.set_verbosity_error()
-    words.disable_progress_bar()
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
+    with quiet():
         with _reading(folder / "config.json", "a description of a network"):
             kind = json.loads((folder / "config.json").read_bytes())["model_type"]
             if kind not in transformers.CONFIG_MAPPING:
@@ -92,11 +88,31 @@ def pretrained(folder: str | os.PathLike[str], outputs: Count | None = None) -> 
                for key in (*said["missing_keys"], *said["mismatched_keys"])]  # fmt: skip
         if lost := sorted(key for key in new if key.startswith(inner) and "pooler" not in key):
             raise PyroccamError(f"{folder} has no {lost[0]} of the size that its config.json says")
-    finally:
-        words.set_verbosity(level)
-        if bars:
-            words.enable_progress_bar()
     return net if images or outputs is not None else _pooled(net, folder)
+
+
+def classes_in(folder: Path) -> int | None:
+    """The classes of the classifier in a folder; none of an encoder."""
+    with _reading(folder / "config.json", "a description of a network"):
+        words = json.loads((folder / "config.json").read_bytes())
+        heads = str(words.get("architectures")).endswith("Classification']")
+        return len(words.get("id2label", "01")) if heads else None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what transformers says and draws beside its errors."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from ...data import PyroccamError
 from ..networks import OrientedEdges
-from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix
+from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix, refuse_pretrained
 from .feature_choice import fills_zeros, is_select, select, selected_dim
 from .layer_kinds import CONVS, TRANSPOSED, layer_kind
 from .tracing import plain_default, traced
@@ -157,6 +157,8 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
             found = f"cuts of {type(net).__name__} at {name!r} ({error})"
             raise PyroccamError(found, "the network before it was cut") from error
         small.set_submodule(name, new)
+    if plan.edits:
+        refuse_pretrained(small)
     if graphed is None:
         return small
     nodes = {node.name: node for node in graphed.graph.nodes}

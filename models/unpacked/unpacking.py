@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize, remove_weight_norm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from ...data import PyroccamError
 from .attention import Attention, linear
 from .recurrent import Recurrent
 from .transformer import Encoder, EncoderLayer
@@ -120,7 +121,19 @@ def unpacked(net: nn.Module, names: Collection[str] | None = None) -> nn.Module:
                 if not name:
                     return made
                 net.set_submodule(name, made)
+                refuse_pretrained(net)
     return net
+
+
+def refuse_pretrained(net: Any) -> None:
+    """From now on a network of transformers does not write a folder by itself: its configuration
+    says other layers than those that it has."""
+    if hasattr(net, "save_pretrained"):
+        net.save_pretrained = _refused
+
+
+def _refused(*args: object, **options: object) -> None:
+    raise PyroccamError("save_pretrained of other layers", "inference.Small(net).save(folder)")
 
 
 @torch.no_grad()

@@ -53,6 +53,8 @@ def narrowed(net, kind):
 @pytest.mark.parametrize("kind", folders.KINDS)
 @pytest.mark.filterwarnings("ignore:.*numbers more than the network")
 def test_a_folder_of_a_cut_network_is_opened_by_its_class_alone(kind, tmp_path):
+    if kind in ("GPT2", "Llama") and transformers.__version__ < "5":
+        pytest.skip("its mask is made in a way that a cut cannot follow")
     whole = folders.configured(transformers, kind)
     small, x = narrowed(whole, kind), inputs(kind)
     with pytest.raises(PyroccamError):
@@ -93,7 +95,7 @@ def test_tokenizer_pooling_and_rows_of_the_table_go_along(tmp_path):
 
 def test_zeros_that_a_configuration_asks_for_are_said(tmp_path):
     net = narrowed(folders.configured(transformers, "Bert"), "Bert")
-    with pytest.warns(UserWarning, match="attention.self.query, attention.self.key"):
+    with pytest.warns(UserWarning, match="output.dense"):
         inference.Small(net).save(tmp_path)
 
 

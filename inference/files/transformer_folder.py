@@ -10,8 +10,9 @@ import copy
 import shutil
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,17 +25,24 @@ from ...models.plain import is_select, plain_words, rows_first
 from ...models.unpacked import copied, unpacked
 from ..storage import write_whole
 
-_BERT = "num_hidden_layers", {"intermediate_size": ("intermediate.dense", "mlp.fc1")}
-_LLAMA = {"intermediate_size": ("mlp.gate_proj",), "num_attention_heads": ("self_attn.q_proj",),
-          "num_key_value_heads": ("self_attn.k_proj",)}  # fmt: skip
-_KINDS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+_Words = tuple[str, dict[str, tuple[str, ...]]]
+_BERT: _Words = "num_hidden_layers", {"intermediate_size": ("intermediate.dense", "mlp.fc1")}
+_LLAMA: _Words = (
+    "num_hidden_layers",
+    {
+        "intermediate_size": ("mlp.gate_proj",),
+        "num_attention_heads": ("self_attn.q_proj",),
+        "num_key_value_heads": ("self_attn.k_proj",),
+    },
+)
+_KINDS: dict[str, _Words] = {
     "bert": _BERT,
     "roberta": _BERT,
     "electra": _BERT,
     "vit": _BERT,
     "distilbert": ("n_layers", {"hidden_dim": ("ffn.lin1",)}),
     "gpt2": ("n_layer", {"n_inner": ("mlp.c_fc",)}),
-    "llama": ("num_hidden_layers", _LLAMA),
+    "llama": _LLAMA,
 }
 """The fields of a configuration that say how many layers there are and how wide they are, with the
 module of a layer that has this width, by whatever version; by ``model_type``."""
@@ -82,11 +90,13 @@ def save_pretrained(net: nn.Module, folder: str | Path) -> Path:
             with tempfile.TemporaryDirectory() as place:
                 whole.save_pretrained(place)
                 _compare(inner, kind.from_pretrained(place, local_files_only=True))
-                _copy(Path(inner.name_or_path or place), Path(place))
+                source = Path(inner.name_or_path or place)
+                _copy(source, Path(place), getattr(whole.config, "vocab_size", 0))
                 for one in sorted(Path(place).rglob("*.*")):
                     target = folder / one.relative_to(place)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    write_whole(target, lambda file, one=one: file.write(one.read_bytes()))
+                    content = one.read_bytes()
+                    write_whole(target, partial(_write, content))
         except PyroccamError:
             raise
         except Exception as error:  # whatever transformers raises of sizes that it does not take
@@ -98,16 +108,27 @@ def save_pretrained(net: nn.Module, folder: str | Path) -> Path:
     return folder
 
 
-def _copy(source: Path, place: Path) -> None:
+def _write(content: bytes, file: Any) -> None:
+    file.write(content)
+
+
+def _copy(source: Path, place: Path, rows: int) -> None:
+    """Copy the tokenizer of a folder, if its words are among the rows of a table."""
+    if any((source / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+        from transformers import AutoTokenizer
+
+        words = len(AutoTokenizer.from_pretrained(str(source), local_files_only=True))
+        if words > rows:
+            raise PyroccamError(f"a table of {rows} rows, and {words} words in {source}", "as many")
     for name in _BESIDE:
         if (source / name).is_file() and not (place / name).exists():
             (place / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, place / name)
 
 
-def _filled(net: Any, words: Any) -> tuple[Any, dict[str, int]]:
+def _filled(net: Any, words: _Words | None) -> tuple[Any, dict[str, int]]:
     """A network of the same class that a configuration says, and the zeros in it, by module."""
-    config, own = copy.deepcopy(net.config), unpacked(copied(net))
+    config, own = copy.deepcopy(net.config), cast(Any, unpacked(copied(net)))
     tensors, linear = _tensors(own)
     layers = next((name for name, m in net.named_modules() if isinstance(m, nn.ModuleList)), "")
     if words is not None:
@@ -122,7 +143,8 @@ def _filled(net: Any, words: Any) -> tuple[Any, dict[str, int]]:
     if hasattr(config, "vocab_size"):
         config.vocab_size = len(tensors[f"{name}.weight"])
     with torch.random.fork_rng(devices=[]):
-        whole = type(net)(config).to(next(net.parameters())).eval()
+        whole: Any = type(net)(config)
+    whole.to(next(net.parameters())).eval()
     zeros: dict[str, int] = {}
     for key, given in whole.state_dict().items():
         module, kept = key.rpartition(".")[0], tensors[key]

@@ -76,21 +76,25 @@ def test_a_folder_of_a_cut_network_is_opened_by_its_class_alone(kind, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*numbers more than the network")
 def test_tokenizer_pooling_and_rows_of_the_table_go_along(tmp_path):
     folder = folders.with_tokenizer(transformers, tmp_path / "net")
-    folders.configured(transformers, "Bert").bert.save_pretrained(str(folder))
+    folders.configured(transformers, "Bert", vocab_size=60).bert.save_pretrained(str(folder))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
     net, x = pretrained(folder).eval(), inputs("Bert")
     table = net.encoder.get_input_embeddings()
-    table.weight = nn.Parameter(table.weight[:40].detach())
+    table.weight = nn.Parameter(table.weight[:45].detach())
     small = cut(net, x).net
     inference.Small(small).save(tmp_path / "small")
     again = pretrained(tmp_path / "small").eval()
     assert again.first
-    assert again.encoder.config.vocab_size == 40
+    assert again.encoder.config.vocab_size == 45
     with torch.no_grad():
         torch.testing.assert_close(again(**x), small(**x))
     words = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "small"))
     assert words("w3 w4")["input_ids"] == [2, 8, 9, 3]
+    table.weight = nn.Parameter(table.weight[:44].detach())
+    with pytest.raises(PyroccamError):
+        inference.Small(net).save(tmp_path / "words")
+    assert not (tmp_path / "words").exists()
 
 
 def test_zeros_that_a_configuration_asks_for_are_said(tmp_path):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import DataError, DataWarning, ask, reading, row_number
+from .. import DataError, DataWarning, ask, read_bytes, reading, row_number
 
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
 
@@ -36,7 +39,7 @@ def tokenised(
     ask(64.0 * sum(map(len, words)), str(folder))
     lengths = np.array([len(ids) for ids in tokenizer(words, verbose=False)["input_ids"]])
     row, longest = int(lengths.argmax()), int(lengths.max())
-    limit = int(min(tokenizer.model_max_length, most or longest))
+    limit = int(min(tokenizer.model_max_length, _positions(folder), most or longest))
     if longest > limit and (most, width) == (None, None):
         found = f"the text in row {row_number(row)} has {longest} tokens"
         raise DataError(found, f"at most {limit}, as {folder} takes", f"max_length={limit}")
@@ -47,6 +50,15 @@ def tokenised(
     ask(64.0 * len(words) * width, str(folder))
     padded = tokenizer(words, padding="max_length", truncation=True, max_length=width)
     return {name: np.array(padded[name]) for name in ("input_ids", "attention_mask")}
+
+
+def _positions(folder: Path) -> float:
+    """Tokens for which the network in a folder has positions; not every tokenizer knows that."""
+    path = folder / "config.json"
+    with reading(path, "a description of a network") if path.is_file() else nullcontext():
+        words = json.loads(read_bytes(path)) if path.is_file() else {}
+        kind, found = str(words.get("model_type")), words.get("max_position_embeddings", math.inf)
+        return float(words.get("n_positions", found)) - 2 * ("roberta" in kind)  # begins at 2
 
 
 def _tokenizer(folder: Path) -> Any:

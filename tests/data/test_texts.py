@@ -1,5 +1,7 @@
 """Tables of texts, by the tokenizer in a folder."""
 
+import json
+
 import folders
 import pytest
 import torch
@@ -64,6 +66,20 @@ def test_texts_that_are_too_long_are_refused_or_cut(tokenizer, tmp_path):
     short = data.load(folders.table(tmp_path / "b.csv", 30, longest=4), tokenizer=tokenizer)
     with pytest.warns(data.DataWarning, match="cut"):
         assert data.new_rows(path, like=short).x_test.shape[1] == short.input_shape[0]
+
+
+@pytest.mark.parametrize(("kind", "most"), [("bert", 9), ("roberta", 7)])
+def test_a_network_takes_as_many_tokens_as_it_has_positions(kind, most, tmp_path):
+    folder = folders.with_tokenizer(transformers, tmp_path / "net", length=10**30)
+    words = {"model_type": kind, "max_position_embeddings": 9, "architectures": []}
+    (folder / "config.json").write_text(json.dumps(words))
+    for words, fits in ((most - 2, True), (most - 1, False)):
+        path = tmp_path / "a.csv"
+        path.write_text("text,label\n" + f"{' '.join(['w1'] * words)},a\nw1 w2,b\n" * 9)
+        if fits:
+            assert data.load(path, tokenizer=folder).fields.shapes["input_ids"] == (most,)
+        else:
+            refused(path, tokenizer=folder)
 
 
 def test_bad_folders_of_tokenizers_are_told(tokenizer, tmp_path):

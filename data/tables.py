@@ -161,7 +161,10 @@ def load_csv(
     frame = selected(path, frame, [*features, target, *of_weights], missing)
     if categorical == "auto":
         texts = [name for name in features if np.isnan(as_numbers(frame[name])).all()]
-    x, names, values = _inputs(path, frame[features], texts, {}, folder)
+    if folder is None:
+        x, names, values = encoded(path, frame[features], texts, {})
+    else:
+        x, names, values = frame[features].to_numpy(object), [], {}
     of_rows = torch.from_numpy(numbers(path, frame[weights]).copy()) if weights else None
     count, rows, of_target = len(frame), frame.index.to_numpy(), frame[target]
     if test is not None:
@@ -171,7 +174,9 @@ def load_csv(
             frame[""] = 0.0
         Columns(tuple(features), target).among(str(there), frame.columns)
         frame = selected(there, frame, [*features, target], missing)
-        x = np.concatenate([x, _inputs(there, frame[features], texts, values, folder)[0]])
+        more = frame[features].to_numpy(object)
+        more = encoded(there, frame[features], texts, values)[0] if folder is None else more
+        x = np.concatenate([x, more])
         rows = np.append(rows, [f"{row} of {there.name}" for row in frame.index])
         of_target = pd.concat([of_target, frame[target]])
     del frame
@@ -201,20 +206,6 @@ def load_csv(
             target=target,
             weights=None if of_rows is None else of_rows[train],
         ).but(categories=values)
-
-
-def _inputs(
-    path: Path,
-    frame: pd.DataFrame,
-    texts: Sequence[str],
-    known: dict[str, list[str]],
-    tokenizer: Path | None,
-) -> tuple[np.ndarray, list[str], dict[str, list[str]]]:
-    """Inputs of a table (rows, columns), as :func:`~pyroccam.data.formats.encoded` has them; with a
-    tokenizer, which is yet to be asked, they are texts."""
-    if tokenizer is not None:
-        return frame.to_numpy(object), [], {}
-    return encoded(path, frame, texts, known)
 
 
 def _refuse_dummies(path: Path, frame: pd.DataFrame) -> None:

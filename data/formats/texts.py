@@ -64,15 +64,16 @@ def _positions(folder: Path) -> float:
 def _tokenizer(folder: Path) -> Any:
     """The tokenizer in a folder, which pads on the right."""
     if not any((folder / name).is_file() for name in _FILES):
-        raise DataError(f"{folder} has no tokenizer", f"a folder with {_FILES[0]}")
+        found = f"{folder} has no tokenizer" if folder.is_dir() else f"no folder {folder}"
+        raise DataError(found, f"a folder with {_FILES[0]}")
     try:
         from transformers import AutoTokenizer  # seconds that only texts need
     except ImportError as error:
         raise DataError("texts without transformers", hint="pip install transformers") from error
     with reading(folder, "a tokenizer"):
-        found: Any = AutoTokenizer.from_pretrained(
+        made: Any = AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    found.pad_token = found.pad_token or found.eos_token or found.unk_token
-    found.padding_side = found.truncation_side = "right"
-    return found
+    made.pad_token = made.pad_token or made.eos_token or made.unk_token
+    made.padding_side = made.truncation_side = "right"
+    return made

@@ -85,7 +85,8 @@ def _opened(folder: Path, outputs: int | None) -> nn.Module:
         ignore_mismatched_sizes=True, output_loading_info=True, **local,
     )  # fmt: skip
     inner = "" if outputs is None else f"{net.base_model_prefix}."
-    new = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
+    new = {key if isinstance(key, str) else key[0]  # with its shapes
+           for key in (*report["missing_keys"], *report["mismatched_keys"])}  # fmt: skip
     if lost := sorted(key for key in new if key.startswith(inner) and "pooler" not in key):
         raise PyroccamError(f"{folder} has no {lost[0]} of the size that its config.json says")
     if images or outputs is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
+from safetensors.torch import load as load_tensors
 from torch import nn
 
 from ...data import Dataset, PyroccamError
@@ -33,15 +34,17 @@ from ...inference.shrinking import (
     at_thresholds,
     by_layer_now,
     plain_network,
+    settled,
     tolerance_of,
 )
 from ...inference.shrinking import (
     Noise as CutByNoise,
 )
 from ...inference.storage import write_whole
-from ...inference.training import Fit, Numbers, Settings, Trained, epochs_of_numbers
+from ...inference.training import NUMBERS, Fit, Numbers, Settings, Trained, epochs_of_numbers
 from ...models import BayesianNetwork
 from ...models.layers import AFFINE
+from ...models.networks import DepthStack
 from .. import draw_compressed
 from .base import HANDED_BACK, ORDINARY, Finished, Method, known_of, smaller, timed, told, uncut
 from .options import Threshold
@@ -391,12 +394,23 @@ def network_of_file(
     kept = path.parent / "metrics.json"
     metrics = json.loads(kept.read_text()) if kept.is_file() else {}
     if metrics.keys() & {"refused", "not_compressed"}:
-        return load(path, like=plain_network(result, result.model.start_network()).net)
+        return load(path, like=plain_network(result, _numbers_beside(result, path)).net)
     structure = metrics.get("structure", {})
     if "retrained" in structure and threshold is None:
         found = {n: math.inf if t is None else t for n, t in structure["thresholds"].items()}
-        return load(path, like=at_thresholds(result, found).net)
+        return load(path, like=at_thresholds(settled(result), found).net)
     return load(path, like=shrink(result, cut=cut_of(result, threshold, tolerance)).net)
+
+
+def _numbers_beside(result: Fit, path: Path) -> nn.Module:
+    """The plain network of a run, trained: the deepest one of a stack."""
+    while result.before is not None:
+        result = result.before
+    net = result.model.start_network()
+    net = net.at(net.max_depth) if isinstance(net, DepthStack) else net
+    kept = load_tensors(path.with_name(NUMBERS).read_bytes())
+    net.load_state_dict({n.removeprefix("net."): t for n, t in kept.items() if n[:4] == "net."})
+    return net
 
 
 def evaluate(

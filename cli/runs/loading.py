@@ -71,7 +71,9 @@ def load_fit(
         with reading(folder / "config.json"):
             pair = pair_of(config, number, result, narrowed(folder / stage.name))
         pair = _loaded(pair, folder / stage.name, where)
+        before = result
         result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name, number)
+        result.before = before
     known = {} if options else known_of(folder)
     with reading(folder / "metrics.json") if known else nullcontext():
         result, said = chosen.concluded(result, known)

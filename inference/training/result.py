@@ -92,6 +92,7 @@ class Fit(Generic[M, G]):
     weights: Tensor
     out: Path | None = None
     engine: dict[str, Any] = field(default_factory=dict)
+    before: Fit[Any, Any] | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def posterior(self) -> Posterior:

@@ -2,6 +2,7 @@
 places that have no pyroccam."""
 
 import json
+import math
 
 import numpy as np
 import onnxruntime
@@ -11,7 +12,7 @@ import torch
 from command_line import SMALL, WHOLE, call, metrics_of, sets
 from pyroccam import data as datasets
 from pyroccam import models
-from pyroccam.cli.methods import METHODS
+from pyroccam.cli.methods import METHODS, weights
 from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs.building import build_network
 from pyroccam.cli.runs.config import RunConfig
@@ -95,6 +96,27 @@ def test_random_weights_and_points_of_counts(method, files, tmp_path):
 # -- several inputs -------------------------------------------------------------------------------
 
 SHORT = ["--epochs", "2", "--set", "batch_size=24", *WHOLE]
+WORDLESS = """
+import torch
+from torch import nn
+from pyroccam.models.networks import DepthStack
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, x):
+        return x + self.b(torch.atan(self.a(x)))
+
+def stack(input_shape, outputs):
+    stem = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Block())
+    return DepthStack(stem, [Block() for _ in range(2)], nn.Linear(8, outputs))
+
+def net(input_shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Block(), nn.Linear(8, outputs))
+"""
 NETWORKS = """
 import several
 def pair(input_shape, outputs):
@@ -157,6 +179,25 @@ def test_what_no_words_reach_is_kept_as_tensors_and_exported(of_several, tmp_pat
     expected = metrics_of(run)["compressed"]["test"]["accuracy"]
     assert float(right.float().mean()) == pytest.approx(expected)
     call("evaluate", run, *own)
+
+
+@pytest.mark.parametrize(
+    ("method", "refused"),
+    [("occam last=0.3", True), ("gnj narrow=[0.5]", True), ("occam last=0", False)],
+)
+def test_a_network_without_words_is_reopened(method, refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "tolerance_of", lambda *given: math.inf if refused else 0.0)
+    (tmp_path / "networks_without_words.py").write_text(WORDLESS)
+    monkeypatch.syspath_prepend(tmp_path)
+    (name, more), run = method.split(), tmp_path / "run"
+    network = ["--network", f"networks_without_words:{'stack' if name == 'occam' else 'net'}"]
+    cuts = sets(f"{more} threshold=valley start=0 finish=0 epochs=3")
+    call("fit", name, "--data", "digits", *network, *cuts, "--no-figures", "--out", run)
+    found = metrics_of(run)
+    assert "atan" in found["structure"]["not_described"]
+    assert ("refused" in found) == refused
+    said = call("evaluate", run, *network)
+    assert f"{found['compressed']['test']['accuracy']:.4f}" in said.rsplit("compressed")[1]
 
 
 # -- networks of one's own ------------------------------------------------------------------------

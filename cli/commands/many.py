@@ -21,6 +21,7 @@ def sweep(
     sweep_: Annotated[list[str], "KEY=VALUE,VALUE,..."],
     workers: Number | None = None,
     threads: Number = 1,
+    scheduler: str | None = None,
     execution: ExecutionOptions,
     out: Path | None = None,
 ) -> None:
@@ -30,9 +31,11 @@ def sweep(
     Arguments:
         sweep_: Values of a setting, or of seed, method, data, network or budget, e.g. --sweep
             lr=0.1,0.01 --sweep seed=0,1,2; every combination is run.
-        workers: Processes on this machine; by its CUDA devices, or by its cores without any, if
-            left out.
+        workers: Processes at once; by the CUDA devices of this machine, or by its cores without
+            any, if left out.
         threads: CPU threads of each.
+        scheduler: Of Dask, tcp://... or tls://..., whose workers see the folder of the sweep: the
+            processes are theirs, one for each of their threads.
         out: Folder of the sweep; runs/sweep-METHOD-DATA if left out.
     """
     from ..sweeps import parse_lists, run_sweep, trials_of
@@ -42,7 +45,7 @@ def sweep(
     options = [f"--no-{name}" for name, wanted in vars(execution).items() if wanted is False]
     ended = run_sweep(
         console, out, trials_of(request, parse_lists(sweep_)), options=options,
-        workers=workers, threads=threads, device=execution.device,
+        workers=workers, threads=threads, device=execution.device, scheduler=scheduler,
     )  # fmt: skip
     console.say("Written to ", (str(out), "bold"), f"; {out}/results.csv")
     if ended.left:

@@ -18,6 +18,7 @@ from ...inference.storage import refuse_links
 from ...inference.training import StopSignal
 from .. import Part, PlainConsole
 from ..runs import METRICS, read_json
+from .cluster import ClusterPool
 from .plan import Trial, cells_of
 from .pool import Pool, slots_of
 from .results import RESULTS, numbers_of, table, write_results
@@ -42,8 +43,10 @@ def run_sweep(
     workers: int | None = None,
     threads: int = 1,
     device: str = "auto",
+    scheduler: str | None = None,
 ) -> Ended:
-    """Check a sweep, and have every run of it trained. A signal stops it, after all is saved."""
+    """Check a sweep, and have every run of it trained, here or by a scheduler of Dask. A signal
+    stops it, after all is saved."""
     if folder.exists():
         refuse_links(folder)
         results = folder / RESULTS
@@ -59,11 +62,12 @@ def run_sweep(
         console=console, disable=not console.is_terminal,
     )  # fmt: skip
     task = bar.add_task("runs", total=len(trials), now="")
-    with (
-        StopSignal() as stop,
-        bar,
-        Pool(folder, trials, slots_of(device, workers, threads), options) as pool,
-    ):
+    processes = (
+        Pool(folder, trials, slots_of(device, workers, threads), options)
+        if scheduler is None
+        else ClusterPool(scheduler, folder, trials, options, device, workers, threads)
+    )
+    with StopSignal() as stop, bar, processes as pool:
         before = sum((folder / trial.name / "metrics.json").is_file() for trial in trials)
         then = f", {before:,} of them finished before" if before else ""
         console.say(f"{len(trials):,} runs{then}.")

@@ -31,7 +31,7 @@ need more memory than there is."""
 
 WORKER = "pyroccam.cli.sweeps.worker"
 NAP = 2.0  # seconds between looks at runs that others have
-_GRACE = 120.0  # seconds in which what is stopped may save
+GRACE = 120.0  # seconds in which what is stopped may save
 _WRITTEN = (".pt", ".safetensors", ".csv")
 _ENDED_BY_SIGNAL = (STOPPED, 128 + 15)
 
@@ -95,14 +95,10 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         for _trial, _slot, process in self._running:
-            _let_go(process)
-        until = time.monotonic() + _GRACE
+            let_go(process)
+        until = time.monotonic() + GRACE
         for trial, _slot, process in self._running:
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, until)
             if not self._finished(trial):
                 self.waiting.append(trial)
         self._running = []
@@ -114,7 +110,7 @@ class Pool:
             trial, slot, process = one
             self._running.remove(one)
             self._free.append(slot)
-            _let_go(process)
+            let_go(process)
             if self._ended(trial, process.returncode):
                 ended.append(trial)
             else:
@@ -130,7 +126,7 @@ class Pool:
             trial = self.waiting.popleft()
             if self._finished(trial):
                 done.append(trial)
-            elif _is_locked(self.folder / trial.name):
+            elif is_locked(self.folder / trial.name):
                 others.append(trial)
             else:
                 slot = self._free.pop()
@@ -141,16 +137,13 @@ class Pool:
         return done
 
     def _start(self, trial: Trial, slot: Slot) -> subprocess.Popen[bytes]:
+        return started(self._words(trial, slot), slot.environment, self._log(trial))
+
+    def _words(self, trial: Trial, slot: Slot) -> list[str]:
         folder = self.folder / trial.name
         folder.parent.mkdir(parents=True, exist_ok=True)
-        words = [*trial.words, *self.options, f"--device={slot.device}"]
-        # Nothing in the present folder is a module of Python's or of torch's.
-        command = [sys.executable, "-P", "-m", WORKER, *words, "--resume", f"--out={folder}"]
-        with open(self._log(trial), "ab") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, **slot.environment}, start_new_session=True,
-            )  # fmt: skip
+        own = [f"--device={slot.device}", "--resume", f"--out={folder}"]
+        return [*trial.words, *self.options, *own]
 
     def _log(self, trial: Trial) -> Path:
         """What its processes said."""
@@ -159,7 +152,7 @@ class Pool:
     def _finished(self, trial: Trial) -> bool:
         """True for a run with its numbers; it failed if no network of it meets what was asked."""
         folder = self.folder / trial.name
-        if not (folder / "metrics.json").is_file() or _is_locked(folder):
+        if not (folder / "metrics.json").is_file() or is_locked(folder):
             return False
         if (why := unmet(folder)) is not None:
             self.failed[trial.name] = why
@@ -184,14 +177,36 @@ class Pool:
         return True
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
+def started(
+    words: Sequence[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """A process of ``pyroccam`` that ends with this one."""
+    # Nothing in the present folder is a module of Python's or of torch's.
+    command = [sys.executable, "-P", "-m", WORKER, *words]
+    with open(log, "ab") as said:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT,
+            env={**os.environ, **environment}, start_new_session=True,
+        )  # fmt: skip
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
     """Close the pipe by which a process knows that there is a driver."""
     if process.stdin is not None:
         with suppress(OSError):  # it is dead
             process.stdin.close()
 
 
-def _is_locked(folder: Path) -> bool:
+def end(process: subprocess.Popen[bytes], until: float) -> None:
+    """Wait for a process that was let go, and kill it if it is still there by then."""
+    try:
+        process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def is_locked(folder: Path) -> bool:
     if not (folder / LOCK).is_file():
         return False
     try:

@@ -17,6 +17,7 @@ from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import execution as runs
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.sweeps import pool
+from pyroccam.cli.sweeps.cluster import ClusterPool
 from pyroccam.cli.sweeps.driver import run_sweep
 from pyroccam.cli.sweeps.plan import parse_lists, trials_of
 from pyroccam.cli.sweeps.pool import Pool, slots_of
@@ -331,3 +332,39 @@ def test_a_run_is_done_once_all_of_it_is_written(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         runs.run(config, rows, out=tmp_path / "run", options=options)
     assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+# -- workers of Dask ------------------------------------------------------------------------------
+
+
+def test_a_scheduler_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    said = call("sweep", "ldn", *WORDS, "--sweep", "seed=0", "--scheduler", "tcp://127.0.0.1:1",
+                "--out", tmp_path / "s", code=2)  # fmt: skip
+    assert "pyroccam[dask]" in said
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_a_scheduler_has_the_runs_trained_to_the_same_bits(swept, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    options = {"processes": False, "dashboard_address": None, "threads_per_worker": 2}
+    with distributed.LocalCluster(n_workers=1, **options) as cluster:
+        given = ["--sweep", "lr=0.003", "--sweep", "seed=0,1", "--out", tmp_path / "s"]
+        address = ["--scheduler", cluster.scheduler_address, "--device", "cpu"]
+        call("sweep", "ldn", *WORDS, *SPARE, *given, *address)
+        for seed in (0, 1):
+            name = f"lr=0.003/seed-{seed}"
+            assert kills.outcome(tmp_path / "s" / name) == kills.outcome(swept / name)
+        asked = RunRequest("ldn", "digits", set_={"epochs": 3000, "compile": False})
+        trials = trials_of(asked, {"seed": [0]})
+        folder = tmp_path / "long" / trials[0].name
+        more = ([], "cpu", None, 1)
+        with ClusterPool(cluster.scheduler_address, tmp_path / "long", trials, *more) as own:
+            while not (folder / "history.csv").is_file():
+                assert own.look() == []
+                time.sleep(0.1)
+            assert pool.is_locked(folder)
+        assert own.left == 1  # it was stopped, and has saved
+        assert (folder / "checkpoint.pt").is_file()
+        assert not pool.is_locked(folder)

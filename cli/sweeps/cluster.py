@@ -1,0 +1,97 @@
+"""The runs of a sweep on workers of Dask: each starts the process that a pool would start here."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...data import PyroccamError
+from .plan import Trial
+from .pool import GRACE, Pool, Slot, end, is_locked, let_go, started
+
+LOOK = 0.5  # seconds between looks at a process
+
+
+class ClusterPool(Pool):
+    """A :class:`Pool` whose processes are on workers of Dask, which see the same folder.
+
+    Arguments:
+        scheduler: address, ``tcp://...`` or ``tls://...``.
+        workers: runs at once; the threads of the workers if ``None``.
+    """
+
+    def __init__(
+        self, scheduler: str, folder: Path, trials: Iterable[Trial], options: Sequence[str],
+        device: str, workers: int | None, threads: int,
+    ) -> None:  # fmt: skip
+        try:
+            from distributed import Client
+        except ImportError as error:
+            given = "--scheduler without the package distributed"
+            raise PyroccamError(given, "pip install 'pyroccam[dask]'") from error
+        try:
+            self.client: Any = Client(scheduler, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise PyroccamError(f"--scheduler {scheduler}: {error}", "one that runs") from error
+        count = workers or sum(self.client.nthreads().values()) or 1
+        slot = Slot(device, {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")})
+        super().__init__(folder.resolve(), trials, [slot] * count, options)
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self.client.close()
+
+    def _start(self, trial: Trial, slot: Slot) -> Any:
+        words, folder = self._words(trial, slot), self.folder / trial.name
+        future = self.client.submit(
+            train, words, dict(slot.environment), str(self._log(trial)), pure=False, retries=0
+        )
+        return _Remote(future, folder)
+
+
+class _Remote:
+    """A task, as a pool looks at a process."""
+
+    def __init__(self, future: Any, folder: Path) -> None:
+        self._future, self._folder, self.stdin, self.returncode = future, folder, self, 0
+
+    def poll(self) -> int | None:
+        if not self._future.done():
+            return None
+        ended = self._future.status == "finished"
+        self.returncode = self._future.result() if ended else -9  # with its worker
+        return self.returncode
+
+    def close(self) -> None:
+        self._future.cancel()
+
+    def wait(self, seconds: float = 0.0) -> None:
+        """For the lock of the folder, which is free once the process is gone."""
+        until = time.monotonic() + seconds
+        while is_locked(self._folder):
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired("train", seconds)
+            time.sleep(LOOK)
+
+    def kill(self) -> None:
+        """Nothing more: the process is of another machine."""
+
+
+def train(words: Sequence[str], environment: dict[str, str], log: str) -> int:
+    """Train a run on this machine, until it ends or nobody wants it; its exit code."""
+    from distributed import get_worker
+    from distributed.worker import thread_state
+
+    tasks: Any = get_worker().state.tasks
+    process = started(words, environment, Path(log))
+    while process.poll() is None:
+        task = tasks.get(thread_state.key)
+        if task is None or task.state == "cancelled":
+            let_go(process)
+            end(process, time.monotonic() + GRACE)
+        time.sleep(LOOK)
+    let_go(process)
+    return process.returncode

@@ -255,7 +255,7 @@ class NetworkGuide(Guide):
         self.edges = list(edges)
         self.counting = model.counting
         for site, factor in edges.items():
-            self.factors[key(site)] = factor
+            self.factors[self.key(site)] = factor
         if self.traits.moves is not None:
             self.schedule = Schedule(self.structure_family.hold)
 
@@ -265,7 +265,7 @@ class NetworkGuide(Guide):
     def traits(self) -> Traits:
         point = not self.edges and all(self.factor_of(site).is_point for site in self.sites)
         closed = (site for site in self.edges if self.edge(site).closed)
-        moves = next((f"factors.{key(site)}.logits" for site in closed), None)
+        moves = next((f"factors.{self.key(site)}.logits" for site in closed), None)
         return Traits(point=point, moves=moves)
 
     @property
@@ -277,10 +277,15 @@ class NetworkGuide(Guide):
     def latents(self) -> list[str]:
         return [*self.edges, *self.sites]
 
+    def key(self, site: str) -> str:
+        """The module of a site: dots become slashes, and one of weights has one at least."""
+        alone = "." not in site and site not in self.edges
+        return ("." * alone + site).replace(".", "/")
+
     def factor_of(self, site: str) -> Factor:
         """The module of a site, an :class:`EdgeFactor` for one of structure."""
         factors: Any = self._modules["factors"]
-        return cast(Factor, factors[key(site)])
+        return cast(Factor, factors[self.key(site)])
 
     def edge(self, site: str) -> EdgeFactor:
         """The posterior of an edge of random structure."""
@@ -355,7 +360,7 @@ class NetworkGuide(Guide):
             if not isinstance(made, Factor):
                 found = f"guides.{type(self).__name__}.factor gives a {type(made).__name__}"
                 raise PyroccamError(f"{found} for {site!r}", "a guides.factors.Factor")
-            self.factors[key(site)] = made
+            self.factors[self.key(site)] = made
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         """The posterior of a site at the start."""
@@ -376,12 +381,12 @@ class NetworkGuide(Guide):
             temperature = getattr(theirs, "temperature", None)
             if isinstance(temperature, Temperature):
                 copied[id(temperature)] = prior.temperature
-            self.factors[key(site)] = copy.deepcopy(theirs, copied).to(prior.logits)
+            self.factors[self.key(site)] = copy.deepcopy(theirs, copied).to(prior.logits)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample every site."""
         factors = self.part("factors")
-        values = {site: factors[key(site)].drawn(site) for site in self.edges}
+        values = {site: factors[self.key(site)].drawn(site) for site in self.edges}
         with nullcontext() if self.counting is None else self.counting.given(values):
             for site, fn in self.distributions():
                 pyro.sample(site, fn)
@@ -390,7 +395,7 @@ class NetworkGuide(Guide):
         """The posterior of every site of the weights, in the order of the model."""
         factors = self.part("factors")
         for site in self.sites:
-            yield site, factors[key(site)]()
+            yield site, factors[self.key(site)]()
 
 
 def refuse_others(sites: list[str], expected: list[str]) -> None:
@@ -431,8 +436,3 @@ def _of_layers(value: Any, names: Mapping[str, str], layers: Collection[str]) ->
         by_layer = {n: one for n, one in each.items() if isinstance(one, Mapping)}
         return replace(value, **{n: _of_layers(one, names, layers) for n, one in by_layer.items()})
     return value
-
-
-def key(site: str) -> str:
-    """Module name of a site: dots become slashes."""
-    return site.replace(".", "/")

@@ -23,7 +23,6 @@ from .base import (
     Schedule,
     Traits,
     Words,
-    key,
     made_from_another,
 )
 from .edges import EdgeFactor
@@ -246,7 +245,7 @@ class Conditional(NetworkGuide):
         self.factors = nn.ModuleDict()
         for site in self.latents():
             kind = ConditionalEdge if site in self.edges else ConditionalFactor
-            self.factors[key(site)] = kind(guide.factor_of(site), made, usual)
+            self.factors[self.key(site)] = kind(guide.factor_of(site), made, usual)
         self.handler = handler
 
     def _of(self, weight: float) -> float:
@@ -299,10 +298,10 @@ class Conditional(NetworkGuide):
             value = (math.log(self.low) + u * math.log(self.high / self.low)).exp()
         weighing.take(value)
         factors = self.part("factors")
-        values = {site: factors[key(site)].at(u).drawn(site) for site in self.edges}
+        values = {site: factors[self.key(site)].at(u).drawn(site) for site in self.edges}
         with nullcontext() if self.counting is None else self.counting.given(values):
             for site in self.sites:
-                pyro.sample(site, factors[key(site)].at(u)())
+                pyro.sample(site, factors[self.key(site)].at(u)())
 
     @checked
     def condition(self, value: Positive, *, extrapolate: bool = False) -> NetworkGuide:
@@ -326,7 +325,7 @@ class Conditional(NetworkGuide):
         for site in self.latents():
             factor = cast(ConditionalFactor, self.factor_of(site))
             u = factor.usual.new_tensor(self._of(given))
-            found.factors[key(site)] = factor.settled(u)
+            found.factors[found.key(site)] = factor.settled(u)
         return found
 
 

@@ -80,14 +80,13 @@ def suited(
     """The posterior that suits the support of a site."""
     loc, suggested = start(layer, name, latent)
     scale = suggested if scale is None else scale
-    support = latent.prior.support
-    support = getattr(support, "base_constraint", support)
     if latent.levels is not None:
         return BandFactor(loc, scale, layer.prior, max_scale=max_scale)
-    if support is constraints.real:
+    if latent.normal == "normal":
         return NormalFactor(loc, scale, max_scale=max_scale)
-    if support in (constraints.positive, constraints.nonnegative):
+    if latent.normal:
         return NormalFactor(loc, scale, positive=True)
+    support = latent.support
     if support is constraints.unit_interval and (gate := relaxed(latent.prior)) is not None:
         return GateFactor(loc, gate.temperature)
     found = f"a {type(base(latent.prior)).__name__} on {support} at site {layer.name}.{name}"

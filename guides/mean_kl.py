@@ -15,7 +15,7 @@ from ..models import BayesianNetwork, LocalReparameterization
 from ..models.distributions import base
 from ..models.layers import BayesianLayer
 from ..models.priors import Latent
-from .base import NetworkGuide, Words, key
+from .base import NetworkGuide, Words
 from .factors import Factor, GaussianFactor, Lent
 
 # Below, the share of a weight is not told from none; 1 - v would lose its digits.
@@ -251,4 +251,4 @@ class MeanKL(NetworkGuide):
         """As everywhere; means and deviations are computed once for all."""
         factors, found = self.part("factors"), self.part("weights")()
         for site in self.sites:
-            yield site, factors[key(site)].of(*found)
+            yield site, factors[self.key(site)].of(*found)

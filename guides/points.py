@@ -368,7 +368,7 @@ class WholeSteps(Function):
         if isinstance(fn, BlurredLogistics):
             others = {n: one for n, one in layer.latents().items() if n not in ("weight", "bias")}
             multipliers = [
-                (guide.factor_of(f"{layer.name}.{other}"), one.power)
+                (guide.factor_of(layer.site(other)), one.power)
                 for other, one in others.items()
                 if name == "weight" or layer.covers_bias(one.prior.event_shape)
             ]
@@ -440,13 +440,12 @@ class Points(NetworkGuide):
 
     def point(self, layer: BayesianLayer, name: str, latent: Latent) -> DeltaFactor:
         """The plain point of a site."""
-        site, (begin,) = f"{layer.name}.{name}", self._begin
+        site, (begin,) = layer.site(name), self._begin
         if latent.unbounded or relaxed(latent.prior) is not None:  # a gate is densest at its ends
             found = f"the mode of the {type(base(latent.prior)).__name__} of site {site!r}"
             raise PyroccamError(found, "a density that is finite there", "guides.MeanField")
         value, _ = start(layer, name, latent)
-        support = latent.prior.support
-        made = DeltaFactor(value, getattr(support, "base_constraint", support))
+        made = DeltaFactor(value, latent.support)
         if begin is not None:
             with torch.no_grad():
                 found = made.transform.inv(begin.posterior(site).v)

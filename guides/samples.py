@@ -8,7 +8,6 @@ from typing import Any, NoReturn, cast
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
-from torch.distributions import constraints
 
 from ..data import PyroccamError
 from ..models import BayesianNetwork, Model
@@ -36,10 +35,7 @@ class SampledFactor(Factor):
     def __init__(self, values: Tensor, latent: Latent, scales: bool) -> None:
         super().__init__()
         self.values = nn.Parameter(values.detach().clone(), requires_grad=False)
-        support = latent.prior.support
-        support = getattr(support, "base_constraint", support)
-        self.positive = support in (constraints.positive, constraints.nonnegative)
-        self.real, self.scales = support is constraints.real, scales
+        self.kind, self.scales = latent.normal, scales
 
     def forward(self) -> Any:
         return dist.Empirical(self.values, self.values.new_zeros(len(self.values)))
@@ -49,8 +45,8 @@ class SampledFactor(Factor):
         return values.mean(0), values.square().mean(0)
 
     def evidence(self) -> Evidence | None:
-        positive = self.positive
-        if not positive and (self.scales or not self.real):
+        positive = self.kind == "log-normal"
+        if not positive and (self.scales or self.kind is None):
             found = "draws of scales of either sign, or of gates, do not say what is needed"
             raise PyroccamError(found, "a fit of guides.MeanField, or a prior without such scales")
         values = self.values.log() if positive else self.values
@@ -99,7 +95,7 @@ class Samples(NetworkGuide):
         self.given = {}
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
-        site = f"{layer.name}.{name}"
+        site = layer.site(name)
         values, count = self.given[site], len(next(iter(self.given.values())))
         event = latent.prior.event_shape
         if values.shape != (count, *event):

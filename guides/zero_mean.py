@@ -145,7 +145,7 @@ class ZeroMean(NetworkGuide):
         }
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
-        site, (begin,) = f"{layer.name}.{name}", self._begin
+        site, (begin,) = layer.site(name), self._begin
         if name != "weight" or layer.name not in self.layers:
             if begin is None:
                 return suited(self, layer, name, latent)

@@ -178,8 +178,8 @@ class BayesianNetwork(Model):
     def sites(self) -> dict[str, tuple[BayesianLayer, str]]:
         """Latent sites in the order of the model: their layer, and their name below it."""
         return {
-            f"{name}.{latent}": (layer, latent)
-            for name, layer in self.layers.items()
+            layer.site(latent): (layer, latent)
+            for layer in self.layers.values()
             for latent in layer.latents()
         }
 
@@ -239,8 +239,8 @@ class BayesianNetwork(Model):
         """The prior of every site, in the order of the model, of batch shape ``()``, or ``(S,)``
         where it depends on values ``(S, *)`` of random structure."""
         return {
-            f"{name}.{key}": latent.prior
-            for name, layer in self.layers.items()
+            layer.site(key): latent.prior
+            for layer in self.layers.values()
             for key, latent in layer.latents().items()
         }
 

@@ -64,6 +64,7 @@ class LocalReparameterization(Messenger):
         # Plain facts, no modules: a guide that is copied does not copy its model.
         self._sites = _facts(model)
         self._kept: dict[str, tuple[Any, Tensor]] = {}  # distribution and stand-in, by site
+        self._stand_ins: dict[str, Tensor] = {}
         self._checked: set[str] = set()
 
     def refuse_another(self, model: Model) -> None:
@@ -77,6 +78,7 @@ class LocalReparameterization(Messenger):
     def __exit__(self, *exception: Any) -> None:
         # What is kept hangs on the graph of a step: it could not be copied, and would live on.
         self._kept.clear()
+        self._stand_ins.clear()
         super().__exit__(*exception)
 
     def _pyro_sample(self, msg: Any) -> None:
@@ -85,9 +87,11 @@ class LocalReparameterization(Messenger):
             return
         if msg["done"] or msg["value"] is not None:  # the model: replayed, or given by a person
             kept = self._kept.get(name)
-            if kept is not None and kept[1] is not msg["value"]:
-                del self._kept[name]
-            elif kept is not None and name not in self._checked:
+            if kept is None or kept[1] is not msg["value"]:
+                self._kept.pop(name, None)
+                if name in self._stand_ins:
+                    _refuse_copy(name, self._stand_ins[name], msg["value"])
+            elif name not in self._checked:
                 _check(name, kept[0], msg["fn"])
                 self._checked.add(name)
             return
@@ -102,6 +106,7 @@ class LocalReparameterization(Messenger):
             msg["value"], msg["done"] = stand_in, True
             msg["infer"] = {**msg["infer"], "moments": True}
             self._kept[name] = (msg["fn"], stand_in)
+            self._stand_ins[name] = stand_in
 
     def _takes(self, name: str, own: Any) -> bool:
         latent, weight = self._sites[name]
@@ -116,8 +121,7 @@ class LocalReparameterization(Messenger):
         kept = {
             name: base(found[0])
             for name in values
-            if (found := self._kept.get(f"{layer.name}.{name}")) is not None
-            and found[1] is values[name]
+            if (found := self._kept.get(layer.site(name))) is not None and found[1] is values[name]
         }
         if kept:
             msg["value"], msg["done"] = self.outputs(layer, x, values, latents, kept), True
@@ -186,6 +190,13 @@ def _check(name: str, fn: Any, prior: Any) -> None:
         pair = f"{type(base(fn)).__name__} to the prior {type(base(prior)).__name__}"
         found = f"site {name!r} has no analytic KL of a {pair}"
         raise PyroccamError(found, "one that is registered", "local=False") from None
+
+
+def _refuse_copy(name: str, stand_in: Tensor, value: Tensor) -> None:
+    """A value that is kept and given later, as ``Predictive`` does, would be taken for a draw."""
+    if torch.equal(stand_in, value):
+        found = f"what stands in for draws of site {name!r} under guide.handler, as if it were one"
+        raise PyroccamError(found, "a guide without its handler: Predictive(...) outside of `with`")
 
 
 def _standard_normal(like: Tensor) -> Tensor:

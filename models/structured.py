@@ -194,7 +194,7 @@ class StructuredNetwork(BayesianNetwork):
             latents = layer.latents()
             if name in shares:
                 latents = self.scaling.latents(name, latents, shares[name])
-            found |= {f"{name}.{key}": latent.prior for key, latent in latents.items()}
+            found |= {layer.site(key): latent.prior for key, latent in latents.items()}
         return found
 
     @contextmanager
@@ -250,7 +250,7 @@ class StructuredNetwork(BayesianNetwork):
         if self.scaling is None:
             return found
         for layer, edge, k in self._counted():
-            for name in (f"{layer.name}.weight", f"{layer.name}.bias"):
+            for name in (layer.site("weight"), layer.site("bias")):
                 if name in found:
                     found[name] = self.scaling.plain(found[name], gammas[edge][..., k])
         return found

@@ -152,7 +152,7 @@ def _dims(model: Model) -> tuple[Dims, dict[str, Any]]:
         coords[_primitive(prior.edge)] = list(prior.primitives)
     for layer in model.layers.values():
         for name, latent in layer.latents().items():
-            dims[f"{layer.name}.{name}"] = _layer_dims(layer, name, latent.prior.event_shape)
+            dims[layer.site(name)] = _layer_dims(layer, name, latent.prior.event_shape)
     return dims, coords
 
 

@@ -183,16 +183,11 @@ def _of_tensors(model: BayesianNetwork, scales: list[int]) -> dict[str, int]:
     """Of each coded tensor what is given by layer, by its name in the plain network, in the order
     of sites."""
     own = dict(zip(model.layers, scales, strict=True))
-    return {
-        f"{layer.name}.{name}".lstrip("."): own[layer.name] for layer, name in model.sites.values()
-    }
+    return {layer.site(name): own[layer.name] for layer, name in model.sites.values()}
 
 
 def _names(model: BayesianNetwork) -> dict[str, Tensor]:
-    return {
-        f"{layer.name}.{name}".lstrip("."): layer.start[name]
-        for layer, name in model.sites.values()
-    }
+    return {layer.site(name): layer.start[name] for layer, name in model.sites.values()}
 
 
 @torch.no_grad()

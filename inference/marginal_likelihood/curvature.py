@@ -190,9 +190,9 @@ def _jacobians(density: Joint, theta: Tensor) -> Iterator[tuple[Tensor, Tensor]]
 def _positions(density: Joint, layer: str) -> Tensor:
     """Positions in θ of the weights of a linear layer, and of its bias behind them, ``(out, in)``
     or ``(out, in + 1)``."""
-    start, found = 0, []
+    start, found, own = 0, [], density.model.layers[layer]
     for (site, shape), size in zip(density.shapes.items(), density.sizes, strict=True):
-        if site in (f"{layer}.weight", f"{layer}.bias"):
+        if site in (own.site("weight"), own.site("bias")):
             place = torch.arange(start, start + size, device=density.device).reshape(shape)
             found.append(place if len(shape) == 2 else place[:, None])
         start += size

@@ -53,7 +53,7 @@ def drawn_weights(layer: BayesianLayer, values: Mapping[str, Tensor]) -> dict[st
         weight, bias = layer.effective(one, latents)
         return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
 
-    own = {name: values[f"{layer.name}.{name}"] for name in latents}
+    own = {name: values[layer.site(name)] for name in latents}
     drawn: dict[str, Tensor] = vmap(effective)(own)
     return drawn
 
@@ -67,7 +67,7 @@ def _of_draws(drawn: Mapping[str, Tensor]) -> Layer:
 
 def _moments(layer: BayesianLayer, guide: NetworkGuide) -> Layer:
     found = {
-        name: guide.factor_of(f"{layer.name}.{name}").moments(latent.power)
+        name: guide.factor_of(layer.site(name)).moments(latent.power)
         for name, latent in layer.latents().items()
     }
     first, second = found.pop("weight")

@@ -154,7 +154,7 @@ def _over_posterior(
 ) -> Curvatures:
     """Curvature by Stein's lemma, for normal posteriors of the weights themselves."""
     for layer, part in model.layers.items():
-        normal = isinstance(base(guide.posterior(f"{layer}.weight")), torch.distributions.Normal)
+        normal = isinstance(base(guide.posterior(part.site("weight"))), torch.distributions.Normal)
         if not normal or {*part.latents()} - {"weight", "bias"}:
             raise PyroccamError(
                 f"at='posterior' where weights of layer {layer!r} are not normal or have scales",

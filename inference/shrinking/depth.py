@@ -149,8 +149,8 @@ def _of_blocks(fit: Fit, depth: int, blocks: Sequence[int] | None = None) -> Fit
         if after.bias is not None and before.bias is not None:
             after.bias.copy_(before.bias)
         for latent in after.latents():
-            posterior = fit.guide.factor_of(f"{name}.{latent}")
-            guide.factor_of(f"{there}.{latent}").load_state_dict(posterior.state_dict())
+            posterior = fit.guide.factor_of(before.site(latent))
+            guide.factor_of(after.site(latent)).load_state_dict(posterior.state_dict())
     model.likelihood.load_state_dict(network.likelihood.state_dict())
     device = fit.data.device
     model, guide = model.to(device).eval(), guide.to(device)

@@ -145,14 +145,12 @@ def _copy_posterior(
     for name, latent in before.latents().items():
         event = latent.prior.event_shape
         index = _along(before, name, event, *kept)
-        old, new = (
-            g.factor_of(f"{layer.name}.{name}") for g, layer in ((guide, before), (own, after))
-        )
+        old, new = (g.factor_of(layer.site(name)) for g, layer in ((guide, before), (own, after)))
         new.load_state_dict({k: taken(t, event, index) for k, t in old.state_dict().items()})
     # What became constant has moved: into biases, and into the weights of a constant channel.
     gained = "bias" in after.start and "bias" not in before.start
     means = {
-        name: own.factor_of(f"{after.name}.{name}").moments(latent.power)[0]
+        name: own.factor_of(after.site(name)).moments(latent.power)[0]
         for name, latent in after.latents().items()
     }
     for name in ("weight", "bias"):
@@ -175,7 +173,7 @@ def _copy_posterior(
             moved = target != taken(getattr(mean, name), event, index).to(target)
             if learnt is not None and before.bias is not None:
                 learnt.copy_(taken(before.bias, event, index))
-        centre = own.factor_of(f"{after.name}.{name}").centre if learnt is None else learnt
+        centre = own.factor_of(after.site(name)).centre if learnt is None else learnt
         centre.copy_(torch.where(moved & (factor != 0), target / factor, centre))
 
 

@@ -63,7 +63,7 @@ def judged(layer: BayesianLayer, guide: NetworkGuide) -> Judged:
     spread."""
     logs: list[tuple[Any, float]] = []
     for name, latent in layer.latents().items():
-        found = guide.factor_of(f"{layer.name}.{name}").evidence()
+        found = guide.factor_of(layer.site(name)).evidence()
         if name in ("weight", "bias") or found is None:
             continue
         if found.kind != "log-normal":
@@ -75,9 +75,9 @@ def judged(layer: BayesianLayer, guide: NetworkGuide) -> Judged:
         variance = sum(((p * q.scale.double()).square() for q, p in logs), zero)
         normal = torch.distributions.Normal(loc, variance.sqrt(), validate_args=False)
         return Judged("log-normal scale", normal)
-    found = guide.factor_of(f"{layer.name}.weight").evidence()
+    found = guide.factor_of(layer.site("weight")).evidence()
     if found is None or found.kind != "normal":
-        q = base(guide.posterior(f"{layer.name}.weight"))
+        q = base(guide.posterior(layer.site("weight")))
         raise PyroccamError(f"The posterior {type(q).__name__} of layer {layer.name!r}", "a spread")
     return Judged("weight", found.q)
 

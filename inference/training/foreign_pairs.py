@@ -11,13 +11,11 @@ from pyro import poutine
 from pyro.infer import MCMC
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal
 from torch import Tensor
-from torch.distributions import constraints
 
 from ...data import PyroccamError, Seed, checked
 from ...guides import Delta, Guide, MeanField, NetworkGuide, Samples
 from ...models import BayesianNetwork, Model, seeded
 from ...models.likelihoods import precision
-from ...models.priors import Latent
 from ..posterior import posterior_of, random_network
 from .replicate import validation_nll
 from .requests import check_kinds, check_rows
@@ -120,20 +118,13 @@ def _as_ours(model: BayesianNetwork, guide: Any, x: Tensor, y: Tensor) -> Networ
         return _points(model, guide.median())
     latents = [layer.latents()[name] for layer, name in model.sites.values()]
     independent = isinstance(guide, AutoNormal | AutoDiagonalNormal)
-    if independent and all(map(_has_a_normal, latents)):
+    if independent and all(one.normal and one.levels is None for one in latents):
         return _normals(model, guide.quantiles([0.5, ONE_ABOVE], x, y))
     drawn = []
     for _ in range(DRAWS):
         nodes = poutine.trace(guide).get_trace(x, y).nodes
         drawn.append({site: nodes[site]["value"] for site in model.latents() if site in nodes})
     return Samples(model, {site: torch.stack([one[site] for one in drawn]) for site in drawn[0]})
-
-
-def _has_a_normal(latent: Latent) -> bool:
-    """True if the posterior of a site in ours is a normal, or a log-normal, without limits."""
-    support = getattr(latent.prior.support, "base_constraint", latent.prior.support)
-    known = (constraints.real, constraints.positive, constraints.nonnegative)
-    return latent.levels is None and support in known
 
 
 def _normals(model: BayesianNetwork, quantiles: Mapping[str, Tensor]) -> NetworkGuide:

@@ -123,6 +123,10 @@ class BayesianLayer(nn.Module):
             return latents
         return {name: latent for name, latent in latents.items() if name != "bias"}
 
+    def site(self, latent: str) -> str:
+        """The name of a latent in the model; a network that is this layer alone has no other."""
+        return f"{self.name}.{latent}".removeprefix(".")
+
     def forward(self, x: Tensor | None = None) -> Any:
         """Outputs for ``x``; weight and bias themselves of a layer that hands them out."""
         latents = self.latents()
@@ -130,8 +134,7 @@ class BayesianLayer(nn.Module):
             scaling, share = self.share
             latents = scaling.latents(self.name, latents, share)
         values = {
-            name: pyro.sample(f"{self.name}.{name}", latent.prior)
-            for name, latent in latents.items()
+            name: pyro.sample(self.site(name), latent.prior) for name, latent in latents.items()
         }
         out = affine(self, x, values, latents)
         if self.share is None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from ...data import Options, PyroccamError
 
@@ -75,6 +76,18 @@ class Latent:
     start: tuple[float | None, float] = (None, 1e-2)
     unbounded: bool = False
     levels: Tensor | None = None
+
+    @property
+    def support(self) -> Any:
+        """Where each of its numbers is."""
+        return getattr(self.prior.support, "base_constraint", self.prior.support)
+
+    @property
+    def normal(self) -> Literal["normal", "log-normal"] | None:
+        """The one of both that is on its support."""
+        if self.support in (constraints.positive, constraints.nonnegative):
+            return "log-normal"
+        return "normal" if self.support is constraints.real else None
 
 
 class LayerPrior(nn.Module):

@@ -199,3 +199,24 @@ def test_a_sequential_plate_is_no_batch():
     for _ in pyro.plate("turns", 1):
         trace = poutine.trace(poutine.condition(model, drawn(model, guide))).get_trace(X, Y)
     assert trace.nodes["y"]["fn"].batch_shape == (6,)
+
+
+def test_a_network_that_is_one_layer():
+    model, guide, rows = bayesian(nn.Linear(2, 1), (2,), priors.Normal())
+    assert list(model.sites) == guide.sites == ["weight", "bias"]
+    autoguide(model, guide)
+    assert set(Predictive(model, guide=guide, num_samples=3)(rows.x_test)) == {*guide.sites, "y"}
+    assert [*guide.state_dict()] == [
+        f"factors./{site}.{name}" for site in guide.sites for name in ("loc", "log_scale")
+    ]  # as in files of former versions
+
+
+def test_what_stands_in_under_a_handler_is_no_draw():
+    """``Predictive`` took networks of the means for draws."""
+    model = weights(priors.Normal())[0]
+    local = guides.MeanField(model)
+    for count in (1, 3):
+        with pytest.raises(data.PyroccamError), local.handler:
+            Predictive(model, guide=local, num_samples=count)(X)
+    found = Predictive(model, guide=local, num_samples=3)(X)
+    assert found["0.weight"].std(0).min() > 0

@@ -19,7 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from pyroccam.data import Dataset
 from pyroccam.guides import MeanField, VariationalDropout, ZeroMean
-from pyroccam.guides.base import NetworkGuide, key
+from pyroccam.guides.base import NetworkGuide
 from pyroccam.inference import fit
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.figures.canvas import new_figure
@@ -86,10 +86,10 @@ def permuted(model: BayesianNetwork, guide: NetworkGuide) -> MeanField:
     factors = own.part("factors")
     for site, (_, name) in model.sites.items():
         if name != "weight":
-            factors[key(site)] = copy.deepcopy(guide.part("factors")[key(site)])
+            factors[own.key(site)] = copy.deepcopy(guide.factor_of(site))
     for name in model.layers:
         q = guide.posterior(f"{name}.weight").base_dist
-        factor: Any = factors[key(f"{name}.weight")]
+        factor: Any = own.factor_of(f"{name}.weight")
         order = torch.randperm(q.scale.numel(), device=q.scale.device)
         factor.loc.copy_(q.loc)
         factor.log_scale.copy_(q.scale.flatten()[order].reshape(q.scale.shape).log())

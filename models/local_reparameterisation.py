@@ -89,7 +89,7 @@ class LocalReparameterization(Messenger):
             kept = self._kept.get(name)
             if kept is None or kept[1] is not msg["value"]:
                 self._kept.pop(name, None)
-                if name in self._stand_ins:
+                if msg["mask"] is False and name in self._stand_ins:  # within pyro's Predictive
                     _refuse_copy(name, self._stand_ins[name], msg["value"])
             elif name not in self._checked:
                 _check(name, kept[0], msg["fn"])
@@ -193,7 +193,7 @@ def _check(name: str, fn: Any, prior: Any) -> None:
 
 
 def _refuse_copy(name: str, stand_in: Tensor, value: Tensor) -> None:
-    """A value that is kept and given later, as ``Predictive`` does, would be taken for a draw."""
+    """A value that the guide gave would be taken for a draw."""
     if torch.equal(stand_in, value):
         found = f"what stands in for draws of site {name!r} under guide.handler, as if it were one"
         raise PyroccamError(found, "a guide without its handler: Predictive(...) outside of `with`")

@@ -158,7 +158,7 @@ def imported(name):
 
     begun = time.monotonic()
     code, _ = outcome(command)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 55
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return code, [module.whole for module in found]
 
@@ -168,7 +168,8 @@ def imported(name):
 def test_ctrl_c_waits_for_the_end_of_an_import(pressed, presses, made, monkeypatch):
     """As of torch, which aborted the process if it was interrupted while it was made; but not for
     ever."""
-    monkeypatch.setattr(boundary, "_AGAIN", 0.5)  # all presses come first, on a busy machine too
+    # One that is sent again while the last press comes may be one with it.
+    monkeypatch.setattr(boundary, "_AGAIN", 0.5 if made else 30.0)
     assert imported(pressed(presses)) == (130, made)
 
 

@@ -7,6 +7,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
@@ -133,7 +134,7 @@ class OverWeights(Method):
 
     def report(self, run: Finished) -> dict[str, Any]:
         """The network of the means, the compressed one and its file, if there is a way to it."""
-        result, out = run.fits[-1], run.out
+        result = run.fits[-1]
         first, before = self.compared(run.fits)
         data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
         mean = mean_network(model, guide)
@@ -143,68 +144,91 @@ class OverWeights(Method):
             found["numbers"] = _plain_row(run.numbers, first)
         if guide.traits.zero_mean:
             return found  # there is no mean network to cut
-        small: Small | None = None
         with TemporaryDirectory() as scratch:
-            path = (Path(scratch) if out is None else out) / FILE
-            epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
-            # What was narrowed since has other weights, and of a point nothing is searched for.
-            searched = epochs > 0 and self.threshold is None and not guide.traits.point
-            given = None if run.numbers is None or len(run.fits) > 1 else run.numbers.trained
-            rule = cut_of(result, self.threshold, self.tolerance, epochs, given)
-            try:
-                code = Digits(epochs=0 if searched else epochs, rest=True)
-                small, sizes, again = _compressed(result, rule, code, path)
-                told_of = [told(small.report, **{"file, bytes": small.bytes})]
-            except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
-                found["not_compressed"] = str(error)
-                told_of = [uncut(f"Nothing was cut: {error}")]
-            refused = small is None
-            # A search beside the plain network has judged what it found.
-            judged = run.compare and self.gives_way and len(data.x_val) > 0
-            judged = judged and not (searched and given is not None)
-            if small is not None and run.numbers is not None and judged:
-                needed = tolerance_of(again, first, run.numbers.trained)
-                allowed = NATS if self.tolerance is None else self.tolerance
-                if refused := needed > allowed:
-                    found["refused"] = {
-                        "parameters": count_parameters(again), "test": evaluate(result, again),
-                    }  # fmt: skip
-                    told_of = [uncut(HANDED_BACK.format(ORDINARY, needed, allowed))]
-            if refused:
-                if run.numbers is None or not (run.compare and self.gives_way):
-                    return {**found, "learnt": told_of}
-                try:
-                    plain = plain_network(first, run.numbers.net)
-                except (ValueError, RuntimeError):  # nor can that be cut
-                    return {**found, "learnt": told_of}
-                sizes, again = _written(plain, result, path)
-                if small is None:
-                    told_of[0]["sentences"].append("Handed back is the plain network.")
-            test = evaluate(result, again)  # of the file, as everything that is said of it
-        found |= sent(result, again, sizes["file_bytes"])
-        if out is not None and run.figures and small is not None and not refused:
-            draw_compressed(result, small, out / "figures", first)
-        nets = {"before": before, "mean": mean, "compressed": again}
-        speed = compare_speed(nets, data.x_test, "before")
+            path = (Path(scratch) if run.out is None else run.out) / FILE
+            back = self._cut(run, first, path)
+            if back.said and run.numbers is not None and run.compare and self.gives_way:
+                back = _plain_instead(back, run.numbers, first, result, path)
+        found |= {**back.said, "learnt": [back.learnt]}
+        if back.net is None:
+            return found
+        small, net = back.small, back.net
+        found |= sent(result, net, back.sizes["file_bytes"])
+        if run.out is not None and run.figures and small is not None and not back.said:
+            draw_compressed(result, small, run.out / "figures", first)
+        speed = compare_speed(
+            {"before": before, "mean": mean, "compressed": net}, data.x_test, "before"
+        )
         found["mean"] = timed(speed["mean"])
         found["compressed"] = {
-            "parameters": count_parameters(again),
-            "nonzero": sum(int(p.count_nonzero()) for p in again.parameters()),
+            "parameters": count_parameters(net),
+            "nonzero": sum(int(p.count_nonzero()) for p in net.parameters()),
             "parameters_before": count_parameters(before),
             **timed(speed["compressed"]),
-            "test": test,
+            "test": evaluate(result, net),  # of the file, as everything that is said of it
         }
-        found["structure"] = {**({} if small is None else small.report.to_json()), **sizes}
+        found["structure"] = {**({} if small is None else small.report.to_json()), **back.sizes}
         found["warnings"] = [] if small is None else list(small.warnings)
-        found["learnt"] = [
-            *told_of,
-            smaller(
-                found["compressed"],
-                [*said_of_file(sizes), *known_of(again, data, model.likelihood)],
-            ),
-            *_said_of_bits(found),
-        ]
+        known = [*said_of_file(back.sizes), *known_of(net, data, model.likelihood)]
+        found["learnt"] += [smaller(found["compressed"], known), *_said_of_bits(found)]
         return found
+
+    def _cut(self, run: Finished, first: Fit, path: Path) -> _Back:
+        """What is left of the last fit, in its file, if it is worth as much as the plain
+        network."""
+        result, numbers, judges = run.fits[-1], run.numbers, len(run.fits[-1].data.x_val) > 0
+        epochs = self.retrain_epochs(run.settings, result.data.N) if judges else 0
+        # What was narrowed since has other weights, and of a point nothing is searched for.
+        searched = epochs > 0 and self.threshold is None and not result.guide.traits.point
+        begun = None if numbers is None or len(run.fits) > 1 else numbers.trained
+        rule = cut_of(result, self.threshold, self.tolerance, epochs, begun)
+        try:
+            code = Digits(epochs=0 if searched else epochs, rest=True)
+            small, sizes, net = _compressed(result, rule, code, path)
+        except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
+            return _Back(uncut(f"Nothing was cut: {error}"), {"not_compressed": str(error)})
+        # A search beside the plain network has judged what it found.
+        judges = judges and run.compare and self.gives_way and not (searched and begun is not None)
+        if judges and numbers is not None:
+            needed = tolerance_of(net, first, numbers.trained)
+            allowed = NATS if self.tolerance is None else self.tolerance
+            if needed > allowed:
+                refused = {"parameters": count_parameters(net), "test": evaluate(result, net)}
+                learnt = uncut(HANDED_BACK.format(ORDINARY, needed, allowed))
+                return _Back(learnt, {"refused": refused}, small)
+        learnt = told(small.report, **{"file, bytes": small.bytes})
+        return _Back(learnt, {}, small, sizes, net)
+
+
+@dataclass(frozen=True)
+class _Back:
+    """What a run hands back.
+
+    Attributes:
+        learnt: what was cut, or why nothing was.
+        said: of a cut that failed or was refused, as ``metrics.json`` has it.
+        small: what was cut, refused or not.
+        sizes: of the file.
+        net: read from it, if there is one.
+    """
+
+    learnt: dict[str, Any]
+    said: dict[str, Any]
+    small: Small | None = None
+    sizes: dict[str, Any] = field(default_factory=dict)
+    net: nn.Module | None = None
+
+
+def _plain_instead(back: _Back, numbers: Numbers, first: Fit, result: Fit, path: Path) -> _Back:
+    """The plain network in place of one that was not cut, or was refused."""
+    try:
+        plain = plain_network(first, numbers.net)
+    except (ValueError, RuntimeError):  # nor can that be cut
+        return back
+    sizes, net = _written(plain, result, path)
+    if back.small is None:
+        back.learnt["sentences"].append("Handed back is the plain network.")
+    return replace(back, sizes=sizes, net=net)
 
 
 def said_of_file(sizes: Mapping[str, Any]) -> list[str]:

@@ -109,6 +109,10 @@ def test_as_many_bits_as_a_sparse_matrix_takes(outputs, inputs):
     assert row.pruning == codes.numel() / (2 * nonzero + outputs)  # indices, and pointers
 
 
+def test_one_weight_is_at_the_only_place():
+    assert rates.place_bits(Layer(1, 1), 1) == 1  # that it is there
+
+
 def test_sizes_of_a_network_of_ones_own():
     parts = nn.Conv2d(1, 20, 5), nn.ReLU(), nn.Flatten(), nn.Linear(800, 500), nn.BatchNorm1d(500)
     net = nn.Sequential(*parts)

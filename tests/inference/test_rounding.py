@@ -264,6 +264,17 @@ def test_no_other_numbers_are_much_cheaper(seed):
     assert least - 1e-9 <= mine < 1.15 * least
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_step_twice_as_large_is_no_cheaper(seed):
+    g = torch.Generator().manual_seed(seed)
+    w = torch.randn(5, generator=g, dtype=torch.float64)
+    variances = torch.rand(5, generator=g, dtype=torch.float64) + 0.05
+    found, step = priced(w, variances, 0.1)
+    mine = cost(w, variances, numbers_of(found, step).tolist(), step, 0.1)
+    other = cost(w, variances, numbers_of(w, 2 * step).tolist(), 2 * step, 0.1)
+    assert mine <= other + 1e-9
+
+
 def test_what_is_known_well_is_kept_and_what_is_not_is_zero():
     g = torch.Generator().manual_seed(0)
     w = torch.randn(40, 30, generator=g)

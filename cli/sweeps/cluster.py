@@ -10,7 +10,7 @@ from typing import Any
 
 from ...data import PyroccamError
 from .plan import Trial
-from .pool import GRACE, Pool, Slot, end, is_locked, let_go, started
+from .pool import GRACE, Pool, Slot, end, environment, is_locked, let_go, started
 
 LOOK = 0.5  # seconds between looks at a process
 
@@ -29,27 +29,23 @@ class ClusterPool(Pool):
     ) -> None:  # fmt: skip
         try:
             from distributed import Client
-        except ImportError as error:
-            given = "--scheduler without the package distributed"
-            raise PyroccamError(given, "pip install 'pyroccam[dask]'") from error
-        try:
+
             self.client: Any = Client(scheduler, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise PyroccamError(f"--scheduler {scheduler}: {error}", "one that runs") from error
+        except (ImportError, OSError, ValueError) as error:
+            found = f"--scheduler {scheduler}: {error}"
+            raise PyroccamError(found, "one that runs, and pip install 'pyroccam[dask]'") from error
         count = workers or sum(self.client.nthreads().values()) or 1
-        slot = Slot(device, {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")})
-        super().__init__(folder.resolve(), trials, [slot] * count, options)
+        slots = [Slot(device, environment(threads))] * count
+        super().__init__(folder.resolve(), trials, slots, options)
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
         self.client.close()
 
     def _start(self, trial: Trial, slot: Slot) -> Any:
-        words, folder = self._words(trial, slot), self.folder / trial.name
-        future = self.client.submit(
-            train, words, dict(slot.environment), str(self._log(trial)), pure=False, retries=0
-        )
-        return _Remote(future, folder)
+        given = self._words(trial, slot), slot.environment, str(self._log(trial))
+        future = self.client.submit(train, *given, pure=False, retries=0)
+        return _Remote(future, self.folder / trial.name)
 
 
 class _Remote:
@@ -80,13 +76,13 @@ class _Remote:
         """Nothing more: the process is of another machine."""
 
 
-def train(words: Sequence[str], environment: dict[str, str], log: str) -> int:
+def train(words: Sequence[str], own: dict[str, str], log: str) -> int:
     """Train a run on this machine, until it ends or nobody wants it; its exit code."""
     from distributed import get_worker
     from distributed.worker import thread_state
 
     tasks: Any = get_worker().state.tasks
-    process = started(words, environment, Path(log))
+    process = started(words, own, Path(log))
     while process.poll() is None:
         task = tasks.get(thread_state.key)
         if task is None or task.state == "cancelled":

@@ -44,13 +44,18 @@ class Slot:
     environment: Mapping[str, str]
 
 
+def environment(threads: int) -> dict[str, str]:
+    """What a process with so many threads is told."""
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
 def slots_of(device: str, workers: int | None, threads: int) -> list[Slot]:
     """The places of a machine: of ``auto``, one for every CUDA device, or for every core of a
     machine without any.
     """
     import torch
 
-    own = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    own = environment(threads)
     found = torch.cuda.device_count() if device == "auto" else 0
     if found:
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")

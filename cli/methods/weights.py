@@ -184,7 +184,8 @@ class OverWeights(Method):
         rule = cut_of(result, self.threshold, self.tolerance, epochs, begun)
         try:
             code = Digits(epochs=0 if searched else epochs, rest=True)
-            small, sizes, net = _compressed(result, rule, code, path)
+            small = shrink(result, cut=rule, code=code)
+            sizes, net = _written(small, result, path)
         except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
             return _Back(uncut(f"Nothing was cut: {error}"), {"not_compressed": str(error)})
         # A search beside the plain network has judged what it found.
@@ -361,7 +362,8 @@ def compress_run(
 ) -> tuple[Small, dict[str, Any]]:
     """Compress a fit and write it to a file; its size and what it scores."""
     code = Digits(rest=True) if code is None else code
-    small, sizes, again = _compressed(result, rule, code, path)
+    small = shrink(result, cut=rule, code=code)
+    sizes, again = _written(small, result, path)
     return small, {**sizes, "test": evaluate(result, again)}
 
 
@@ -375,14 +377,6 @@ def draw_run(
     drawn.save(path)
     shutil.rmtree(checkpoints)
     return drawn, evaluate(result, load(path))
-
-
-def _compressed(
-    result: Fit, rule: Cut | None, code: Code, path: Path
-) -> tuple[Small, dict[str, Any], nn.Module]:
-    """The small network, what ``metrics.json`` says of its file, and what is read back."""
-    small = shrink(result, cut=rule, code=code)
-    return small, *_written(small, result, path)
 
 
 def _written(small: Small, result: Fit, path: Path) -> tuple[dict[str, Any], nn.Module]:

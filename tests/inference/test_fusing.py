@@ -49,6 +49,12 @@ def conv(*more, **options):
     return nn.Sequential(nn.Conv2d(3, 6, 3, **options), nn.BatchNorm2d(6), *more)
 
 
+def hooked():
+    net = nn.Sequential(*conv(), nn.Conv2d(6, 2, 1), nn.BatchNorm2d(2))
+    net[0].register_forward_hook(lambda part, given, out: 2 * out)
+    return net
+
+
 IMAGES, ROWS = (4, 3, 8, 8), (4, 5)
 KINDS = {  # how many normalisations of how many are left
     "convolution": (conv(nn.ReLU()), IMAGES, 0),
@@ -62,6 +68,7 @@ KINDS = {  # how many normalisations of how many are left
         nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7, track_running_stats=False)), ROWS, 1,
     ),
     "used elsewhere": (Twice(), IMAGES, 3),
+    "behind a hook": (hooked(), IMAGES, 1),
     "of one's own": (nn.Sequential(Own(3, 4, 1), nn.BatchNorm2d(4)), IMAGES, 1),
 }  # fmt: skip
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from cut_stacks import cut, trained
 from fitting import blobs
-from pyroccam import data
-from pyroccam.inference.files import exporting
+from pyroccam import data, models
+from pyroccam.inference.files import Small, exporting
 from pyroccam.inference.files.exporting import FORMS, ExportError, export
 from pyroccam.models.plain.feature_choice import select
 from torch import nn
@@ -73,6 +73,22 @@ def test_a_file_may_take_rows_that_are_scaled(tmp_path):
     made = export(net, tmp_path / "net.pt2", rows, scaling=False)
     with torch.no_grad():
         torch.testing.assert_close(run(made.path, ".pt2", rows.x_test), net(rows.x_test))
+
+
+@pytest.mark.parametrize("likelihood", [None, models.Regression(3)])
+def test_a_small_network_says_the_noise_of_the_validation_rows(likelihood, tmp_path):
+    _, x, y = table()
+    rows = data.Dataset.from_tensors(x[:60], y[:60], x[60:], y[60:], val_fraction=0.3, seed=0)
+    net = nn.Linear(5, 3)
+    path = Small(net, data=rows, likelihood=likelihood).save(tmp_path / "net.pt2")
+    with torch.no_grad():
+        off = (net(rows.x_val) - rows.y_val).square().mean(0).sqrt()
+    found = about(path, ".pt2").get("likelihood")
+    assert (found is None) == (likelihood is None)
+    if found is not None:
+        scale = models.Regression(3)
+        scale.load_state_dict({n: torch.tensor(found[n]) for n in scale.state_dict()})
+        torch.testing.assert_close(scale.scale.detach(), off, rtol=0.08, atol=0.0)
 
 
 def test_a_compressed_network_that_chooses_its_inputs(tmp_path):

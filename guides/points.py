@@ -485,9 +485,9 @@ class Points(NetworkGuide):
         if not isinstance(self.by, WholeSteps):
             return {}
         return {
-            site.removesuffix(".step"): float(self.posterior(site).v.detach())
-            for site in self.sites
-            if site.endswith(".step")
+            layer: float(self.posterior(site).v.detach())
+            for site, (layer, _, latent) in ((s, s.rpartition(".")) for s in self.sites)
+            if latent == "step"
         }
 
     @property

@@ -72,8 +72,8 @@ class Samples(NetworkGuide):
         >>> from pyroccam import data, models
         >>> wiggle = data.load("wiggle")
         >>> model = models.BayesianNetwork(nn.Linear(1, 1), wiggle, prior=models.priors.Normal())
-        >>> values = {".weight": torch.randn(50, 1, 1), ".bias": torch.randn(50, 1)}
-        >>> Samples(model, values).draw(3)[".weight"].shape
+        >>> values = {"weight": torch.randn(50, 1, 1), "bias": torch.randn(50, 1)}
+        >>> Samples(model, values).draw(3)["weight"].shape
         torch.Size([3, 1, 1])
     """
 

@@ -84,3 +84,5 @@ def test_few_simulations_of_many_quantities_are_coarse():
     (ax,) = finding.figure.axes
     assert len(ax.lines) == 21
     assert len(ax.get_legend().get_texts()) == 7  # the band and six
+    p, band = ax.collections[0].get_paths()[0].vertices.T
+    assert ((-p - 1e-9 <= band) & (band <= 1 - p + 1e-9)).all()  # as every distribution function

@@ -91,7 +91,7 @@ def test_what_cannot_be_scaled():
     )
     with pytest.raises(PyroccamError):
         prior_sensitivity(point, 10, weights=True)
-    assert {*prior_sensitivity(normal, 10).prior} == {".weight_rms", ".bias_rms"}
+    assert {*prior_sensitivity(normal, 10).prior} == {"weight_rms", "bias_rms"}
     part = prior_sensitivity(normal, 100, weights=True, rows=5)
     assert part.likelihood == {}
     assert part.finding().figure is None

@@ -225,10 +225,11 @@ class ClosedForm(ByGradient):
 @torch.no_grad()
 def _row_scores(result: Fit, net: PrunedNetwork | None = None) -> Tensor:
     """The loss of each validation row, and whether its class is missed, ``(2, N)``."""
-    (x, y), like = result.data.split("val"), result.model.likelihood
+    (x, y), like, known = result.data.split("val"), result.model.likelihood, result.data.val_weights
     outputs, shares = result.outputs(x), result.weights
     if net is not None:
         outputs, shares = outputs_by_depth(net, x), net.log_weights.exp()
+    outputs = like.left_out(result.model if net is None else net, outputs, y, known)
     losses = -like.log_predictive(outputs, shares.log().clamp_min(-1e4), y)
     missed = torch.zeros_like(losses)
     if result.data.classes is not None:

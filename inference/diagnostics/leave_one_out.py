@@ -218,22 +218,19 @@ def elpd(fit: Fit, *, split: str = "test", draws: Count = 200) -> Loo:
         draws: S, of random weights.
 
     Raises:
-        PyroccamError: for the training rows, which were not held out, and the validation rows of a
-            last layer in closed form, which knows them.
+        PyroccamError: for the training rows, which were not held out.
     """
     if split == "train":
         raise PyroccamError("split='train'", "rows that were held out", "diagnostics.loo(fit)")
-    if split == "val" and fit.model.likelihood.own_head:
-        found = "split='val' of a last layer in closed form, which knows these rows"
-        raise PyroccamError(found, "rows that were held out", "split='test'")
     drawn = draw_posterior(fit, draws, split=split)
     if fit.model.random_weights:
         own = drawn.log_likelihood.numpy()
         pointwise = logsumexp(own, axis=0) - math.log(len(own))
     else:
-        x, y = (part[drawn.rows.to(part.device)] for part in fit.data.split(split))
+        x, y = fit.data.split(split)  # all of them, as no limit was set
+        outputs = fit.left_out(fit.outputs(x), y) if split == "val" else fit.outputs(x)
         with torch.no_grad():
-            ll = fit.model.likelihood(fit.outputs(x)).log_prob(y).double()
+            ll = fit.model.likelihood(outputs).log_prob(y).double()
         if fit.data.task != "classification":
             ll = ll - fit.data.y_std.double().log().sum()
         pointwise = torch.logsumexp(fit.weights.double().log()[:, None] + ll, 0).cpu().numpy()

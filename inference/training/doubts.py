@@ -40,7 +40,8 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
     rows = {"val": "validation", "train": "training"}[split]
     x, y = next(data.parts(split, weighted=False))  # of what is streamed, it says as much as all
     advice = "What it says of depth, weights or noise means nothing: train it otherwise, first."
-    predicted = fit.predict(x)
+    outputs = fit.outputs(x)
+    predicted = fit.predicted(fit.left_out(outputs, y) if split == "val" else outputs)
     alone = -float(_density_alone(data, y).mean())
     if data.task == "classification":
         found = -float(predicted.double().gather(1, y[:, None]).mean())

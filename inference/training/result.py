@@ -202,8 +202,8 @@ class Fit(Generic[M, G]):
         """Metrics on a split: accuracy, NLL, Brier, ECE, or RMSE, NLL.
 
         Arguments:
-            split: ``train``, ``val`` (which chose the checkpoint, unless it is the last, and which
-                a last layer in closed form knows: no estimate for new rows) or ``test``.
+            split: ``train``, ``val`` (which chose the checkpoint, unless it is the last: no
+                estimate for new rows) or ``test``.
             how: of the ``ensemble``, the mixture over depths or over draws of random weights. Of
                 random weights also ``deterministic``, of the network of the posterior means, and
                 ``stochastic``, of one draw (the mean of each metric over the draws).
@@ -212,9 +212,12 @@ class Fit(Generic[M, G]):
         Training rows that are streamed pass once, in parts; what is no mean over rows, such as ECE,
         is left out.
         """
-        return by_parts(
-            self.data, split, lambda x, y: self._judged(self.outputs(x, how, **drawing), y, how)
-        )
+
+        def judged(x: Tensor, y: Tensor) -> dict[str, float]:
+            outputs = self.outputs(x, how, **drawing)
+            return self._judged(self.left_out(outputs, y) if split == "val" else outputs, y, how)
+
+        return by_parts(self.data, split, judged)
 
     def evaluate_ways(
         self, split: str = "test", **drawing: Unpack[Drawing]
@@ -282,13 +285,21 @@ class Fit(Generic[M, G]):
         """
         if how == "stochastic":
             drawing["draws"] = 1
-        outputs = self.outputs(x, how, **drawing)
+        return self.predicted(self.outputs(x, how, **drawing))
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """What :meth:`predict` gives, of :meth:`outputs`."""
         shares, likelihood = self._shares(outputs), self.model.likelihood
         with torch.no_grad():
             predicted = likelihood.predicted(outputs)
         if likelihood.task == "classification":
             return mixture_log_probs(predicted, shares)
         return torch.einsum("s,sbt->bt", shares, predicted)
+
+    def left_out(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """:meth:`outputs` for all validation rows, each as if it had not been one: a last layer in
+        closed form knows them."""
+        return self.model.likelihood.left_out(self.model, outputs, y, self.data.val_weights)
 
     def to_arviz(self, draws: int = 500, **options: Any) -> Any:
         """The posterior for ArviZ, see :func:`pyroccam.inference.arviz.to_arviz`."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import Between, Count, NotNegative, Positive, PyroccamError, checked
-from ..networks import PRIOR_ROWS, with_closed_form
+from ..networks import PRIOR_ROWS, closed_form_of, with_closed_form
 from .base import Likelihood
 
 _LEAST_DF, _MOST_DF = 2.0, 100.0
@@ -204,6 +204,32 @@ class ClosedForm(Regression):
 
     def predicted(self, outputs: Tensor) -> Tensor:
         return outputs[..., : self.targets]
+
+    @torch.no_grad()
+    def left_out(
+        self, net: nn.Module, outputs: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        r"""With :math:`h = φ S^{-1} φ^T`, a weight u of the row and :math:`e = y - φ (w_0 + m)`,
+
+        .. math:: y - \hat y = \frac{e}{1 - u h}, \quad b = b_n - \frac u2, \quad
+                  c = c_n - \frac{u e^2}{2 (1 - u h)}, \quad \hat h = \frac{h}{1 - u h}.
+
+        Degrees of freedom stay :math:`2 b_n`, for :math:`2 b`: of n rows that is 1 / 4n nats.
+
+        References:
+            Rasmussen, Williams 2006, Gaussian Processes for Machine Learning, 5.4.2.
+        """
+        head = closed_form_of(net)
+        assert head is not None
+        known, half = head.log_scale.double(), 0.5 * self.df.double()
+        u = torch.ones_like(y[:, :1]).double() if weights is None else weights.double()[:, None]
+        mean, log_scale = outputs.double().chunk(2, -1)
+        h = (log_scale - known).expm1()
+        rest = (1.0 - u * h).clamp_min(1e-6)
+        error = (y.double() - mean) / rest
+        c = (known.exp() * half - 0.5 * u * error.square() * rest).clamp_min(1e-12)
+        log_scale = (c / (half - 0.5 * u)).log() + (h / rest).log1p()
+        return torch.cat([y.double() - error, log_scale], -1).to(outputs)
 
     def below(self, outputs: Tensor, y: Tensor) -> Tensor:
         made = self(outputs).base_dist

@@ -69,6 +69,17 @@ class Likelihood(nn.Module):
         likelihood wants, in place."""
         return net
 
+    def left_out(
+        self, net: nn.Module, outputs: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """Outputs ``(S, N, outputs)`` of a network for its validation rows ``(N, ...)``, each as if
+        it had not been one: a last layer of its own may know them.
+
+        Arguments:
+            weights: of the rows ``(N,)``.
+        """
+        return outputs
+
     def begin_noise(self, error: Tensor) -> None:
         """Set what :attr:`noise` names to where a search for it begins, by the root mean square
         ``(T,)`` of what is predicted less the targets."""

@@ -8,7 +8,7 @@ import torch
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import diagnostics
-from pyroccam.inference.posterior import posterior_of
+from pyroccam.inference.posterior import evaluate_outputs, posterior_of
 from pyroccam.inference.training.replicate import validation_nll
 from pyroccam.inference.training.validated_noise import condition_head
 from pyroccam.models.networks import ClosedFormLinear, closed_form_of, with_closed_form
@@ -59,6 +59,30 @@ def test_evidence_and_predictions_are_those_of_the_joint_distribution(rows):
             joint = density(made, more, np.r_[t[:, j], at[j].item()], a, j)
             alone = joint - density(made, phi, t[:, j], a, j)
             assert float(predicted[depth, j]) == pytest.approx(alone, abs=1e-7)
+
+
+def test_a_row_that_is_left_out_is_a_new_one():
+    """At the same prior, where others alone are known: with weights, those are repeated."""
+    weights = torch.tensor([2.0, 1.0, 1.0, 2.0, 1.0, 1.0])
+    made, x, y = layer(6, weights)
+    likelihood = models.ClosedForm(T).double().eval()
+    likelihood.df.fill_(1.0 + weights.sum())
+    with torch.no_grad():
+        outputs = made(x.flatten(0, 1)).unflatten(0, (DEPTHS, -1))
+    mean, log_scale = likelihood.left_out(made, outputs, y, weights).chunk(2, -1)
+    often = weights.long()
+    for depth, row in ((0, 0), (2, 1)):
+        phi, t = (part.repeat_interleave(often, 0).numpy() for part in (x[depth], y))
+        full = np.c_[phi, np.ones(len(phi))]
+        values = RATIOS * np.trace(full.T @ full) / (K + 1)
+        a = max(values, key=lambda a: sum(density(made, phi, t[:, j], a, j) for j in range(T)))
+        others = [k for k in range(6) for _ in range(often[k]) if k != row]
+        for j in range(T):
+            joint = density(made, x[depth][[*others, row]].numpy(), y[[*others, row], j], a, j)
+            alone = density(made, x[depth][others].numpy(), y[others, j], a, j)
+            at = mean[depth, row, j], (0.5 * log_scale[depth, row, j]).exp()
+            new = torch.distributions.StudentT(1.0 + len(others), *at).log_prob(y[row, j])
+            assert float(new) == pytest.approx(joint - alone, abs=1e-7)
 
 
 def test_a_row_of_weight_two_is_two_rows():
@@ -183,16 +207,18 @@ def test_a_description_is_of_the_training_rows_at_every_depth():
     torch.testing.assert_close(q, known, atol=1e-4, rtol=1e-3)
 
 
-def test_the_rows_that_it_knows_were_not_held_out():
-    data = made("closed-form")
-    fit = inference.fit(*depth(data), data, epochs=1, progress=False)
-    assert np.isfinite(diagnostics.elpd(fit).elpd)
-    for refused in (
-        lambda: diagnostics.elpd(fit, split="val"),
-        lambda: diagnostics.vsbc(lambda seed: (*depth(data), data), simulations=20),
-    ):
-        with pytest.raises(PyroccamError, match="a last layer in closed form, which knows"):
-            refused()
+def test_rows_that_it_knows_are_left_out_one_by_one():
+    data = made("closed-form", n=120)
+    fit = inference.fit(*depth(data), data, epochs=5, lr=0.01, progress=False)
+    x, y = data.split("val")
+    known = evaluate_outputs(fit.outputs(x), fit.weights, fit.model.likelihood, y, data.y_std)
+    found = fit.evaluate("val")
+    assert found["nll"] > known["nll"]
+    assert found["rmse"] > known["rmse"]
+    said = -diagnostics.elpd(fit, split="val").mean
+    assert said == pytest.approx(found["nll"], abs=1e-5)
+    with pytest.raises(PyroccamError, match="a last layer in closed form, which knows"):
+        diagnostics.vsbc(lambda seed: (*depth(data), data), simulations=20)
 
 
 def test_a_score_is_by_weight():

@@ -15,7 +15,7 @@ __all__ = ["MODULES", "NAMES", "find", "main", "specs"]
 
 MODULES = (
     "before_after", "depth.spirals", "depth.by_depth", "depth.scans", "depth.head", "depth.images",
-    "depth.inference_time", "depth.uci", "joint",
+    "depth.inference_time", "depth.uci", "joint", "calibration",
     "compression", "quantisation", "path_of_lambda", "coded_draws", "gradient_variance",
     "variance.networks", "variance.phase_transition", "variance.mean_propagation",
     "variance.robustness", "variance.toys", "variance.policy_gradient",

@@ -6,8 +6,9 @@ Beside the published numbers of Antoran et al. 2020 (arXiv:2006.08437, "DUN", pr
 notebook of their code), and of the eight methods of google/uncertainty-baselines. One network for
 all sets; with the noise as a number, the weight decay of the two smallest is chosen among two on
 validation rows (theirs: a search over learning rate, depth, decay, ... for each split). With the
-last layer in closed form (`--last closed-form`) there is one configuration, and `--fits` fits of a
-split, whose validation rows differ, predict together. A finished split is kept.
+last layer in closed form (`--last closed-form`) `--fits` fits of a split, whose validation rows
+differ, predict together, in one configuration; of several `--decays` the weight decay is the one
+of most evidence of their validation rows. A finished split is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.execution import RunOptions, fixed_depth, run
 from pyroccam.data import Dataset
 from pyroccam.guides import Deterministic, Guide
-from pyroccam.inference import fit_repeats
+from pyroccam.inference import Repeats, fit_repeats
 
 from ..markdown import column, header, plus_minus, read_all, row
 from ..runner import Choice, File, Given, Row, Spec, resolve, untrained
@@ -46,7 +47,6 @@ STEPS = {
 }  # fmt: skip
 # Tried in turn; the one with the best validation NLL on its split is reported.
 WEIGHT_DECAY = {"boston": (0.03, 0.3), "wine": (0.03, 0.3)}
-CLOSED_DECAY = 0.3
 
 # Test NLL, in the order of PUBLISHED: means over 20 splits (protein 5).
 OTHERS = {
@@ -111,33 +111,39 @@ def _closed(name: str, split: int, given: Given) -> Row:
     """Fits with the last layer in closed form, each with validation rows of its own: what each of
     them predicts, on average over them, and what they predict together."""
     settings = {
-        "likelihood": "closed-form", "weight_decay": CLOSED_DECAY, "steps": STEPS[name],
-        "batch_size": 128, "data.split": split, **given.set,
+        "likelihood": "closed-form", "steps": STEPS[name], "batch_size": 128, "data.split": split,
+        **given.set,
     }  # fmt: skip
 
-    def resolved(seed: int) -> tuple[RunConfig, Dataset]:
-        own = {**settings, "data.seed": seed}
+    def resolved(decay: float, seed: int) -> tuple[RunConfig, Dataset]:
+        own = {**settings, "weight_decay": decay, "data.seed": seed}
         return resolve("ldn", f"uci/{name}", seed, data_root=given.data_root, sets=own)
 
-    def learnt(seed: int) -> tuple[Any, Guide, Dataset]:
-        config, data = resolved(seed)
+    def learnt(decay: float, seed: int) -> tuple[Any, Guide, Dataset]:
+        config, data = resolved(decay, seed)
         return *untrained(config, data), data
 
-    def fixed(seed: int) -> tuple[Any, Guide, Dataset]:
-        whole, _, data = learnt(seed)
+    def fixed(decay: float, seed: int) -> tuple[Any, Guide, Dataset]:
+        whole, _, data = learnt(decay, seed)
         model = whole.at_depth(whole.max_depth)
         return model, Deterministic(model), data
 
-    config, _ = resolved(0)
-    how = {name: value for name, value in config.settings.items() if name != "seed"}
-    fits = {
-        build.__name__: fit_repeats(build, range(given.fits), progress=False, **how)
-        for build in (learnt, fixed)
-    }
+    def fitted(build: Any, decay: float) -> Repeats:
+        how = {n: value for n, value in resolved(decay, 0)[0].settings.items() if n != "seed"}
+        return fit_repeats(partial(build, decay), range(given.fits), progress=False, **how)
+
+    tried = {decay: fitted(learnt, decay) for decay in given.decays}
+    nats = {decay: fmean(one.val_nll for one in found.fits) for decay, found in tried.items()}
+    best = min(nats, key=lambda decay: nats[decay])
+    fits: dict[str, Repeats] = {"learnt": tried[best]}
+    config, _ = resolved(best, 0)
+    if not given.learnt_alone:
+        fits["fixed"] = fitted(fixed, best)
     structures = [one.structure for one in fits["learnt"].fits if one.structure is not None]
     return {
         "config": config.to_json() | {"data": {**config.data, "seed": None, "data_root": "..."}},
         "fits": given.fits,
+        "validation_nats": {f"{decay:g}": value for decay, value in nats.items()},
         "depths": [found.depth_chosen for found in structures],
         "depth_probs": [found.depth_probs.tolist() for found in structures],
         "test": {
@@ -201,7 +207,8 @@ def table(folder: Path) -> Iterable[str]:
 SPEC = Spec(
     "experiments.published.depth.uci", "UCI", "uci",
     {"sets": Choice(PUBLISHED), "last": Choice(("normal", "closed-form")), "fits": 5,
-     "data_root": str, "set": {}, "seeds": 5}, files, table,
+     "decays": (0.3,), "learnt_alone": False, "data_root": str, "set": {}, "seeds": 5},
+    files, table,
     small="--sets energy --seeds 1 --fits 2 --set steps=20 --set max_depth=2",
 )  # fmt: skip
 

@@ -52,6 +52,9 @@ class Fit(Protocol):
     @property
     def components(self) -> Any: ...
 
+    @property
+    def left_out(self) -> Any: ...
+
 
 class Repeats(Protocol):
     """Several fits, see :class:`pyroccam.inference.Repeats`."""

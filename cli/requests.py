@@ -14,7 +14,7 @@ METHOD_NAMES = [
     "ldn", "ldn-gradient", "ldn-marginal", "ddn", "gnj", "ghs", "miracle", "sparse-vd",
     "certified", "vnq", "graves", "variance", "variational-dropout", "gaussian-dropout",
     "dropout", "sws", "deep-compression", "dns", "epr", "occam", "every-size", "structure",
-    "bayes",
+    "transfer", "bayes",
 ]  # fmt: skip
 """Those of the table of methods, whose import takes seconds."""
 

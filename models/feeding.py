@@ -32,7 +32,19 @@ class _Feed:
         self.fields = fields
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return None if kwargs or len(args) != 1 else self.fields.arguments(args[0])
+        if kwargs or len(args) != 1:
+            return None
+        given, named = self.fields.arguments(args[0])
+        return given, _unpadded(named)
+
+
+def _unpadded(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Arguments without the places that are padding in every row, by their attention mask."""
+    mask = named.get("attention_mask")
+    if mask is None or mask.dim() != 2 or not mask.any():
+        return named
+    length = int(mask.any(0).nonzero().max()) + 1
+    return {n: t[:, :length] if t.shape[:2] == mask.shape else t for n, t in named.items()}
 
 
 def outputs_taken(out: Any) -> Any:

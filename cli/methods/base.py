@@ -18,7 +18,7 @@ from ...inference.certificates import ByTest
 from ...inference.files import said_of_classes, said_of_columns
 from ...inference.posterior import Structure
 from ...inference.shrinking import Report
-from ...inference.training import Fit, Numbers, Settings
+from ...inference.training import RATES, Fit, Numbers, Settings
 from ...models import unknown_name
 from ...models.networks import GRAPHS, NETWORKS, PLAIN, pretrained
 from .options import Likelihood, taken
@@ -207,6 +207,10 @@ class Method(ABC):
     def numbers(self, settings: Settings, data: Dataset) -> int:
         """Epochs of the training as numbers with whose network the first fit begins, if any."""
         return 0
+
+    def rates(self, settings: Settings) -> Sequence[float]:
+        """Learning rates that are tried for trainings as numbers."""
+        return RATES
 
     def plain_epochs(self, settings: Settings, data: Dataset) -> int:
         """Epochs of the plain network that a run is compared with, if none was trained before."""

@@ -20,6 +20,7 @@ from .every_size import EverySize
 from .occam import Occam
 from .points import DeepCompression, SoftSharing, Surgery
 from .structure import RandomStructure
+from .transfer import Transfer
 
 _LDN = "Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797"
 _COMPRESSION = "Louizos, Ullrich, Welling 2017, arXiv:1705.08665"
@@ -238,6 +239,22 @@ METHODS: dict[str, Method] = {
             "Bakhteev, Strijov, Bayesian selection of deep learning model structure; Maddison, "
             "Mnih, Teh 2017, arXiv:1611.00712; Liu, Simonyan, Yang 2019, arXiv:1806.09055",
             {**_POINT, "lr": 5e-3, "guide_lr": 0.02, "weight_decay": 1e-4, "epochs": 60},
+        ),
+        Transfer(
+            "transfer",
+            "a pretrained transformer, smaller: heads and inner units pay for their weights",
+            "Xia, Zhong, Chen 2022, arXiv:2204.00408, for gates and a teacher; Louizos, Welling, "
+            "Kingma 2018, arXiv:1712.01312; Li, Grandvalet, Davoine 2018, arXiv:1802.01483",
+            {
+                "lr": 2e-4,
+                "guide_lr": 0.03,
+                "batch_size": 32,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+                "kl_warmup": 0.2,
+                "epochs": 15,
+                "compile": False,
+            },
         ),
         Bayes(
             "bayes",

@@ -75,6 +75,11 @@ class OverWeights(Method):
     finish: float = 0.0
 
     @property
+    def shares(self) -> Sequence[float]:
+        """Of the weights, that networks of a search keep."""
+        return SHARES
+
+    @property
     def gives_way(self) -> bool:
         """The plain network is handed back where it is better."""
         return True
@@ -101,8 +106,16 @@ class OverWeights(Method):
         if not epochs:
             return {}
         whole = 0 if begun and self.threshold is None else epochs_of_numbers(epochs, True)
-        sizes = len(SHARES) if self.threshold is None else 0
+        sizes = len(self.shares) if self.threshold is None else 0
         return {"search": (1, whole + sizes * epochs)}
+
+    def rule(self, usual: Cut | None) -> Cut | None:
+        """Where the last fit is cut, for what is usual by the options."""
+        return usual
+
+    def hand_on(self, net: nn.Module, out: Path | None) -> list[str]:
+        """Write what is handed back in other forms than its file; sentences on them."""
+        return []
 
     @property
     def cuts(self) -> dict[str, Threshold | None]:
@@ -169,7 +182,8 @@ class OverWeights(Method):
         }
         found["structure"] = {**({} if small is None else small.report.to_json()), **back.sizes}
         found["warnings"] = [] if small is None else list(small.warnings)
-        known = [*said_of_file(back.sizes), *known_of(net, data, model.likelihood)]
+        known = [*said_of_file(back.sizes), *self.hand_on(net, run.out)]
+        known += known_of(net, data, model.likelihood)
         found["learnt"] += [smaller(found["compressed"], known), *_said_of_bits(found)]
         return found
 
@@ -181,7 +195,7 @@ class OverWeights(Method):
         # What was narrowed since has other weights, and of a point nothing is searched for.
         searched = epochs > 0 and self.threshold is None and not result.guide.traits.point
         begun = None if numbers is None or len(run.fits) > 1 else numbers.trained
-        rule = cut_of(result, self.threshold, self.tolerance, epochs, begun)
+        rule = self.rule(cut_of(result, self.threshold, self.tolerance, epochs, begun))
         try:
             code = Digits(epochs=0 if searched else epochs, rest=True)
             small = shrink(result, cut=rule, code=code)
@@ -343,7 +357,7 @@ def cut_of(
     plain: Trained | None = None,
 ) -> Cut | None:
     """Where a fit is cut by the options of its run."""
-    nats = {} if tolerance is None else {"nats": tolerance}
+    nats: dict[str, Any] = {} if tolerance is None else {"nats": tolerance}
     if result.guide.traits.point and threshold is None:
         return None
     if epochs and threshold is None:

@@ -109,7 +109,8 @@ def parts_of(config: RunConfig, data: Dataset, compare: bool) -> list[Part]:
     names = [config.method, *(stage.name for stage in config.stages)]
     found = []
     if epochs := method.numbers(whole, data) or (compare and method.plain_epochs(whole, data)):
-        found = [Part("numbers", 1, epochs_of_numbers(epochs, len(data.x_val) > 0))]
+        rates = len(method.rates(whole))
+        found = [Part("numbers", 1, epochs_of_numbers(epochs, len(data.x_val) > 0, rates))]
     found += [
         Part(name, 1, Settings.of(config.settings_of(number)).epochs_for(data.N))
         for number, name in enumerate(names)

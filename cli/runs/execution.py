@@ -132,7 +132,8 @@ class _Job:
             )  # fmt: skip
             pair = model, Delta(model)
         fresh = untrained(pair, self.data.to(device), settings)
-        self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
+        rates = self.config.chosen.rates(settings)
+        self.numbers = as_numbers(fresh, epochs, rates=rates, out=self.out, progress=progress)
 
     def first(self) -> Pair:
         """The pair with which the fits begin."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         tolerance_beside,
         tolerance_of,
     )
-    from .decision import SHARES, at_thresholds
+    from .decision import at_thresholds
     from .depth import at_depth, full_network, settled, worthwhile
     from .graph import discretise, random_structures
     from .intervals import scale_intervals
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .narrowing import narrow
     from .options import (
         NATS,
+        SHARES,
         ByValidation,
         Code,
         Codebook,

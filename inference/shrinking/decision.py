@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ..training import Fit
 
-SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
-"""Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
-
 CONFIDENCE = 0.95
 """How sure it is that a network which is handed back loses no more than the largest loss."""
 
@@ -152,12 +149,13 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     means = at_thresholds(fit, nothing)
     # With all layers as they are, though weights that are zero already may leave some out.
     plain = retrain(means.whole, fit, how.epochs) if how.plain is None else how.plain
-    teacher = teacher_of(fit)
+    teacher = teacher_of(fit, plain.net if how.teacher == "plain" else None)
     if teacher is not None and not may_teach(teacher, fit, plain.net):
         teacher = None
     found = at_thresholds(fit, nothing, means, plain.net)
     good, smaller, failed = (found, replace(plain, net=found.net)), False, list[float]()
-    shares = SHARES if teacher is not None else SHARES[1:]
+    shares = [share for share in how.shares if share < 1 or teacher is not None]
+    places = min(FAILURES, len(shares))
     with FitProgress("search", len(shares)) as bar:
         for share in shares:
             bar.next(f"{100 * share:g} % of the weights")
@@ -165,7 +163,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
             if draft is None:
                 break
             tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
-            needed = needed_tolerance(tried.held_out, plain.held_out, fit.data, FAILURES)
+            needed = needed_tolerance(tried.held_out, plain.held_out, fit.data, places)
             if share == 1:  # nothing is cut, and the better one stays
                 few = len(fit.data.x_val) < FEW
                 better = few or mean_loss(tried.held_out, plain.held_out, fit.data)[0] <= 0

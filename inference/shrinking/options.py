@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from ...data import Between, Count, NotNegative, Options, PyroccamError, Whole
 from ..rounding import ExponentRule, SignificandRule
@@ -18,6 +18,9 @@ TOLERANCE = 0.001
 
 NATS = 0.01
 """What a smaller network that is trained again may lose of a row, and in errors."""
+
+SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
+"""Shares of the weights that networks of a search keep, before what dies of a cut is gone."""
 
 PerLayer = float | Sequence[float] | Mapping[str, float]
 
@@ -74,11 +77,17 @@ class Search(Options):
             that it gets wrong beside: 0.01 is one of a hundred. With 95 % certainty it loses no
             more than two and a half times as much.
         plain: the whole network, trained as numbers; or else the posterior means are.
+        shares: of the weights, before what dies of a cut is gone, that networks keep, in the order
+            in which they are tried.
+        teacher: what a smaller network learns from along with labels: what the ``posterior``
+            predicts, or the ``plain`` network.
     """
 
     epochs: Count = 40
     nats: NotNegative = NATS
     plain: Trained | None = field(default=None, repr=False)
+    shares: Sequence[Annotated[float, Between(0.0, 1.0, "(]")]] = SHARES
+    teacher: Literal["posterior", "plain"] = "posterior"
 
 
 Cut = ByValidation | Valley | Noise | Thresholds | Search

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,13 +58,18 @@ class Numbers:
         return self.trained.net
 
 
-def epochs_of_numbers(epochs: int, validation: bool) -> int:
-    """Epochs of all trainings of :func:`as_numbers`."""
-    return epochs + (len(RATES) * race_epochs(epochs) if validation else 0)
+def epochs_of_numbers(epochs: int, validation: bool, rates: int = len(RATES)) -> int:
+    """Epochs of all trainings of :func:`as_numbers`, at so many rates."""
+    return epochs + (rates * race_epochs(epochs) if validation and rates > 1 else 0)
 
 
 def as_numbers(
-    fit: Fit, epochs: int, *, out: Path | None = None, progress: bool | None = None
+    fit: Fit,
+    epochs: int,
+    *,
+    rates: Sequence[float] = RATES,
+    out: Path | None = None,
+    progress: bool | None = None,
 ) -> Numbers:
     """Train the network of a pair as numbers, from where the guide begins, at the learning rate
     that is good by the validation rows after a sixth of the epochs; keep the network as it was
@@ -75,12 +80,14 @@ def as_numbers(
     Arguments:
         fit: of a pair that was not trained yet.
         epochs: passes of the training.
+        rates: that are tried; one is taken as it is.
         out: folder for ``numbers.safetensors``, from which what is there already is taken.
 
     Raises:
         CheckpointError: if the file in ``out`` is of another network, or damaged.
     """
-    rates = RATES if len(fit.data.x_val) else ()
+    middle = rates[len(rates) // 2]
+    rates = rates if len(fit.data.x_val) and len(rates) > 1 else ()
     start, path, ranks = fit.model.start_network(), None if out is None else out / NUMBERS, joined()
     tried, kept, seconds = ranks.from_first(lambda: _read(path, start))
     found = None if kept is None else _restored(start, **kept)
@@ -98,12 +105,12 @@ def as_numbers(
             tried[rate] = race(start, fit, epochs, rate)
             seconds += time.perf_counter() - began
             keep()
-        best = choose_rate(tried) if rates else RATES[1]
+        best = choose_rate(tried) if rates else middle
         bar.next(f"learning rate {best:g}")
         if found is None:
             began = time.perf_counter()
             found, before = trained(start, fit, epochs, best), score_untrained(start, fit)
-            if rates and not found.losses.mean() < before.losses.mean():
+            if len(before.losses) and not found.losses.mean() < before.losses.mean():
                 found = before
             seconds += time.perf_counter() - began
             keep()

@@ -89,13 +89,14 @@ def outputs_of_rows(net: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def teacher_of(fit: Fit) -> Teacher | None:
-    """The mean prediction of the posterior, in a classification and in a regression of one noise;
-    ``None`` for other likelihoods, and of streamed rows: all that is predicted of them would have
-    to be kept.
+def teacher_of(fit: Fit, net: nn.Module | None = None) -> Teacher | None:
+    """The mean prediction of the posterior, or what a network predicts, in a classification and in
+    a regression of one noise; ``None`` for other likelihoods, and of streamed rows: all that is
+    predicted of them would have to be kept.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
+        net: a plain network, which teaches in place of the posterior.
 
     References:
         Korattikara, Rathod, Murphy, Welling 2015, arXiv:1506.04416.
@@ -104,8 +105,10 @@ def teacher_of(fit: Fit) -> Teacher | None:
     if not like.teaches or data.streamed:
         return None
 
+    own = None if net is None else copy.deepcopy(net).to(data.device)
+
     def predictive(x: Tensor) -> Tensor:
-        outputs = fit.posterior.outputs(x, DRAWS)
+        outputs = fit.posterior.outputs(x, DRAWS) if own is None else outputs_of_rows(own, x)[None]
         return like.mean_prediction(outputs)[None]
 
     return Teacher(*(streamed(predictive, x)[0] for x in (data.x_train, data.x_val)))

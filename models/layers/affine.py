@@ -124,10 +124,12 @@ class Affine:
         return self._function(x, weight, bias, **self._options)
 
     def on_weight(self, multiplier: Tensor) -> Tensor:
-        """A multiplier of the weights, ``()``, ``(groups,)`` or of the weight's shape, so that it
-        broadcasts against them."""
+        """A multiplier of the weights, ``()``, ``(groups,)``, one for so many groups beside each
+        other, or of the weight's shape, so that it broadcasts against them."""
         if multiplier.shape == self.shape.weight or multiplier.dim() == 0:
             return multiplier
+        if len(multiplier) < self.shape.groups:
+            multiplier = multiplier.repeat_interleave(self.shape.groups // len(multiplier))
         shape = [1] * len(self.shape.weight)
         assert self.shape.group_dim is not None
         shape[self.shape.group_dim] = -1

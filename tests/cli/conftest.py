@@ -2,6 +2,7 @@
 
 import shutil
 
+import folders
 import pytest
 from command_line import SMALL, WHOLE, call, sets
 from PIL import Image
@@ -55,6 +56,16 @@ def command_of(name):
     return [name, *OF.get(name, usual)]
 
 
+def transfer_in(place):
+    """The same of a transformer, whose folder has to be made."""
+    library = pytest.importorskip("transformers")
+    folder = folders.with_tokenizer(library, place / "encoder")
+    folders.configured(library, "Bert", num_hidden_layers=2).save_pretrained(str(folder))
+    rows = folders.table(place / "texts.csv", 160)
+    own = sets("epochs=8 lr=0.002 guide_lr=0.1 keep=0.5 tolerance=10")
+    return ["transfer", "--data", rows, "--network", f"hf:{folder}", *own]
+
+
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """The folder of a method's run and what it said, by name. Figures of few are drawn."""
@@ -63,7 +74,8 @@ def runs(tmp_path_factory):
     def run(name):
         if name not in made:
             folder = place / name
-            said = call("fit", *command_of(name), "--out", folder, rendered=name in RENDERED)
+            command = transfer_in(place) if name == "transfer" else command_of(name)
+            said = call("fit", *command, "--out", folder, rendered=name in RENDERED)
             if name not in RENDERED:
                 shutil.rmtree(folder / "figures")  # empty files
             made[name] = folder, said

@@ -3,10 +3,12 @@
 import folders
 import pytest
 import torch
+from pyroccam.cli.methods.weights import evaluate
 from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import RunConfig, load_fit
 from pyroccam.cli.runs.execution import RunOptions, run
 from pyroccam.data import PyroccamError
+from pyroccam.models.feeding import feed
 
 transformers = pytest.importorskip("transformers")
 
@@ -29,3 +31,27 @@ def test_a_run_over_texts_is_opened_again_with_the_folder(tmp_path):
         load_fit(tmp_path / "run")
     again = load_fit(tmp_path / "run", network=f"hf:{moved}")
     torch.testing.assert_close(again.posterior.mean_network()(x), expected)
+
+
+def test_a_transformer_loses_heads_and_inner_units(tmp_path):
+    """What is handed back has less in its tensors, and what was learnt of gates is said."""
+    folder = folders.with_tokenizer(transformers, tmp_path / "net")
+    folders.configured(transformers, "Bert", num_hidden_layers=2).save_pretrained(str(folder))
+    path = folders.table(tmp_path / "a.csv", 160)
+    sets = {"epochs": 8, "lr": 2e-3, "guide_lr": 0.1, "keep": 0.5, "tolerance": 10.0}
+    request = RunRequest("transfer", str(path), f"hf:{folder}", set_=sets)
+    config, data = RunConfig.resolve(request)
+    metrics = run(config, data, out=tmp_path / "run", options=RunOptions(figures=False)).metrics
+    gates, *_ = metrics["learnt"]
+    assert [row["gates"] for row in gates["rows"]] == [4, 48, 4, 48]
+    small = metrics["compressed"]
+    assert small["parameters"] < 0.9 * small["parameters_before"]
+    assert metrics["test"].keys() == small["test"].keys() == metrics["numbers"]["test"].keys()
+    assert load_fit(tmp_path / "run").model.layers.keys() == {row["layer"] for row in gates["rows"]}
+    whole = transformers.AutoModelForSequenceClassification.from_pretrained(
+        str(tmp_path / "run" / "transformers"), local_files_only=True
+    )
+    widths = {m.weight.shape[0] for n, m in whole.named_modules() if "intermediate.dense" in n}
+    assert widths < {*range(48)}
+    again = evaluate(load_fit(tmp_path / "run"), feed(whole.eval(), data.fields))
+    assert again["nll"] == pytest.approx(small["test"]["nll"], rel=1e-4)

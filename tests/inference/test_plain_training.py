@@ -331,6 +331,8 @@ def test_a_good_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatc
     assert whole.trained.lr == choose_rate(whole.tried)
     again = trained(start, fresh(data, net), 12, whole.trained.lr)
     torch.testing.assert_close(whole.trained.held_out, again.held_out)
+    alone = as_numbers(fresh(data, net), 12, rates=[0.1 * RATES[0]])  # a single rate is not tried
+    assert (alone.tried, alone.trained.lr) == ({}, 0.1 * RATES[0])
     given = as_numbers(fresh(data, whole.net), 1)  # it stays where training makes it worse
     least = float(whole.trained.losses.mean())
     assert float(row_losses(given.net, fresh(data)).mean()) <= least + 1e-6

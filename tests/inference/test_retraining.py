@@ -14,6 +14,7 @@ from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.quantise import Significand, quantised
 from pyroccam.inference.shrinking import compression, decision
 from pyroccam.inference.shrinking.decision import smallest, thresholds_of_share
+from pyroccam.inference.shrinking.options import SHARES
 from pyroccam.inference.shrinking.relevance import Irrelevance
 from pyroccam.inference.training.ordinary import (
     RATES,
@@ -27,6 +28,7 @@ from pyroccam.inference.training.ordinary import (
     score_untrained,
     trained,
 )
+from pyroccam.inference.training.teacher import teacher_of
 from pyroccam.models import priors
 from torch import nn
 
@@ -111,7 +113,7 @@ def test_the_smallest_network_that_is_as_good(fit):
 def test_inputs_whose_weights_are_zero_already_go(monkeypatch, fit, begun):
     """As those of pixels that never change, whose posterior has shrunk to zero: the layers behind
     them have other names in the cut network than in the whole."""
-    monkeypatch.setattr(decision, "teacher_of", lambda _: None)  # losses are those of labels
+    monkeypatch.setattr(decision, "teacher_of", lambda *_: None)  # losses are those of labels
     fit.guide.factor_of("0.weight").loc.data[:, 3:] = 0.0
     plain = score_untrained(fit.posterior.mean_network(), fit) if begun else None
     kept, found = smallest(fit, inference.Search(1, plain=plain))
@@ -128,13 +130,12 @@ def test_a_size_that_leaves_no_path_ends_the_search(monkeypatch, fit):
         for name, values in (("0", first), ("2", last))
     }
     monkeypatch.setattr(decision, "weight_irrelevance", lambda *_: found)
-    monkeypatch.setattr(decision, "SHARES", (1.0, 0.001))
     assert thresholds_of_share(found, 0.001, every_layer=True) == {"0": 0.0, "2": 0.0}
-    kept, _ = smallest(fit, inference.Search(1))
+    kept, _ = smallest(fit, inference.Search(1, shares=(1.0, 0.001)))
     assert kept.report.architecture == "8-32"
 
 
-def scripted(monkeypatch, fit, losses, taught=True):
+def scripted(monkeypatch, fit, losses, taught=True, shares=SHARES):
     """A search whose trainings lose so much of every row; shares and teachers that were tried."""
     made, sizes = [], []
     plain = Trained(fit.posterior.mean_network(), torch.zeros(100), torch.zeros(2, 100), 3e-3)
@@ -149,12 +150,12 @@ def scripted(monkeypatch, fit, losses, taught=True):
         return thresholds_of_share(found, of, **how)
 
     teacher = object() if taught else None
-    monkeypatch.setattr(decision, "teacher_of", lambda _: teacher)
+    monkeypatch.setattr(decision, "teacher_of", lambda *_: teacher)
     monkeypatch.setattr(decision, "may_teach", lambda *_: True)
     monkeypatch.setattr(decision, "row_losses", lambda net, fit, teacher: torch.zeros(100))
     monkeypatch.setattr(decision, "trained", train)
     monkeypatch.setattr(decision, "thresholds_of_share", share)
-    kept = smallest(fit, inference.Search(1, nats=0.05, plain=plain))
+    kept = smallest(fit, inference.Search(1, nats=0.05, plain=plain, shares=shares))
     return sizes, made, kept
 
 
@@ -167,7 +168,7 @@ def scripted(monkeypatch, fit, losses, taught=True):
 ])  # fmt: skip
 def test_sizes_are_halved_until_two_lose_too_much(monkeypatch, fit, losses, tried, left):
     sizes, made, (decided, kept) = scripted(monkeypatch, fit, losses)
-    assert sizes == [*decision.SHARES[:tried]]
+    assert sizes == [*SHARES[:tried]]
     assert made == [True] + [losses[0] == 0.0] * (tried - 1)
     assert float(kept.held_out.mean()) == pytest.approx(losses[left])
     assert bool(decided.warnings) == (left == 0)
@@ -185,6 +186,21 @@ def test_a_plain_network_is_left_where_nothing_is_as_good(monkeypatch, fit):
     sizes, made, (decided, kept) = scripted(monkeypatch, fit, [1.0, 1.0], taught=False)
     assert (sizes, made, len(decided.warnings)) == ([0.5, 0.25], [False, False], 1)
     assert float(kept.held_out.abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("loss", [0.0, 1.0])
+def test_one_share_is_tried_where_one_is_asked_for(monkeypatch, fit, loss):
+    sizes, made, (decided, kept) = scripted(monkeypatch, fit, [loss], shares=(0.33,))
+    assert (sizes, made) == ([0.33], [True])
+    assert float(kept.held_out.abs().max()) == 0.0
+    assert len(decided.warnings) == bool(loss)
+
+
+def test_a_plain_network_teaches_where_it_is_asked_to(fit):
+    net = fit.posterior.mean_network()
+    teacher = teacher_of(fit, net)
+    expected = fit.model.likelihood.mean_prediction(net(fit.data.x_val)[None])
+    torch.testing.assert_close(teacher.val, expected)
 
 
 def test_what_is_lost_has_a_limit_that_holds():

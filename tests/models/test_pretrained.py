@@ -1,6 +1,7 @@
 """A prior around the weights of another network."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pyroccam import guides, inference
 from pyroccam.cli.methods import find
 from pyroccam.data import Dataset, PyroccamError
 from pyroccam.inference.elbo import evidence
+from pyroccam.inference.posterior import mean_network, posterior_of
 from pyroccam.models import BayesianNetwork, networks, priors
 
 
@@ -35,6 +37,42 @@ def test_the_kl_is_that_of_normals_around_the_other_weights(learn):
     assert found == pytest.approx(float(kl.detach()), rel=1e-5)
     scales = [p for n, p in model.named_parameters() if n.endswith("log_scale")]
     assert len(scales) == 2 * learn
+
+
+def test_weights_are_gone_or_near_those_of_the_other_network():
+    """The KL of gates, by probabilities of both values and densities of torch."""
+    data, net = blobs(), network(0)
+    given = {
+        "1": priors.Pretrained(net, 0.3, odds=-1.0),
+        "3": priors.Pretrained(net, odds=-4.0, block=3),
+    }
+    other = network(1)
+    model = BayesianNetwork(other, data, prior=given)
+    guide = guides.Gates(model)
+    assert guide.posterior("3.gate").event_shape == (2,)
+    logits = guide.factor_of("3.gate").logits
+    logits.data.copy_(torch.tensor([2.0, -3.0]))
+    expected = 0.0
+    for q, p in ((guide.factor_of("1.gate").logits, -1.0), (logits, -4.0)):
+        one, prior = q.sigmoid(), 1 / (1 + math.exp(-p))
+        gone = (1 - one) * ((1 - one) / (1 - prior)).log()
+        expected += (one * (one / prior).log() + gone).sum()
+    for name, scale in (("1", 0.3), ("3", 0.1)):
+        for kind in ("weight", "bias"):
+            centre = net.get_parameter(f"{name}.{kind}")
+            density = torch.distributions.Normal(centre, scale)
+            expected -= density.log_prob(other.get_parameter(f"{name}.{kind}")).sum()
+    found = evidence(model, guide, data, rows=1, passes=2).kl
+    assert found == pytest.approx(float(expected.detach()), rel=1e-4)
+    assert {*map(id, guide.structure_parameters())} >= {id(logits)}
+    logits.data.copy_(torch.tensor([60.0, -60.0]))
+    drawn = posterior_of(model, guide).draw(2)["3.gate"]
+    assert drawn.equal(torch.tensor([[1.0, 0.0]] * 2))
+    mean = mean_network(model, guide).get_parameter("3.weight")
+    assert mean[:, :3].equal(other.get_parameter("3.weight")[:, :3])
+    assert mean[:, 3:].abs().max() < 1e-20
+    with pytest.raises(PyroccamError):
+        BayesianNetwork(other, data, prior=priors.Pretrained(net, odds=0.0, block=4))
 
 
 def test_a_network_of_another_structure_is_refused():

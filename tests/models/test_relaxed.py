@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributions as td
 from pyroccam.data.errors import PyroccamError
+from pyroccam.models.distributions import HardGate
 from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -392,3 +393,20 @@ def test_kl_of_gates_is_that_of_their_logits():
     for unlike in (RelaxedGate(0.4, logits=other), of_torch):
         with pytest.raises(NotImplementedError):
             kl_divergence(q, unlike)
+
+
+def test_a_hard_gate_is_drawn_as_it_is_and_differentiated_as_if_relaxed():
+    """Draws by their probability, the KL by its two values, the gradient by quadrature."""
+    logits = t([-2.0, 0.5]).requires_grad_()
+    gate, prior = HardGate(logits=logits), HardGate(logits=t([0.3, -4.0]))
+    draws = gate.rsample((40_000,))
+    assert {*draws.unique().tolist()} == {0.0, 1.0}
+    assert z_scores(draws.detach(), gate.probs).max() < limit(2)
+    values = t([[0.0, 0.0], [1.0, 1.0]])
+    each = gate.log_prob(values).exp() * (gate.log_prob(values) - prior.log_prob(values))
+    torch.testing.assert_close(kl_divergence(gate, prior), each.sum(0))
+    u = (torch.arange(100_000, dtype=F64) + 0.5) / 100_000
+    relaxed = ((logits[:, None] + u.logit()) / HardGate.temperature).sigmoid().mean(1)
+    (expected,) = torch.autograd.grad(relaxed.sum(), logits)
+    (found,) = torch.autograd.grad(draws.mean(0).sum(), logits)
+    torch.testing.assert_close(found, expected, rtol=0.03, atol=0.0)

@@ -48,8 +48,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Live:
-    """Features that are used, and that must be there, by step, ``(C,)`` each; layers by name."""
+    """Features that are constant, used, and that must be there, by step, ``(C,)`` each; layers by
+    name."""
 
+    values: dict[Node, Tensor]
     used: dict[Node, Tensor]
     there: dict[Node, Tensor]
     rows: dict[str, Rows]
@@ -79,7 +81,7 @@ def find_live(wiring: Wiring) -> Live:
         else:
             mine = values[step.node]
             rows[step.name] = Rows(mine, used[step.node] & mine.isnan(), _bias(step))
-    return Live(used, there, rows)
+    return Live(values, used, there, rows)
 
 
 def follow_input(wiring: Wiring) -> tuple[bool, str]:
@@ -99,6 +101,8 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
         mine = torch.zeros(step.port.size, dtype=torch.bool)
         for link in [*step.passing.links, *step.passing.mixed]:
             mine[link.into[moves[link.source][link.of]]] = True
+        if step.passing.whole is not None:
+            mine |= moves[step.passing.whole].any()
         if isinstance(step.module, nn.Embedding):
             mine = (step.module.weight != step.module.weight[:1]).any(0).cpu()
         if step.passing.uses is not None:
@@ -265,6 +269,8 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
             if step.module is not None and is_depthwise(step.module):
                 needs = needs & values[node].isnan()  # a constant channel is kept by its bias
             used[link.source][link.of[needs[link.into]]] = True
+        if (whole := step.passing.whole) is not None and (mine & step.passing.uses).any():
+            used[whole] |= values[whole] != 0
         if step.kind != "layer":
             continue
         if is_select(step.module):

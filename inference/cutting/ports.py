@@ -90,6 +90,8 @@ class Passing:
         uses: ``(C,)`` bool, which of its features depend on what it reads; ``None`` for all.
         rigid: the number of features is written into the call, so a cut has to change it.
         mixed: further features that its own are made of, which can be cut without them.
+        whole: a tensor of which all features that vary are in each of its own, whatever they are
+            linked with.
         ties: features of the tensors it reads that can only be cut together, and with what node.
         asked: it said so itself.
     """
@@ -100,6 +102,7 @@ class Passing:
     uses: Tensor | None = None
     rigid: bool = False
     mixed: list[Link] = field(default_factory=list)
+    whole: Node | None = None
     ties: list[tuple[Node, Link]] = field(default_factory=list)
     asked: bool = False
 

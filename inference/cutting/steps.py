@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from ...models.plain import CONVS
+from ...models.plain import CONVS, NORMS, PaddedLayerNorm
 from ...models.unpacked import Cell, Heads
 from .ports import Call, Link, Passing, is_depthwise, pads_zeros, straight
 
@@ -58,6 +58,28 @@ def _group_norm(call: Call) -> Passing | None:
         return out.detach().masked_fill(unknown, math.nan)
 
     return Passing(1, links, constants, uses)
+
+
+def _norm(call: Call) -> Passing | None:
+    """Normalisation over all features: those that are zero, and not read, are in none of the
+    others."""
+    module, source = call.module, call.only
+    last = len(call.shape) - 1
+    if source is None or call.ports[source].axis != last or len(module.normalized_shape) > 1:
+        return None
+    every, weight = torch.ones(call.shape[-1]).bool(), module.weight
+    centred = isinstance(module, nn.LayerNorm)
+    if weight is None and not centred:  # which would need one
+        return None
+    uses = every if weight is None else _double(weight) != 0
+    bias = getattr(module, "bias", None)
+    shift = torch.zeros(len(every)).double() if bias is None else _double(bias)
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        varies = uses if centred else uses & (values[source] != 0)
+        return shift.masked_fill(varies, math.nan)
+
+    return Passing(last, [straight(source, call.ports[source])], constants, uses, whole=source)
 
 
 def _depthwise(call: Call) -> Passing | None:
@@ -181,6 +203,7 @@ def _part(call: Call) -> Passing | None:
 
 _RULES: dict[Any, Callable[[Call], Passing | None]] = {
     **{nn.GroupNorm: _group_norm, nn.Embedding: _lookup, Heads: _heads},
+    **dict.fromkeys((*NORMS, PaddedLayerNorm), _norm),
     **dict.fromkeys((torch.cat, torch.concat), _cat),
     **dict.fromkeys(("view", "reshape", torch.reshape), _heads_apart),
     operator.getitem: _part,

@@ -17,6 +17,7 @@ from ...data import PyroccamError
 from ...models.plain import (
     CONVS,
     LAYERS,
+    NORMS,
     TRANSPOSED,
     is_select,
     layer_kind,
@@ -230,7 +231,8 @@ def _step(
         found = asked(call, answers)
     if found is None or (found.rigid and not symbols):  # whose forward stays as it is
         return unknown
-    owns = type(module) in (nn.GroupNorm, nn.Embedding, Heads) or is_channelwise(module)
+    owns = isinstance(module, (nn.GroupNorm, nn.Embedding, Heads, *NORMS))
+    owns |= is_channelwise(module)
     port = Port(shape, found.axis)
     return Step(node, port, "passing", name, module if owns else None, found)
 

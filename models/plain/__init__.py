@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .feature_choice import is_select, select, selected_dim
     from .layer_kinds import CONVS, LAYERS, TRANSPOSED, as_layers, layer_kind
     from .named_tensors import check_same, checked_shape, tensors_of
+    from .norms import NORMS, PaddedLayerNorm
     from .own_classes import torch_only
     from .pruned import PrunedNetwork
     from .surgery import (

@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
 from ..unpacked import Matrix, untransposed
+from .norms import as_norm
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -30,12 +31,14 @@ def layer_kind(module: nn.Module) -> type[nn.Module] | None:
 
 def as_layers(net: nn.Module) -> nn.Module:
     """The network with layers of torch in place of modules that compute as one with a weight that
-    they make of their own, such as a standardised one, or have transposed; it is changed."""
+    they make of their own, such as a standardised one, or have transposed, and with its
+    normalisations in place of those of other classes; it is changed."""
     for name, module in [*net.named_modules()]:
         if not name or type(module).__module__.startswith("torch."):
             continue
         found = _product(module)
-        new = found if isinstance(found, nn.Module) else untransposed(module)
+        made = found if isinstance(found, nn.Module) else None
+        new = made or untransposed(module) or as_norm(module)
         if new is not None:
             net.set_submodule(name, new)
     return net

@@ -19,6 +19,7 @@ from ..networks import OrientedEdges
 from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix, refuse_pretrained
 from .feature_choice import fills_zeros, is_select, select, selected_dim
 from .layer_kinds import CONVS, TRANSPOSED, layer_kind
+from .norms import NORMS, PaddedLayerNorm, narrowed_norm
 from .tracing import plain_default, traced
 
 # Again: by the exact types a checker knows what an instance has.
@@ -37,7 +38,8 @@ class Edit:
 
     Arguments:
         outputs: rows, filters or channels that are kept.
-        inputs: columns or input channels that are kept.
+        inputs: columns or input channels that are kept; of a normalisation over features those
+            or that are zero, where it goes over no others; or else all that go are zero.
         select: a choice of inputs with this index (:func:`~.feature_choice.select`) goes in front;
             for such a choice, its new index.
         bias: give the module a bias if it has none.
@@ -81,11 +83,14 @@ class Plan:
     inputs: int | tuple[str, ...] = 1
 
 
+_STEPS = (Heads, AttentionWeights, Cell, OrientedEdges, PaddedLayerNorm, *_NORMS)
+
+
 class _Tracer(fx.Tracer):
     # A choice of inputs stays one step, so that a cut network can be cut again; what is between the
     # linear layers of attention and recurrent layers is one, as is any normalisation.
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell, OrientedEdges, *_NORMS))
+        one = is_select(m) or isinstance(m, _STEPS)
         one |= layer_kind(m) is not None
         return one or super().is_leaf_module(m, module_qualified_name)
 
@@ -185,6 +190,8 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         for name, own in zip(("ih", "hh"), cell_edits(new, edit), strict=True):
             setattr(new, name, shrunk(getattr(new, name), own))
         return _between(new, edit, -1, -1)
+    if isinstance(new, NORMS):
+        return new if edit.outputs is None else narrowed_norm(new, edit.outputs, edit.inputs)
     if isinstance(new, nn.GroupNorm):
         each = new.num_channels // new.num_groups
         for name in ("weight", "bias"):

@@ -20,6 +20,7 @@ from torch import fx, nn
 from ...data import PyroccamError, checked, shown
 from ..networks import OrientedEdges
 from ..unpacked import AttentionWeights, Heads
+from .norms import PaddedLayerNorm
 
 
 class DescriptionError(PyroccamError):
@@ -33,7 +34,8 @@ _TRANSPOSED = [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d]
 _KNOWN: list[type[nn.Module]] = [
     nn.Linear, nn.Embedding, *_CONVS, *_TRANSPOSED,
     nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d,
-    nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm,
+    nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, PaddedLayerNorm,
+    nn.LocalResponseNorm,
     nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d,
     nn.AdaptiveMaxPool2d, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish,

@@ -215,8 +215,7 @@ def test_they_go_the_whole_way(tmp_path):
             torch.testing.assert_close(mean_network(*pair)(x), expected, rtol=1e-3, atol=1e-3)
         fit = inference.fit(*pair, own, epochs=1, **options)
     small = inference.shrink(fit, cut=inference.Thresholds(math.inf))
-    norms = {"encoder.layers.0.norm1", "encoder.layers.0.norm2"}
-    assert set(small.report.left_whole) == norms
+    assert not small.report.left_whole
     assert small.report.parameters_after < 0.85 * model.parameters_before
     inference.Small(small.net).save(tmp_path / "small.pocc")
     assert torch.equal(inference.load(tmp_path / "small.pocc")(x), small.net(x))

@@ -11,6 +11,7 @@ from pyroccam.data.errors import TooLarge, shown
 from pyroccam.data.limits import allowing
 from pyroccam.models.networks import OrientedEdges
 from pyroccam.models.plain.description import DescriptionError, describe, fill, rebuild, state
+from pyroccam.models.plain.norms import PaddedLayerNorm
 from pyroccam.models.plain.untrusted import NotJSON, parsed
 from pyroccam.models.plain.vocabulary import MODULES, arguments_of, make
 from pyroccam.models.unpacked.attention import AttentionWeights, Heads
@@ -90,7 +91,8 @@ EXAMPLES = [
     nn.BatchNorm1d(3, affine=False), nn.BatchNorm2d(3, momentum=None),
     nn.BatchNorm3d(3, track_running_stats=False), nn.InstanceNorm1d(3), nn.InstanceNorm2d(3),
     nn.InstanceNorm3d(3, affine=True), nn.GroupNorm(2, 4, affine=False),
-    nn.LayerNorm((2, 3), bias=False), nn.LocalResponseNorm(2), nn.MaxPool1d(2),
+    nn.LayerNorm((2, 3), bias=False), nn.RMSNorm(3), PaddedLayerNorm(3, zeros=2),
+    nn.LocalResponseNorm(2), nn.MaxPool1d(2),
     nn.MaxPool2d((2, 3), ceil_mode=True), nn.MaxPool3d(2), nn.AvgPool1d(2),
     nn.AvgPool2d(2, divisor_override=3), nn.AvgPool3d(2), nn.AdaptiveAvgPool1d(2),
     nn.AdaptiveAvgPool2d((None, 2)), nn.AdaptiveAvgPool3d(1), nn.AdaptiveMaxPool1d(2),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .recording import Example, Inputs, ValuesDecide, recorded
     from .report import CutReport
     from .surgery import ROWS, cut, has_path
+    from .units import units_of
 
 __all__ = [
     "Mask",

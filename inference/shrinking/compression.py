@@ -65,6 +65,7 @@ class Report(CutReport, Presentable):
             ``fast``: values would have to be looked up.
         retrained: what training the cut network further has changed, if that was asked for.
         temperature: by which its logits were divided then.
+        units: share of the weights in the tensors of the units that were kept then.
         warnings: that a cut had to be weakened to leave a network, or costs much.
     """
 
@@ -74,6 +75,7 @@ class Report(CutReport, Presentable):
     rates: Rates
     retrained: Trained | None = None
     temperature: float = 1.0
+    units: float = 1.0
     warnings: tuple[str, ...] = ()
 
     title = "What is left of each layer"
@@ -131,6 +133,7 @@ class Report(CutReport, Presentable):
             "left_whole": dict(self.left_whole),
             **({} if self.retrained is None else {"retrained": self.retrained.to_json()}),
             "temperature": self.temperature,
+            "units": self.units,
         }
 
 
@@ -230,6 +233,7 @@ def compressed(fit: Fit, asked: Cut | None = None, code: Code | None = None) -> 
         rates=rates,
         retrained=again,
         temperature=temperature,
+        units=decision.units,
         warnings=tuple(decision.warnings),
     )
     return Small(small, said, said.warnings, fit.data, model.likelihood)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +18,7 @@ from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
 from ...models.plain import Edit, is_select
-from ..cutting import ROWS, CutReport, cut, has_path
+from ..cutting import ROWS, CutReport, cut, has_path, units_of
 from ..posterior import Layer, layer_moments, mean_network, require
 from ..training import (
     FEW,
@@ -46,8 +48,8 @@ CONFIDENCE = 0.95
 LARGEST_LOSS = 2.5
 """That loss, as a multiple of what may be lost on average."""
 
-FAILURES = 2
-"""Sizes that lose too much before a search ends."""
+FAILURES = 3
+"""Networks that lose too much before a search ends, the first of them by its units."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Decision:
         net, report: what is left of it, on the CPU, and of each layer.
         irrelevance, thresholds: by layer; both empty for a point estimate.
         sizes: values that the weights of a layer share, by layer, where they share few.
+        units: share of the weights that is left in the tensors, before what dies of a cut is gone.
     """
 
     model: BayesianNetwork
@@ -74,6 +77,7 @@ class Decision:
     thresholds: dict[str, float]
     warnings: list[str]
     sizes: Mapping[str, int] = field(default_factory=dict)
+    units: float = 1.0
 
 
 def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> Decision:
@@ -127,13 +131,15 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
 def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     """The smallest network that is shown not to be worse than the whole one, trained as numbers.
 
-    Weights go in the order of their irrelevance, in all layers alike, half of those that are left
-    each time, and units that have lost all of theirs with them. What is left is trained from the
-    labels and from what the posterior predicts, and is judged by :func:`needed_tolerance`. The
-    second that loses too much ends the search, as one may by luck: sizes are tested in a fixed
-    order, so that one that is too small passes at two places only, each at half of the risk. At
-    first nothing goes: the whole network that learns from the posterior stands for the plain one
-    if it is better, or where there are too few rows to tell, and if not, no network learns from it.
+    First units go (:func:`of_units`), half of the weights in the tensors each time. From the first
+    size that loses too much on, weights of the last good network go in the order of their
+    irrelevance, in all layers alike, and units that have lost all of theirs with them. What is left
+    is trained from the labels and from what the posterior predicts, and is judged by
+    :func:`needed_tolerance`. The third that loses too much ends the search, as one may by luck:
+    sizes are tested in a fixed order, so that one that is too small passes at three places only,
+    each at a third of the risk. At first nothing goes: the whole network that learns from the
+    posterior stands for the plain one if it is better, or where there are too few rows to tell, and
+    if not, no network learns from it.
 
     Returns:
         The plain network where no other passes, cut where it has zeros; with a warning where
@@ -156,10 +162,16 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     good, smaller, failed = (found, replace(plain, net=found.net)), False, list[float]()
     shares = [share for share in how.shares if share < 1 or teacher is not None]
     places = min(FAILURES, len(shares))
-    with FitProgress("search", len(shares)) as bar:
-        for share in shares:
-            bar.next(f"{100 * share:g} % of the weights")
-            draft = _draft(fit, means, plain, share, teacher)
+    todo, whole_units = [*shares], True
+    with FitProgress("search", 1 + len(shares)) as bar:
+        while todo:
+            share = todo[0]
+            bar.next(f"{100 * share:g} % of the {'units' if whole_units else 'weights'}")
+            by = share if whole_units else means.units
+            draft = _draft(fit, means, plain, share, teacher, by)
+            if draft is None and whole_units:
+                whole_units = False
+                continue
             if draft is None:
                 break
             tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
@@ -170,15 +182,20 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
                 good, teacher = ((draft, tried), teacher) if better else (good, None)
             elif needed <= how.nats:
                 good, smaller = (draft, tried), True
+                means = replace(means, units=by)
             else:
                 failed.append(needed)
                 if len(failed) == FAILURES:
                     break
+                if whole_units:
+                    whole_units = False
+                    continue
+            todo = todo[1:]
     decision, kept = good
     if failed and not smaller:
         said = (
-            f"No weight was cut: by the {len(tried.losses)} validation rows networks of "
-            f"{len(failed)} smaller sizes need a tolerance of {min(failed):.2g} or more, and "
+            f"No weight was cut: by the {len(tried.losses)} validation rows "
+            f"{len(failed)} smaller networks need a tolerance of {min(failed):.2g} or more, and "
             f"{how.nats:g} is allowed."
         )
         decision = replace(decision, warnings=[said])
@@ -186,10 +203,13 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
 
 
 def _draft(
-    fit: Fit, means: Decision, plain: Trained, share: float, teacher: Teacher | None
+    fit: Fit, means: Decision, plain: Trained, share: float, teacher: Teacher | None, by: float
 ) -> Decision | None:
-    """What is left of that share of the weights, as the posterior or the plain network has them,
-    whichever predicts better; ``None`` if no way leads to the outputs."""
+    """What is left of that share of the weights, and of the share ``by`` in the tensors, as the
+    posterior or the plain network has them, whichever predicts better; ``None`` if no way leads to
+    the outputs."""
+    left = of_units(means.irrelevance, by, means.whole, fit)
+    means = replace(means, irrelevance=left, units=by)
     for every_layer in (False, True):  # beside a skip connection a layer may go as a whole
         at = thresholds_of_share(means.irrelevance, share, every_layer=every_layer)
         zeros = with_zeros(means.whole, means.irrelevance, at, fit.model).cpu()
@@ -199,6 +219,38 @@ def _draft(
         return None
     drafts = [at_thresholds(fit, at, means, source) for source in (means.whole, plain.net)]
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
+
+
+def of_units(
+    irrelevance: Mapping[str, Irrelevance], share: float, whole: nn.Module, fit: Fit
+) -> dict[str, Irrelevance]:
+    r"""The irrelevance of weights, infinite of those that are in units that go if that share of the
+    weights is to be left in the tensors.
+
+    What a unit is worth is :math:`\sum E[w]^2 / V[w]` of its weights: twice what it costs in nats
+    to set them to zero, where the posterior is a Gaussian.
+
+    References:
+        Le Cun, Denker, Solla 1990, "Optimal brain damage".
+    """
+    found = dict(irrelevance)
+    if share == 1.0:
+        return found
+    dims = {name: fit.model.layers[name].affine.output_dim for name in found}
+    worth = {
+        name: one.values.neg().clamp_max(50.0).exp().transpose(0, dims[name])
+        for name, one in found.items()
+    }
+    net, example = copy.deepcopy(whole).cpu(), fit.data.head(ROWS)[0].cpu()
+    masks = units_of(net, example).gone(worth, share)
+    for name in masks.keys() & found.keys():
+        mask = masks[name]
+        values = found[name].values.clone().transpose(0, dims[name])
+        values[~mask.outputs] = math.inf
+        if mask.inputs is not None:
+            values[:, ~mask.inputs] = math.inf
+        found[name] = replace(found[name], values=values.transpose(0, dims[name]))
+    return found
 
 
 def mean_loss(one: Tensor, other: Tensor, data: Dataset) -> Tensor:
@@ -264,20 +316,27 @@ def at_thresholds(
     thresholds: Mapping[str, float],
     means: Decision | None = None,
     whole: nn.Module | None = None,
+    left: float = 1.0,
 ) -> Decision:
     """The network of a size that :func:`smallest` tries.
 
     Arguments:
         means: of the same fit, where moments and irrelevance by weight are known.
         whole: what is cut, instead of the network of the means.
+        left: share of the weights in the tensors, where these are not known.
     """
     model, guide = fit.model, fit.guide
     layers = layer_moments(model, guide) if means is None else means.layers
     found = weight_irrelevance(model, layers) if means is None else means.irrelevance
     whole = mean_network(model, guide, layers) if whole is None else whole
+    if means is None:
+        found = of_units(found, left, whole, fit)
     zeros = with_zeros(whole, found, thresholds, model)
-    net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu())
-    return Decision(model, guide, layers, whole, net, report, found, dict(thresholds), [])
+    exact = all(map(math.isinf, thresholds.values()))
+    net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu(), exact=exact)
+    left = left if means is None else means.units
+    at = dict(thresholds)
+    return Decision(model, guide, layers, whole, net, report, found, at, [], units=left)
 
 
 def thresholds_of_share(
@@ -295,7 +354,7 @@ def thresholds_of_share(
     order = values.argsort()
     reached = sizes[order].double().cumsum(0) / sizes.sum()
     last = min(int((reached < share - 1e-9).sum()), len(values) - 1)
-    t = float(values[order[last]])
+    t = min(float(values[order[last]]), sys.float_info.max)
     least = {name: float(one.values.min()) for name, one in found.items() if every_layer}
     return {name: max(t, least.get(name, t)) for name in found}
 

@@ -160,16 +160,17 @@ def scripted(monkeypatch, fit, losses, taught=True, shares=SHARES):
 
 
 @pytest.mark.parametrize(("losses", "tried", "left"), [
-    ([0.0, 0.0, 0.04, 0.06, 0.06], 5, 2),  # the third share is the last that is good
-    ([0.0, 0.06, 0.0, 0.04, 0.06], 5, 3),  # one may lose too much by luck
-    ([0.01, 0.0, 0.06, 0.06], 4, 1),  # without a teacher, as what it taught was worse
-    ([0.0, 0.06, 0.06], 3, 0),
-    ([0.0] * 7, 7, 6),
+    ([0.0, 0.0, 0.04, 0.06, 0.06, 0.06], [0, 1, 2, 3, 3, 4], 2),  # the third is the last good one
+    ([0.0, 0.0, 0.06, 0.01, 0.06, 0.06], [0, 1, 2, 2, 3, 4], 3),  # of its units a part of the weights
+    ([0.0, 0.06, 0.06, 0.04, 0.06], [0, 1, 1, 2, 3], 3),  # one may lose too much by luck
+    ([0.01, 0.0, 0.06, 0.06, 0.06], [0, 1, 2, 2, 3], 1),  # without a teacher who taught it worse
+    ([0.0, 0.06, 0.06, 0.06], [0, 1, 1, 2], 0),
+    ([0.0] * 7, [*range(7)], 6),
 ])  # fmt: skip
-def test_sizes_are_halved_until_two_lose_too_much(monkeypatch, fit, losses, tried, left):
+def test_sizes_are_halved_until_three_lose_too_much(monkeypatch, fit, losses, tried, left):
     sizes, made, (decided, kept) = scripted(monkeypatch, fit, losses)
-    assert sizes == [*SHARES[:tried]]
-    assert made == [True] + [losses[0] == 0.0] * (tried - 1)
+    assert sizes == [SHARES[k] for k in tried]
+    assert made == [True] + [losses[0] == 0.0] * (len(tried) - 1)
     assert float(kept.held_out.mean()) == pytest.approx(losses[left])
     assert bool(decided.warnings) == (left == 0)
 
@@ -177,14 +178,14 @@ def test_sizes_are_halved_until_two_lose_too_much(monkeypatch, fit, losses, trie
 def test_where_few_rows_tell_nothing_what_the_posterior_taught_stays(monkeypatch, fit):
     few = dataclasses.replace(fit.data, x_val=fit.data.x_val[:49], y_val=fit.data.y_val[:49])
     few_fit = dataclasses.replace(fit, data=few)
-    sizes, made, (_, kept) = scripted(monkeypatch, few_fit, [0.5, 1.0, 1.0])
-    assert (sizes, made) == ([1.0, 0.5, 0.25], [True] * 3)
+    sizes, made, (_, kept) = scripted(monkeypatch, few_fit, [0.5, 1.0, 1.0, 1.0])
+    assert (sizes, made) == ([1.0, 0.5, 0.5, 0.25], [True] * 4)
     assert float(kept.held_out.mean()) == 0.5
 
 
 def test_a_plain_network_is_left_where_nothing_is_as_good(monkeypatch, fit):
-    sizes, made, (decided, kept) = scripted(monkeypatch, fit, [1.0, 1.0], taught=False)
-    assert (sizes, made, len(decided.warnings)) == ([0.5, 0.25], [False, False], 1)
+    sizes, made, (decided, kept) = scripted(monkeypatch, fit, [1.0] * 3, taught=False)
+    assert (sizes, made, len(decided.warnings)) == ([0.5, 0.5, 0.25], [False] * 3, 1)
     assert float(kept.held_out.abs().max()) == 0.0
 
 

@@ -121,12 +121,14 @@ def uncut(why: str, title: str = Report.title) -> dict[str, Any]:
 def smaller(part: Mapping[str, Any], sentences: Sequence[str] = ()) -> dict[str, Any]:
     """How much smaller and faster a network is, for ``learnt``."""
     after, before = part["parameters"], part["parameters_before"]
-    said = f"The network that is handed back has all {before:,} parameters."
+    said = f"The network that is handed back has all {before:,} parameters"
     if after < before:
         fewer = f"{before / after:.1f} x fewer"
-        said = f"The smaller network has {after:,} of {before:,} parameters, {fewer}."
+        said = f"The smaller network has {after:,} of {before:,} parameters, {fewer}"
+    if zeros := after - part.get("nonzero", after):
+        said += f"; {zeros:,} of them are zeros that stay in its tensors"
     speed = part["seconds_by_batch"]
-    learnt = {"title": "How much smaller", "sentences": [said, *sentences], "rows": []}
+    learnt = {"title": "How much smaller", "sentences": [f"{said}.", *sentences], "rows": []}
     return {**learnt, "seconds_by_batch": speed}
 
 

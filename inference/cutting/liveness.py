@@ -57,8 +57,12 @@ class Live:
     rows: dict[str, Rows]
 
 
-def find_live(wiring: Wiring) -> Live:
-    """All that decides what can be cut, for the weights as they are."""
+def find_live(wiring: Wiring, round_to: int = 1) -> Live:
+    """All that decides what can be cut, for the weights as they are.
+
+    Arguments:
+        round_to: of each tensor are there as many features as a multiple of it, or all.
+    """
     values = _constants(wiring)
     used, layers = _uses(wiring, values)
     there = {node: mask.clone() for node, mask in used.items()}
@@ -74,6 +78,8 @@ def find_live(wiring: Wiring) -> Live:
         if not mask.any():
             mask[0] = True
             spread(wiring, there)
+    while any(_raised(mask, round_to) for mask in there.values()):
+        spread(wiring, there)
     rows = {}
     for step in wiring.layers():
         if step.kind == "layer":
@@ -82,6 +88,13 @@ def find_live(wiring: Wiring) -> Live:
             mine = values[step.node]
             rows[step.name] = Rows(mine, used[step.node] & mine.isnan(), _bias(step))
     return Live(values, used, there, rows)
+
+
+def _raised(there: Tensor, round_to: int) -> bool:
+    """Whether features had to be added, the first that were not there."""
+    lacking = (~there).nonzero()[: -int(there.sum()) % round_to, 0]
+    there[lacking] = True
+    return len(lacking) > 0
 
 
 def follow_input(wiring: Wiring) -> tuple[bool, str]:
@@ -269,7 +282,8 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
             if step.module is not None and is_depthwise(step.module):
                 needs = needs & values[node].isnan()  # a constant channel is kept by its bias
             used[link.source][link.of[needs[link.into]]] = True
-        if (whole := step.passing.whole) is not None and (mine & step.passing.uses).any():
+        whole, uses = step.passing.whole, step.passing.uses
+        if whole is not None and uses is not None and (mine & uses).any():
             used[whole] |= values[whole] != 0
         if step.kind != "layer":
             continue

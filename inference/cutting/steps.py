@@ -63,7 +63,8 @@ def _group_norm(call: Call) -> Passing | None:
 def _norm(call: Call) -> Passing | None:
     """Normalisation over all features: those that are zero, and not read, are in none of the
     others."""
-    module, source = call.module, call.only
+    module: Any = call.module
+    source = call.only
     last = len(call.shape) - 1
     if source is None or call.ports[source].axis != last or len(module.normalized_shape) > 1:
         return None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ...data import PyroccamError, checked
+from ...data import Count, PyroccamError, checked
 from ...models import feed_like
 from ...models.plain import NORMS, Edit, Plan, is_select, rows_first, shrink
 from ...models.unpacked import Cell, Heads
@@ -49,6 +49,7 @@ def cut(
     example: Inputs,
     masks: Mapping[str, Mask] | None = None,
     exact: bool = True,
+    round_to: Count = 1,
 ) -> Cut:
     """A smaller network that computes what ``net`` computes with the masked groups at zero.
 
@@ -68,6 +69,8 @@ def cut(
         masks: by the names of the layers. Without any, only what is dead already is cut.
         exact: keep what moves the mean or variance of a normalisation over features, though it is
             read nowhere else. What is left without is another function, which is to be trained.
+        round_to: keep as many features of each tensor as a multiple of this number, or all, the
+            others of them as zeros: shapes that hardware and files like.
 
     Returns:
         The network in evaluation mode, and a report. The network has the class of ``net``, with
@@ -86,19 +89,20 @@ def cut(
     answers: dict[str, Answer | None] = {}
     wiring = read_wiring(zeroed, examples, answers)
     try:
-        return _cut(net, zeroed, examples, wiring, exact)
+        return _cut(net, zeroed, examples, wiring, exact, round_to, around=round_to == 1)
     except RuntimeError as error:  # layers are looked at, or an operation is not what it said
         failed = error
     for doubted in ("", *sorted(wiring.asked)):
         with suppress(RuntimeError):
             again = read_wiring(zeroed, examples, answers, doubted)
-            return _cut(net, zeroed, examples, again, exact, around=doubted != "")
+            around = doubted != "" and round_to == 1
+            return _cut(net, zeroed, examples, again, exact, round_to, around)
     raise failed
 
 
 def _cut(
     net: nn.Module, zeroed: nn.Module, examples: Example, wiring: Wiring, exact: bool,
-    around: bool = True,
+    round_to: int, around: bool,
 ) -> Cut:  # fmt: skip
     alive, stopped = follow_input(wiring)
     if not alive:
@@ -111,7 +115,7 @@ def _cut(
     if not exact:
         steps = [(n, s, replace(s.passing, whole=None)) for n, s in wiring.steps.items()]
         wiring.steps = {node: replace(step, passing=own) for node, step, own in steps}
-    live = find_live(wiring)
+    live = find_live(wiring, round_to)
     plan = _plan(wiring, live, examples.given)
     small = feed_like(shrink(zeroed, plan), zeroed).eval()
     for step in wiring.layers():

@@ -120,7 +120,8 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
         found = irrelevance(model, guide, by="noise" if isinstance(asked, Noise) else "mode")
         chosen = choose_thresholds(asked, found, whole, model, fit.data)
         zeros = with_zeros(whole, found, chosen.thresholds, model)
-    net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu())
+    example = fit.data.head(ROWS)[0].cpu()
+    net, report = cut(zeros.cpu(), example, round_to=1 if asked is None else asked.round_to)
     for sentence in chosen.warnings:
         warnings.warn(sentence, stacklevel=3)
     # Zero is none of the values: where weights are says which are zero.
@@ -158,7 +159,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     teacher = teacher_of(fit, plain.net if how.teacher == "plain" else None)
     if teacher is not None and not may_teach(teacher, fit, plain.net):
         teacher = None
-    found = at_thresholds(fit, nothing, means, plain.net)
+    found = at_thresholds(fit, nothing, means, plain.net, round_to=how.round_to)
     good, smaller, failed = (found, replace(plain, net=found.net)), False, list[float]()
     shares = [share for share in how.shares if share < 1 or teacher is not None]
     places = min(FAILURES, len(shares))
@@ -168,7 +169,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
             share = todo[0]
             bar.next(f"{100 * share:g} % of the {'units' if whole_units else 'weights'}")
             by = share if whole_units else means.units
-            draft = _draft(fit, means, plain, share, teacher, by)
+            draft = _draft(fit, means, plain, share, teacher, by, how.round_to)
             if draft is None and whole_units:
                 whole_units = False
                 continue
@@ -203,8 +204,9 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
 
 
 def _draft(
-    fit: Fit, means: Decision, plain: Trained, share: float, teacher: Teacher | None, by: float
-) -> Decision | None:
+    fit: Fit, means: Decision, plain: Trained, share: float, teacher: Teacher | None, by: float,
+    round_to: int,
+) -> Decision | None:  # fmt: skip
     """What is left of that share of the weights, and of the share ``by`` in the tensors, as the
     posterior or the plain network has them, whichever predicts better; ``None`` if no way leads to
     the outputs."""
@@ -217,7 +219,8 @@ def _draft(
             break
     else:
         return None
-    drafts = [at_thresholds(fit, at, means, source) for source in (means.whole, plain.net)]
+    sources = means.whole, plain.net
+    drafts = [at_thresholds(fit, at, means, one, round_to=round_to) for one in sources]
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
 
 
@@ -246,7 +249,8 @@ def of_units(
     for name in masks.keys() & found.keys():
         mask = masks[name]
         values = found[name].values.clone().transpose(0, dims[name])
-        values[~mask.outputs] = math.inf
+        if mask.outputs is not None:
+            values[~mask.outputs] = math.inf
         if mask.inputs is not None:
             values[:, ~mask.inputs] = math.inf
         found[name] = replace(found[name], values=values.transpose(0, dims[name]))
@@ -317,6 +321,7 @@ def at_thresholds(
     means: Decision | None = None,
     whole: nn.Module | None = None,
     left: float = 1.0,
+    round_to: int = 1,
 ) -> Decision:
     """The network of a size that :func:`smallest` tries.
 
@@ -324,6 +329,7 @@ def at_thresholds(
         means: of the same fit, where moments and irrelevance by weight are known.
         whole: what is cut, instead of the network of the means.
         left: share of the weights in the tensors, where these are not known.
+        round_to: as for a cut.
     """
     model, guide = fit.model, fit.guide
     layers = layer_moments(model, guide) if means is None else means.layers
@@ -333,7 +339,7 @@ def at_thresholds(
         found = of_units(found, left, whole, fit)
     zeros = with_zeros(whole, found, thresholds, model)
     exact = all(map(math.isinf, thresholds.values()))
-    net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu(), exact=exact)
+    net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu(), exact=exact, round_to=round_to)
     left = left if means is None else means.units
     at = dict(thresholds)
     return Decision(model, guide, layers, whole, net, report, found, at, [], units=left)

@@ -26,7 +26,18 @@ PerLayer = float | Sequence[float] | Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class ByValidation(Options):
+class _Rounded(Options):
+    """Where a cut is, and what it leaves.
+
+    Attributes:
+        round_to: of each tensor are left as many features as a multiple of it, or all.
+    """
+
+    round_to: Count = field(default=1, kw_only=True)
+
+
+@dataclass(frozen=True)
+class ByValidation(_Rounded):
     """As much is cut as the validation rows allow.
 
     Attributes:
@@ -38,19 +49,19 @@ class ByValidation(Options):
 
 
 @dataclass(frozen=True)
-class Valley(Options):
+class Valley(_Rounded):
     """Cut where a density of the irrelevance is lowest between two clusters; a layer without two
     clusters stays whole."""
 
 
 @dataclass(frozen=True)
-class Noise(Options):
+class Noise(_Rounded):
     """Cut scales whose variance is larger than their squared mean (log alpha of 0); the least noisy
     of a layer stays."""
 
 
 @dataclass(frozen=True)
-class Thresholds(Options):
+class Thresholds(_Rounded):
     """Cut what is more irrelevant than a number.
 
     Attributes:
@@ -67,7 +78,7 @@ class Thresholds(Options):
 
 
 @dataclass(frozen=True)
-class Search(Options):
+class Search(_Rounded):
     """The smallest network that is shown not to be worse than the whole one, both trained as
     numbers (:func:`~pyroccam.inference.shrinking.decision.smallest`).
 

@@ -88,3 +88,12 @@ def test_what_is_constant_and_not_zero_stays_in_a_norm_and_a_read_unit_moves_oth
                for name in WRITTEN}  # fmt: skip
     assert len(cut_exactly(net, x, READ | weights)[1].layers["into"].outputs) == 16
     assert len(cut_exactly(net, x, WRITTEN)[1].layers["head"].inputs) == 16
+
+
+def test_counts_are_multiples_of_what_is_asked_for():
+    net, x = stream(nn.LayerNorm)
+    masks = READ | WRITTEN | {"one": Mask(inputs=KEPT, outputs=torch.arange(12) > 2)}
+    for round_to, widths in ((1, (10, 9)), (4, (12, 12)), (3, (12, 9)), (64, (16, 12))):
+        small, report = cut(net, x, masks, round_to=round_to)
+        torch.testing.assert_close(small(x), masked(net, masks)(x))
+        assert (len(report.layers["into"].outputs), len(report.layers["one"].outputs)) == widths

@@ -7,6 +7,7 @@ it; :func:`state` takes them out of a network and :func:`fill` puts them into a 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -96,8 +97,9 @@ def describe(net: nn.Module) -> dict[str, Any]:
     }
 
 
-def rebuild(description: Mapping[str, Any]) -> fx.GraphModule:
-    """A network in evaluation mode from its description; all its numbers are zero.
+def rebuild(description: Mapping[str, Any]) -> nn.Module:
+    """A network in evaluation mode from its description; all its numbers are zero. It is a graph,
+    or an ``nn.Sequential`` if it was one.
 
     A description may be a stranger's: it is data, of which only known modules and functions are
     called, and the memory for its parts and tensors is asked for before it is taken. What it
@@ -184,7 +186,7 @@ def _count(value: Any) -> int:
     return found
 
 
-def _rebuild(description: Mapping[str, Any]) -> fx.GraphModule:
+def _rebuild(description: Mapping[str, Any]) -> nn.Module:
     roots: dict[str, Any] = {}
     with torch.device("meta"):  # shapes only, until the size is known to be bearable
         for name, words in description["modules"].items():
@@ -217,7 +219,31 @@ def _rebuild(description: Mapping[str, Any]) -> fx.GraphModule:
     )
     if any(tensor.is_meta for tensor in chain(net.parameters(), net.buffers())):
         raise DescriptionError("a tensor of it has no shape of its own.")
-    return net.eval()
+    return _in_a_row(net).eval()
+
+
+def _in_a_row(net: fx.GraphModule) -> nn.Module:
+    """Modules that are called one after the other as an ``nn.Sequential``, which takes no time to
+    look for them; of any other network itself."""
+    before, *steps, last = net.graph.nodes
+    names = []
+    if before.target != "input":  # as nn.Sequential has it, by name, too
+        return net
+    for node in steps:
+        if node.op != "call_module" or node.args != (before,) or node.kwargs:
+            return net
+        before = node
+        names.append(str(node.target))
+
+    def row(parts: nn.Module, prefix: str) -> nn.Module:
+        if prefix in names:
+            return parts
+        inner = {n: row(part, f"{prefix}.{n}".lstrip(".")) for n, part in parts.named_children()}
+        return nn.Sequential(OrderedDict(inner))
+
+    made = row(net, "")
+    order = [name for name, _ in made.named_modules() if name in names]
+    return made if last.args == (before,) and order == names else net
 
 
 def _object(words: Any, what: str, name: str) -> dict[str, Any]:

@@ -106,7 +106,8 @@ class OverWeights(Method):
         if not epochs:
             return {}
         whole = 0 if begun and self.threshold is None else epochs_of_numbers(epochs, True)
-        sizes = len(self.shares) if self.threshold is None else 0
+        # One size is tried twice: of units, and of weights.
+        sizes = len(self.shares) + 1 if self.threshold is None else 0
         return {"search": (1, whole + sizes * epochs)}
 
     def rule(self, usual: Cut | None) -> Cut | None:

@@ -93,7 +93,7 @@ def as_norm(module: Any) -> nn.Module | None:
     own = copy.deepcopy(module).cpu().double()
     for p in own.parameters():
         p.copy_(torch.randn(p.shape, generator=noise))
-    x = torch.randn(6, *sizes["weight"], generator=noise, dtype=torch.double)
+    x = torch.randn(2, 6, *sizes["weight"], generator=noise, dtype=torch.double)
     x *= torch.logspace(-5, 2, 6)[:, None]
     for eps in [value for value in vars(module).values() if isinstance(value, float)]:
         made = kind(len(module.weight), eps)

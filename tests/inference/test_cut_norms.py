@@ -90,6 +90,19 @@ def test_what_is_constant_and_not_zero_stays_in_a_norm_and_a_read_unit_moves_oth
     assert len(cut_exactly(net, x, WRITTEN)[1].layers["head"].inputs) == 16
 
 
+class OfChannels(nn.GroupNorm):
+    """Of rows of two axes one over their features."""
+
+    def __init__(self, size):
+        super().__init__(1, size)
+
+
+def test_a_norm_of_another_class_is_torchs_only_where_it_is_over_the_last_axis():
+    nets = [nn.Sequential(nn.Linear(8, 8), kind(8)) for kind in (OfChannels, Derived, Written)]
+    found = [type(masked(net, {})[1]) for net in nets]
+    assert found == [OfChannels, nn.LayerNorm, nn.RMSNorm]
+
+
 def test_counts_are_multiples_of_what_is_asked_for():
     net, x = stream(nn.LayerNorm)
     masks = READ | WRITTEN | {"one": Mask(inputs=KEPT, outputs=torch.arange(12) > 2)}

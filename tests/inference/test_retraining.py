@@ -161,7 +161,7 @@ def scripted(monkeypatch, fit, losses, taught=True, shares=SHARES):
 
 @pytest.mark.parametrize(("losses", "tried", "left"), [
     ([0.0, 0.0, 0.04, 0.06, 0.06, 0.06], [0, 1, 2, 3, 3, 4], 2),  # the third is the last good one
-    ([0.0, 0.0, 0.06, 0.01, 0.06, 0.06], [0, 1, 2, 2, 3, 4], 3),  # of its units a part of the weights
+    ([0.0, 0.0, 0.06, 0.01, 0.06, 0.06], [0, 1, 2, 2, 3, 4], 3),  # then weights of its units
     ([0.0, 0.06, 0.06, 0.04, 0.06], [0, 1, 1, 2, 3], 3),  # one may lose too much by luck
     ([0.01, 0.0, 0.06, 0.06, 0.06], [0, 1, 2, 2, 3], 1),  # without a teacher who taught it worse
     ([0.0, 0.06, 0.06, 0.06], [0, 1, 1, 2], 0),

@@ -103,26 +103,6 @@ def _depthwise(call: Call) -> Passing | None:
     return Passing(1, [straight(source, call.ports[source])], constants, uses)
 
 
-def _cat(call: Call) -> Passing | None:
-    """A concatenation along the features."""
-    node, ports, shape = call.node, call.ports, call.shape
-    if not isinstance(node.args[0], (list, tuple)):
-        return None
-    parts = [n for n in node.args[0] if isinstance(n, Node) and n in ports]
-    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    if len(parts) != len(node.args[0]) or not isinstance(dim, int):
-        return None
-    axis = dim % len(shape)
-    if axis == 0 or any(ports[n].axis != axis for n in parts):
-        return None
-    links, start = [], 0
-    for part in parts:
-        every = torch.arange(ports[part].size)
-        links.append(Link(part, every, every + start))
-        start += len(every)
-    return Passing(axis, links, lambda values: torch.cat([values[n] for n in parts]))
-
-
 def _lookup(call: Call) -> Passing | None:
     """Features of ids, which no feature comes before."""
     module = call.module
@@ -205,7 +185,6 @@ def _part(call: Call) -> Passing | None:
 _RULES: dict[Any, Callable[[Call], Passing | None]] = {
     **{nn.GroupNorm: _group_norm, nn.Embedding: _lookup, Heads: _heads},
     **dict.fromkeys((*NORMS, PaddedLayerNorm), _norm),
-    **dict.fromkeys((torch.cat, torch.concat), _cat),
     **dict.fromkeys(("view", "reshape", torch.reshape), _heads_apart),
     operator.getitem: _part,
 }

@@ -235,15 +235,17 @@ def _in_a_row(net: fx.GraphModule) -> nn.Module:
         before = node
         names.append(str(node.target))
 
-    def row(parts: nn.Module, prefix: str) -> nn.Module:
-        if prefix in names:
-            return parts
-        inner = {n: row(part, f"{prefix}.{n}".lstrip(".")) for n, part in parts.named_children()}
-        return nn.Sequential(OrderedDict(inner))
-
-    made = row(net, "")
+    made = _row([(name.split("."), net.get_submodule(name)) for name in names])
     order = [name for name, _ in made.named_modules() if name in names]
     return made if last.args == (before,) and order == names else net
+
+
+def _row(parts: list[tuple[list[str], nn.Module]]) -> nn.Module:
+    inner: dict[str, list[tuple[list[str], nn.Module]]] = {}
+    for (first, *rest), module in parts:
+        inner.setdefault(first, []).append((rest, module))
+    made = {name: own[0][1] if not own[0][0] else _row(own) for name, own in inner.items()}
+    return nn.Sequential(OrderedDict(made))
 
 
 def _object(words: Any, what: str, name: str) -> dict[str, Any]:

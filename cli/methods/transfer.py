@@ -54,6 +54,7 @@ class Transfer(OverWeights):
     tables: bool = False
     tolerance: NotNegative | None = None
     predictor: ClassVar[str] = "drawn gates"
+    units_first: ClassVar[bool] = False  # gates are of units
 
     @property
     def shares(self) -> Sequence[float]:
@@ -62,7 +63,7 @@ class Transfer(OverWeights):
     def rule(self, usual: Cut | None) -> Cut | None:
         if not isinstance(usual, Search):
             return usual
-        return replace(usual, shares=self.shares, teacher="plain")
+        return replace(usual, shares=self.shares, units=False, teacher="plain")
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         for module in net.modules():

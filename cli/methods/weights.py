@@ -68,6 +68,7 @@ class OverWeights(Method):
 
     over: ClassVar[Literal["stack", "net", "graph"]] = "net"
 
+    units_first: ClassVar[bool] = True  # in a search, and weights from the first failure on
     # Options of some; those that have none predict and compress in this way.
     noise: Noise = "weights"
     threshold: Threshold | None = None
@@ -107,7 +108,7 @@ class OverWeights(Method):
             return {}
         whole = 0 if begun and self.threshold is None else epochs_of_numbers(epochs, True)
         # One size is tried twice: of units, and of weights.
-        sizes = len(self.shares) + 1 if self.threshold is None else 0
+        sizes = len(self.shares) + self.units_first if self.threshold is None else 0
         return {"search": (1, whole + sizes * epochs)}
 
     def rule(self, usual: Cut | None) -> Cut | None:

@@ -162,9 +162,9 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     found = at_thresholds(fit, nothing, means, plain.net, round_to=how.round_to)
     good, smaller, failed = (found, replace(plain, net=found.net)), False, list[float]()
     shares = [share for share in how.shares if share < 1 or teacher is not None]
-    places = min(FAILURES, len(shares))
-    todo, whole_units = [*shares], True
-    with FitProgress("search", 1 + len(shares)) as bar:
+    tests = how.units + len([share for share in shares if share < 1])
+    places, todo, whole_units = min(FAILURES, tests), [*shares], how.units
+    with FitProgress("search", how.units + len(shares)) as bar:
         while todo:
             share = todo[0]
             bar.next(f"{100 * share:g} % of the {'units' if whole_units else 'weights'}")

@@ -135,7 +135,7 @@ def test_a_size_that_leaves_no_path_ends_the_search(monkeypatch, fit):
     assert kept.report.architecture == "8-32"
 
 
-def scripted(monkeypatch, fit, losses, taught=True, shares=SHARES):
+def scripted(monkeypatch, fit, losses, taught=True, **how):
     """A search whose trainings lose so much of every row; shares and teachers that were tried."""
     made, sizes = [], []
     plain = Trained(fit.posterior.mean_network(), torch.zeros(100), torch.zeros(2, 100), 3e-3)
@@ -155,7 +155,7 @@ def scripted(monkeypatch, fit, losses, taught=True, shares=SHARES):
     monkeypatch.setattr(decision, "row_losses", lambda net, fit, teacher: torch.zeros(100))
     monkeypatch.setattr(decision, "trained", train)
     monkeypatch.setattr(decision, "thresholds_of_share", share)
-    kept = smallest(fit, inference.Search(1, nats=0.05, plain=plain, shares=shares))
+    kept = smallest(fit, inference.Search(1, nats=0.05, plain=plain, **how))
     return sizes, made, kept
 
 
@@ -191,7 +191,7 @@ def test_a_plain_network_is_left_where_nothing_is_as_good(monkeypatch, fit):
 
 @pytest.mark.parametrize("loss", [0.0, 1.0])
 def test_one_share_is_tried_where_one_is_asked_for(monkeypatch, fit, loss):
-    sizes, made, (decided, kept) = scripted(monkeypatch, fit, [loss], shares=(0.33,))
+    sizes, made, (decided, kept) = scripted(monkeypatch, fit, [loss], shares=(0.33,), units=False)
     assert (sizes, made) == ([0.33], [True])
     assert float(kept.held_out.abs().max()) == 0.0
     assert len(decided.warnings) == bool(loss)

@@ -90,7 +90,7 @@ class OpenOptions(Options):
         device: auto, cpu, cuda or cuda:<n>.
         data_root: Folder where data files are now, those of the run if they were moved.
         network: MODULE:FUNCTION that makes the network of the run, if it is of your own and the run
-            holds no description of it; it is imported.
+            holds no description of it; it is imported. hf:FOLDER, if that folder was moved.
         trust: Import the MODULE:FUNCTION that the run names, of a network or of data: its code
             runs.
     """

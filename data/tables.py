@@ -145,7 +145,9 @@ def load_csv(
     texts, left = [] if categorical == "auto" else named(categorical), named(drop)
     folder = None if tokenizer is None else Path(tokenizer)
     if folder is not None:
-        inputs = texts = (named(inputs) or ["text"])[:1]
+        inputs = texts = named(inputs) or ["text"]
+        if len(texts) > 1:
+            raise DataError(f"inputs={listed(texts)} with a tokenizer", "one column of texts")
     frame = read_table(path, texts)
     if folder is not None and (target == "" or [*frame.columns] == texts):
         target, frame[""] = "", 0.0

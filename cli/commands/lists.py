@@ -43,12 +43,18 @@ def methods(method: str | None = None) -> None:
 def _print_method(row: Method) -> None:
     """What it is, and what `--set` takes beside options of the data."""
     from ...inference.training import Settings
+    from ..runs import FIT
 
     console.say((row.name, "bold"), f": {row.title}. {row.reference}.")
     console.say(f"Networks: {', '.join(row.networks)}.")
     usual = {**vars(Settings()), **row.settings}
+    rate = usual["lr"]
     del usual["seed"]  # an option of `pyroccam fit`
     _print_options("options of the method", type(row), row.options)
+    if row.over == "stack":  # by the network
+        usual |= dict.fromkeys(
+            {name for one in FIT.values() for name in one} - {*row.settings}, ...
+        )
     _print_options("settings of the fit", Settings, usual)
     for name, maker in row.networks.items():
         parameters = signature(maker).parameters.values()
@@ -57,7 +63,7 @@ def _print_method(row: Method) -> None:
             own = dict.fromkeys(own, ...)
         if own:
             _print_options(f"options of {name}", maker, own)
-    console.say(f"\nFor example: pyroccam fit {row.name} --set lr={usual['lr'] / 2:g}")
+    console.say(f"\nFor example: pyroccam fit {row.name} --set lr={rate / 2:g}")
 
 
 def _print_options(title: str, owner: Any, values: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ def _scores(run: RunFiles) -> str:
     spread = " (mean ± standard deviation over the seeds)" if len(run.seeds) > 1 else ""
     out = f"On the test rows the whole network, {whole.name}, reaches {said(whole)}"
     if small is not None:
-        out += f", the smaller one {said(small)}"
+        out += f", the one that is handed back {said(small)}"
     out += f"{spread}."
     if run.together is not None:
         shown = " and ".join(f"{METRICS[n]} {run.together[n]:.4f}" for n in names)

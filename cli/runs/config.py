@@ -33,7 +33,7 @@ _DEFAULT = {
     "net": ("perceptron", "lenet-300-100"),
     "graph": ("perceptron-graph", "cell-graph"),
 }
-_FIT: dict[str, dict[str, Any]] = {
+FIT: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 512, "lr": 1e-2, "weight_decay": 0.1, "steps": 2000},
     "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 6},
     "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
@@ -91,7 +91,7 @@ class RunConfig(Options):
         stack = row.over == "stack" or row.network(network) is NETWORKS.get(network)
         network_options = dict(_TOY if toy else _NETWORK.get(network, {})) if stack else {}
         options = row.options
-        usual = _FIT.get(network, _FIT["conv" if len(shape) == 3 else "mlp"])
+        usual = FIT.get(network, FIT["conv" if len(shape) == 3 else "mlp"])
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
             if dataset.streamed:

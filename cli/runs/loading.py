@@ -99,7 +99,8 @@ def _own_data(config: RunConfig, folder: Path, root: str | None, file: str | Non
         except PyroccamError as error:
             failed.append(error)
     given = f"the data of {folder} cannot be loaded: {failed[0]}"
-    raise RunError(given, hint="--data-root FOLDER, if it was moved") from failed[0]
+    option = "--network hf:FOLDER" if config.network.startswith(FOLDER) else "--data-root FOLDER"
+    raise RunError(given, hint=f"{option}, if it was moved") from failed[0]
 
 
 def names_own_data(folder: Path, file: str) -> bool:

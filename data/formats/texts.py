@@ -44,6 +44,8 @@ def tokenised(
         found = f"the text in row {row_number(row)} has {longest} tokens"
         raise DataError(found, f"at most {limit}, as {folder} takes", f"max_length={limit}")
     width = width or min(limit, longest)
+    if width <= (marks := tokenizer.num_special_tokens_to_add()):
+        raise DataError(f"max_length={width}", f"more than the {marks} marks of the tokenizer")
     if over := int((lengths > width).sum()):
         said = f"{over} of {len(words)} texts are cut after {width} tokens; the longest: {longest}."
         warnings.warn(said, DataWarning, stacklevel=2)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...data import PyroccamError, TooLarge, allowing, ask, shown
 from ...models.likelihoods import Classification, Likelihood, Regression, words
-from ...models.networks import DepthStack, build, classes_in, pretrained
+from ...models.networks import DepthStack, build, classes_in, is_of_transformers, pretrained
 from ...models.plain import (
     PrunedNetwork,
     check_same,
@@ -82,7 +82,7 @@ def load_folder(
         likelihood: in the same way, where it is one's own.
     """
     folder = Path(folder)
-    if (folder / "config.json").is_file() and not (folder / DESCRIPTION).exists():
+    if is_of_transformers(folder) and not (folder / DESCRIPTION).exists():
         return pretrained(folder, classes_in(folder)).eval()
     for name in (DESCRIPTION, TENSORS):
         if not (folder / name).is_file():

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ...data import PyroccamError
 from ...models import evaluating, outputs_taken
-from ...models.networks import quiet
+from ...models.networks import SentenceEncoder, quiet
 from ...models.plain import is_select, plain_words, rows_first
 from ...models.unpacked import copied, unpacked
 from ..storage import write_whole
@@ -57,11 +57,11 @@ _BESIDE = [
 
 
 def of_transformers(net: nn.Module) -> Any:
-    """The network itself, if its class is of transformers, or the encoder in it; else ``None``."""
-    for one in (net, getattr(net, "encoder", None)):
-        if hasattr(one, "config") and hasattr(type(one), "from_pretrained"):
-            return one
-    return None
+    """The network itself, if its class is of transformers, or the encoder of sentences in it; else
+    ``None``."""
+    inner = net.encoder if isinstance(net, SentenceEncoder) else net
+    found = hasattr(inner, "config") and hasattr(type(inner), "from_pretrained")
+    return inner if found else None
 
 
 def save_pretrained(net: nn.Module, folder: str | Path) -> Path:
@@ -111,7 +111,8 @@ def _copy(source: Path, place: Path, rows: int) -> None:
     if any((source / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
         from transformers import AutoTokenizer
 
-        words = len(AutoTokenizer.from_pretrained(str(source), local_files_only=True))
+        local = {"local_files_only": True, "trust_remote_code": False}
+        words = len(AutoTokenizer.from_pretrained(str(source), **local))
         if words > rows:
             raise PyroccamError(f"a table of {rows} rows, and {words} words in {source}", "as many")
     for name in _BESIDE:
@@ -149,7 +150,9 @@ def _filled(net: Any, words: _Words | None) -> tuple[Any, dict[str, int]]:
             raise PyroccamError(f"{key} of shape {tuple(kept.shape)}", f"{tuple(given.shape)}")
         given.copy_(F.pad(kept, [n for side in reversed(sides) for n in (0, side)]))
         if any(sides):
-            name = module.removeprefix(f"{layers}.").partition(".")[2]
+            name = module
+            if module.startswith(f"{layers}."):  # one name for all layers
+                name = module.removeprefix(f"{layers}.").partition(".")[2]
             zeros[name] = zeros.get(name, 0) + given.numel() - kept.numel()
     return whole, zeros
 

@@ -161,6 +161,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         teacher = None
     found = at_thresholds(fit, nothing, means, plain.net, round_to=how.round_to)
     good, smaller, failed = (found, replace(plain, net=found.net)), False, list[float]()
+    why = ""
     shares = [share for share in how.shares if share < 1 or teacher is not None]
     tests = how.units + len([share for share in shares if share < 1])
     places, todo, whole_units = min(FAILURES, tests), [*shares], how.units
@@ -174,6 +175,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
                 whole_units = False
                 continue
             if draft is None:
+                why = "no way leads to the outputs of a smaller network"
                 break
             tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
             needed = needed_tolerance(tried.held_out, plain.held_out, fit.data, places)
@@ -193,13 +195,13 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
                     continue
             todo = todo[1:]
     decision, kept = good
-    if failed and not smaller:
-        said = (
-            f"No weight was cut: by the {len(tried.losses)} validation rows "
-            f"{len(failed)} smaller networks need a tolerance of {min(failed):.2g} or more, and "
-            f"{how.nats:g} is allowed."
+    if failed:
+        why = (
+            f"by the {len(fit.data.x_val)} validation rows the best of {len(failed)} that were "
+            f"tried needs a tolerance of {min(failed):.2g}, and {how.nats:g} is allowed"
         )
-        decision = replace(decision, warnings=[said])
+    if why and not smaller:
+        decision = replace(decision, warnings=[f"No weight was cut: {why}."])
     return decision, kept
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .closed_form import PRIOR_ROWS, ClosedFormLinear, closed_form_of, with_closed_form
     from .discrete import discretised, filled, graphs_in, primitive_sizes, structures
     from .dropout import with_dropout
-    from .folders import classes_in, pretrained, quiet
+    from .folders import SentenceEncoder, classes_in, is_of_transformers, pretrained, quiet
     from .graphs import GRAPHS, cell_graph, perceptron_graph
     from .identifiers import distinct
     from .normalisation import (

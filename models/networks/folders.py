@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ...data import Count, PyroccamError, ask, checked, shown
+
+_HEADS = ("ForSequenceClassification']", "ForImageClassification']")
 
 
 class SentenceEncoder(nn.Module):
@@ -43,13 +45,13 @@ def pretrained(folder: str | os.PathLike[str], outputs: Count | None = None) -> 
         folder: with ``config.json`` and ``model.safetensors``.
         outputs: classes of a classifier of texts or images, whose head is new where the folder has
             none of this size; without them the encoder, of texts with the pooling that
-            ``1_Pooling`` says, or their mean.
+            ``1_Pooling`` says, or their mean, of length one where ``modules.json`` says so.
 
     Raises:
         PyroccamError: for a folder that lacks a file, or of a class that transformers lacks.
         TooLarge: if it asks for more memory than may be taken.
     """
-    folder = Path(folder)
+    folder = Path(folder).resolve()
     weights = [*folder.glob("*.safetensors")]
     if not weights or not (folder / "config.json").is_file():
         missing = "weights" if (folder / "config.json").is_file() else "config.json"
@@ -92,22 +94,34 @@ def _opened(folder: Path, outputs: int | None) -> nn.Module:
     if images or outputs is not None:
         made: nn.Module = net
         return made
-    pooling, steps = _words(folder / "1_Pooling" / "config.json"), folder / "modules.json"
-    first = bool(pooling.get("pooling_mode_cls_token"))
-    if pooling and not (first or pooling.get("pooling_mode_mean_tokens")):
+    said = _words(folder / "1_Pooling" / "config.json")
+    modes = [name for name, used in said.items() if used is True and "pooling_mode" in name]
+    if said and modes not in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"]):
         raise PyroccamError(f"the pooling in {folder}", "of the first token, or the mean")
-    unit = not steps.is_file() or b"Normalize" in steps.read_bytes()
-    return SentenceEncoder(net, first=first, unit=unit)
+    steps = folder / "modules.json"
+    listed = json.loads(steps.read_bytes()) if steps.is_file() else []
+    kinds = [str(step["type"]).rpartition(".")[2] for step in listed]
+    if other := sorted({*kinds} - {"Transformer", "Pooling", "Normalize"}):
+        raise PyroccamError(f"{other[0]} behind the encoder in {folder}", "pooling and length one")
+    return SentenceEncoder(net, first="pooling_mode_cls_token" in modes, unit="Normalize" in kinds)
 
 
 def _words(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+    """What a file of JSON says; nothing, if it is none."""
+    with suppress(ValueError, TypeError):
+        return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+    return {}
+
+
+def is_of_transformers(folder: Path) -> bool:
+    """Whether a folder says a class of transformers."""
+    return "model_type" in _words(folder / "config.json")
 
 
 def classes_in(folder: Path) -> int | None:
     """The classes of the classifier in a folder; none of an encoder."""
     said = _words(folder / "config.json")
-    heads = str(said.get("architectures")).endswith("Classification']")
+    heads = str(said.get("architectures")).endswith(_HEADS)
     return len(said.get("id2label", "01")) if heads else None
 
 

@@ -125,11 +125,13 @@ def unpacked(net: nn.Module, names: Collection[str] | None = None) -> nn.Module:
     return net
 
 
-def refuse_pretrained(net: Any) -> None:
-    """From now on a network of transformers does not write a folder by itself: its configuration
-    says other layers than those that it has."""
-    if hasattr(net, "save_pretrained"):
-        net.save_pretrained = _refused
+def refuse_pretrained(net: nn.Module) -> None:
+    """From now on networks of transformers do not write a folder by themselves: their
+    configurations say other layers than those that they have."""
+    parts: Any = net.modules()
+    for module in parts:
+        if hasattr(module, "save_pretrained"):
+            module.save_pretrained = _refused
 
 
 def _refused(*args: object, **options: object) -> None:

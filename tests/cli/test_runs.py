@@ -400,7 +400,7 @@ def test_repeats_report_mean_and_spread(repeated):
 def test_repeats_on_the_same_rows_predict_together(ensemble):
     folder, said = ensemble
     assert "All 2 together" in said
-    assert ", the smaller one accuracy" in said
+    assert ", the one that is handed back accuracy" in said
     found = metrics_of(folder)
     nlls = [one["test"]["ensemble"]["nll"] for one in found["repeats"]]
     assert found["spread"]["together"]["nll"] <= sum(nlls) / 2 + 1e-6

@@ -50,6 +50,36 @@ def narrowed(net, kind):
     return cut(net, inputs(kind), masks).net
 
 
+class OwnHead(nn.Module):
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder, self.head = encoder, nn.Linear(32, 3)
+
+    def forward(self, input_ids, attention_mask):
+        return self.head(self.encoder(input_ids, attention_mask)[0][:, 0])
+
+
+def test_a_head_of_ones_own_is_not_left_out(tmp_path):
+    net = OwnHead(folders.configured(transformers, "Bert").bert).eval()
+    with pytest.raises(PyroccamError):
+        inference.Small(net).save(tmp_path / "small")
+
+
+def test_the_encoder_of_a_cut_network_writes_no_folder_either(tmp_path, monkeypatch):
+    folders.configured(transformers, "Bert").save_pretrained(str(tmp_path / "whole"))
+    folders.with_tokenizer(transformers, tmp_path / "whole")
+    monkeypatch.chdir(tmp_path)
+    net = pretrained("whole").eval()
+    monkeypatch.chdir("/")
+    masks = {"encoder.encoder.layer.0.output.dense": Mask(inputs=torch.arange(48) > 20)}
+    small = cut(net, inputs("Bert"), masks).net
+    with pytest.raises(PyroccamError):
+        small.encoder.save_pretrained(str(tmp_path / "by-itself"))
+    with pytest.warns(UserWarning, match="numbers more"):
+        inference.Small(small).save(tmp_path / "small")
+    assert (tmp_path / "small" / "tokenizer.json").is_file()
+
+
 @pytest.mark.parametrize("kind", folders.KINDS)
 @pytest.mark.filterwarnings("ignore:.*numbers more than the network")
 def test_a_folder_of_a_cut_network_is_opened_by_its_class_alone(kind, tmp_path):

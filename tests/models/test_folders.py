@@ -5,6 +5,7 @@ import json
 import folders
 import pytest
 import torch
+from pyroccam import inference
 from pyroccam.data import PyroccamError
 from pyroccam.data.limits import allowing
 from pyroccam.models.networks import pretrained
@@ -38,16 +39,23 @@ def test_without_outputs_it_gives_sentences(folder):
     hidden = folders.configured(transformers, "Bert").bert(IDS, MASK)[0]
     expected = torch.stack([hidden[0, :4].mean(0), hidden[1].mean(0)])
     found = pretrained(folder).eval()(IDS, MASK)
+    torch.testing.assert_close(found, expected)
+    steps = [{"type": f"sentence_transformers.models.{name}"} for name in ("Pooling", "Normalize")]
+    (folder / "modules.json").write_text(json.dumps(steps))
+    found = pretrained(folder).eval()(IDS, MASK)
     torch.testing.assert_close(found, expected / expected.norm(dim=1, keepdim=True))
-    (folder / "modules.json").write_text("[]")
-    torch.testing.assert_close(pretrained(folder).eval()(IDS, MASK), expected)
+    (folder / "modules.json").write_text(json.dumps([*steps, {"type": "models.Dense"}]))
+    with pytest.raises(PyroccamError):
+        pretrained(folder)
+    (folder / "modules.json").write_text(json.dumps(steps[:1]))
     (folder / "1_Pooling").mkdir()
     said = folder / "1_Pooling" / "config.json"
     said.write_text(json.dumps({"pooling_mode_cls_token": True}))
     torch.testing.assert_close(pretrained(folder).eval()(IDS, MASK), hidden[:, 0])
-    said.write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    with pytest.raises(PyroccamError):
-        pretrained(folder)
+    for modes in (["max_tokens"], ["cls_token", "mean_tokens"]):
+        said.write_text(json.dumps({f"pooling_mode_{mode}": True for mode in modes}))
+        with pytest.raises(PyroccamError):
+            pretrained(folder)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +80,13 @@ def test_what_cannot_be_read_is_told(folder, broken):
         weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(PyroccamError), allowing("100kB" if broken == "memory" else "1GB"):
         pretrained(folder / "nowhere" if broken == "none" else folder, 3)
+    if broken == "config":
+        with pytest.raises(PyroccamError):
+            inference.load(folder)
+
+
+def test_a_head_of_another_task_is_no_classifier(folder):
+    config = folder / "config.json"
+    words = json.loads(config.read_text())
+    config.write_text(json.dumps({**words, "architectures": ["BertForTokenClassification"]}))
+    assert inference.load(folder)(IDS, MASK).shape == (2, 32)

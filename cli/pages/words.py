@@ -64,7 +64,8 @@ def _scores(run: RunFiles) -> str:
         )
 
     spread = " (mean ± standard deviation over the seeds)" if len(run.seeds) > 1 else ""
-    out = f"On the test rows the whole network, {whole.name}, reaches {said(whole)}"
+    which = "" if whole.name == "network" else f", {whole.name},"
+    out = f"On the test rows the whole network{which} reaches {said(whole)}"
     if small is not None:
         out += f", the one that is handed back {said(small)}"
     out += f"{spread}."

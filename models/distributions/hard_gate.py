@@ -8,6 +8,8 @@ from typing import ClassVar
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import register_kl
+from torch.nn.functional import softplus
 
 
 class HardGate(dist.Bernoulli):
@@ -17,8 +19,9 @@ class HardGate(dist.Bernoulli):
               \frac{\partial g}{\partial \operatorname{logit} p} := σ'(z / T) / T
 
     with u uniform: what is behind it is computed with an exact draw, and only its gradient is
-    biased. The KL between two is that of Bernoulli variables, in closed form, and is at most
-    :math:`\log(1 / p)` for a gate that stays open, however sure the posterior is.
+    biased. The KL between two is that of Bernoulli variables, in closed form by their logits, so
+    that it is finite where a probability rounds to 0 or 1; it is at most :math:`\log(1 / p)` for a
+    gate that stays open, however sure the posterior is.
 
     References:
         Bengio, Leonard, Courville 2013, arXiv:1308.3432, for the gradient straight through; Jang,
@@ -40,3 +43,12 @@ class HardGate(dist.Bernoulli):
         z = self.logits + uniform.clamp(1e-6, 1 - 1e-6).logit()
         relaxed = (z / self.temperature).sigmoid()
         return relaxed + ((z > 0).to(relaxed) - relaxed).detach()
+
+
+@register_kl(HardGate, HardGate)
+def _kl(q: HardGate, p: HardGate) -> Tensor:
+    r"""``(*batch)``, of logits a and b: :math:`σ(a) (ς(-b) - ς(-a)) + σ(-a) (ς(b) - ς(a))` with
+    :math:`ς(x) = \log(1 + e^x)`."""
+    a, b = q.logits, p.logits
+    opened = a.sigmoid() * (softplus(-b) - softplus(-a))
+    return opened + (-a).sigmoid() * (softplus(b) - softplus(a))

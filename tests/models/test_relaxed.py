@@ -410,3 +410,18 @@ def test_a_hard_gate_is_drawn_as_it_is_and_differentiated_as_if_relaxed():
     (expected,) = torch.autograd.grad(relaxed.sum(), logits)
     (found,) = torch.autograd.grad(draws.mean(0).sum(), logits)
     torch.testing.assert_close(found, expected, rtol=0.03, atol=0.0)
+
+
+@pytest.mark.parametrize("logit", [-140.0, -17.0, 0.0, 17.0, 140.0])
+@pytest.mark.parametrize("odds", [-140.0, -3.0, 17.0, 140.0])
+def test_the_kl_of_hard_gates_is_finite_in_single_precision(logit, odds):
+    """By both values in many digits, where the probability of one rounds to zero."""
+    a = torch.tensor(logit, requires_grad=True)
+    found = kl_divergence(HardGate(logits=a), HardGate(logits=torch.tensor(odds)))
+    with mpmath.workdps(150):
+        p, q = ([1 / (1 + mpmath.exp(s * x)) for s in (-1, 1)] for x in (logit, odds))
+        expected = sum(one * mpmath.log(one / other) for one, other in zip(p, q, strict=True))
+        slope = p[0] * p[1] * (logit - odds)
+    assert found.item() == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
+    (gradient,) = torch.autograd.grad(found, a)
+    assert gradient.item() == pytest.approx(float(slope), rel=1e-4, abs=1e-5)

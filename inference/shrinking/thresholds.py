@@ -208,6 +208,9 @@ def with_zeros(
         keep = one.values <= thresholds[name]
         if keep.all():
             continue
-        side = "outputs" if model.layers[name].affine.shape.output_groups else "inputs"
+        shape = model.layers[name].affine.shape
+        if one.grouped:  # one gate may be of several groups
+            keep = keep.repeat_interleave(shape.groups // len(keep))
+        side = "outputs" if shape.output_groups else "inputs"
         masks[name] = Mask(**{side if one.grouped else "weights": keep})
     return masked(whole, masks)

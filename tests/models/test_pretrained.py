@@ -71,6 +71,9 @@ def test_weights_are_gone_or_near_those_of_the_other_network():
     mean = mean_network(model, guide).get_parameter("3.weight")
     assert mean[:, :3].equal(other.get_parameter("3.weight")[:, :3])
     assert mean[:, 3:].abs().max() < 1e-20
+    result = inference.fit(model, guide, data, epochs=1, lr=1e-9, guide_lr=1e-9, progress=False)
+    small = inference.shrink(result, cut=inference.Thresholds(0.0))
+    assert small.report.layers["3"].inputs.tolist() == [0, 1, 2]  # one gate of three groups
     with pytest.raises(PyroccamError):
         BayesianNetwork(other, data, prior=priors.Pretrained(net, odds=0.0, block=4))
 

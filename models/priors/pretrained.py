@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ...data import Between, Finite, Positive, PyroccamError
 from ..distributions import HardGate
+from ..unpacked import untransposed
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
 SHIPPED = {"digits": Path(__file__).with_name("digits.npz")}
@@ -38,9 +39,9 @@ class Pretrained(WeightPrior):
         odds: logit of the probability that a group stays; every group does if left out. With them
             the prior of a group is a mixture, of zero and of ``N(w, scale²)``: latents ``weight``,
             ``bias`` and ``gate``, a
-            :class:`~pyroccam.models.distributions.hard_gate.HardGate`. Weights of a group that is
-            gone cost nothing at w, so that the KL is that of the gate, and of the change where it
-            stays.
+            :class:`~pyroccam.models.distributions.hard_gate.HardGate`. The posteriors of weights
+            and gates are independent, so that the change of a weight costs in full whether its
+            gate is open or not; at w it costs nothing.
         block: groups beside each other that have one gate, such as those of a head.
 
     Raises:
@@ -157,7 +158,8 @@ def _own(net: nn.Module, layer: LayerShape, name: str) -> Tensor:
     """The weights or biases of a layer in a network."""
     shape = layer.weight if name == "weight" else layer.bias
     path = f"{layer.name}.{name}".lstrip(".")
-    found = dict(net.named_parameters()).get(path)
+    own = dict(net.named_modules()).get(layer.name, nn.Module())
+    found = getattr(untransposed(own) or own, name, None)
     if found is None or found.shape != shape:
         given = "none" if found is None else f"shape {tuple(found.shape)}"
         raise PyroccamError(f"pretrained {path!r} of {given}", f"{tuple(shape or ())}")

@@ -36,9 +36,10 @@ class Transfer(OverWeights):
     points around it, then what is left, from the labels and from what the whole network predicts.
 
     Attributes:
-        keep: share of the weights that residual branches are to keep. A gate is open with this
-            probability in the prior, or that of an inner unit to the power of their number where it
-            closes as many weights as so many of them.
+        keep: share of the weights that residual branches are to keep. In the prior the gate of the
+            part with the fewest weights, an inner unit, is open with this probability; a gate that
+            closes n times as many weights, as that of a head in all of its projections, has these
+            odds to the power of n.
         scale: standard deviation of the change of a weight, in the prior.
         start: fraction of the run in which the whole network is trained as numbers, at first.
         finish: fraction of the run in which the smaller network is, in the end.
@@ -70,9 +71,11 @@ class Transfer(OverWeights):
             if isinstance(module, nn.Embedding):
                 module.requires_grad_(self.tables)
         odds = math.log(self.keep) - math.log1p(-self.keep)
+        parts = branches(net)
+        least = min(part.weights for part in parts.values())
         prior = {
-            name: Pretrained(net, self.scale, odds=odds * block, block=block)
-            for name, block in branches(net).items()
+            name: Pretrained(net, self.scale, odds=odds * part.weights / least, block=part.block)
+            for name, part in parts.items()
         }
         model = models.BayesianNetwork(net, data, prior=prior, likelihood=self.likelihood)
         try_to_cut(model, data)
@@ -82,6 +85,10 @@ class Transfer(OverWeights):
         yield from super().refusals(settings, data)
         if not len(data.x_val):
             yield "finish", "needs validation rows, and there are none."
+        if self.start + self.finish >= 1.0:
+            both = f"start={self.start:g} and finish={self.finish:g}"
+            for name in ("start", "finish"):
+                yield name, f"leaves nothing of the run for gates, with {both}."
 
     def rates(self, settings: Settings) -> Sequence[float]:
         return (settings.lr,)
@@ -95,7 +102,7 @@ class Transfer(OverWeights):
         return self.search(settings, data, True)
 
     def first(self, settings: Settings) -> dict[str, Any]:
-        rest = max(0.0, 1.0 - self.start - self.finish)
+        rest = 1.0 - self.start - self.finish
         whole = settings.steps if settings.epochs is None else settings.epochs
         return {length_in(settings): max(1, round(rest * whole))}
 
@@ -118,10 +125,8 @@ class Transfer(OverWeights):
         self, result: Fit, split: str, folder: Path | None = None
     ) -> dict[str, dict[str, float]]:
         """Of the network of the means; one for each draw of gates would take long."""
-        nets = {"full": mean_network(*require(result, models.BayesianNetwork, self.name))}
-        if folder is not None:
-            nets["compressed"] = self.smaller(result, folder)
-        return {name: evaluate(result, net, split) for name, net in nets.items()}
+        net = mean_network(*require(result, models.BayesianNetwork, self.name))
+        return {"full": evaluate(result, net, split)}
 
     def on_test(self, result: Fit) -> dict[str, float]:
         return self.scores(result, "test")["full"]
@@ -131,11 +136,11 @@ class Transfer(OverWeights):
 def _said_of_gates(result: Fit) -> dict[str, Any]:
     """Which gates are open by the posterior, for ``learnt``, and the nats on both sides of it."""
     rows, change = [], 0.0
+    parts = branches(result.model.start_network())
     for name, layer in result.model.layers.items():
         probs = result.guide.posterior(f"{name}.gate").base_dist.probs
-        kind = "heads" if layer.weight_prior.block > 1 else "inner units"
         left = {"left": int((probs > 0.5).sum()), "expected": round(float(probs.sum()), 1)}
-        rows.append({"layer": name, "of": kind, "gates": len(probs), **left})
+        rows.append({"layer": name, "of": parts[name].of, "gates": len(probs), **left})
         for which, latent in layer.latents().items():
             if which != "gate":  # beside the density at the given weights, which costs nothing
                 p, w = latent.prior, result.guide.factor_of(f"{name}.{which}").centre

@@ -3,10 +3,12 @@
 import folders
 import pytest
 import torch
+from pyroccam.cli import PlainConsole
 from pyroccam.cli.methods.weights import evaluate
 from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import RunConfig, load_fit
 from pyroccam.cli.runs.execution import RunOptions, run
+from pyroccam.cli.runs.scoring import score
 from pyroccam.data import PyroccamError
 from pyroccam.models.feeding import feed
 
@@ -55,3 +57,29 @@ def test_a_transformer_loses_heads_and_inner_units(tmp_path):
     assert widths < {*range(48)}
     again = evaluate(load_fit(tmp_path / "run"), feed(whole.eval(), data.fields))
     assert again["nll"] == pytest.approx(small["test"]["nll"], rel=1e-4)
+    (tmp_path / "run" / "compressed.pocc").unlink()
+    result = load_fit(tmp_path / "run")
+    assert [*score(PlainConsole(), tmp_path / "run", result, {"": data}, "test")] == ["full"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A folder of an untrained network, and a table."""
+    at = tmp_path_factory.mktemp("texts")
+    folder = folders.with_tokenizer(transformers, at / "net")
+    folders.configured(transformers, "Bert", num_hidden_layers=1).save_pretrained(str(folder))
+    return str(folders.table(at / "a.csv", 60)), f"hf:{folder}"
+
+
+def test_heads_go_without_a_search(texts):
+    """A part is cut by its gate; few of the weights are expected to stay."""
+    sets = {"epochs": 8, "lr": 1e-3, "guide_lr": 0.5, "keep": 0.01, "finish": 0, "tolerance": 10}
+    config, data = RunConfig.resolve(RunRequest("transfer", texts[0], texts[1], set_=sets))
+    metrics = run(config, data, out=None, options=RunOptions(compare=False, figures=False)).metrics
+    assert metrics["compressed"]["parameters"] < metrics["compressed"]["parameters_before"]
+
+
+@pytest.mark.parametrize("wrong", [{"start": 0.5}, {"finish": 0.8}, {"start": 0.6, "finish": 0.6}])
+def test_a_run_that_leaves_gates_no_time_is_refused(texts, wrong):
+    with pytest.raises(PyroccamError, match="gates"):
+        RunConfig.resolve(RunRequest("transfer", texts[0], texts[1], set_=wrong))

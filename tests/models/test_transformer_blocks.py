@@ -4,6 +4,7 @@ import folders
 import pytest
 import torch
 from pyroccam.data import Dataset, PyroccamError
+from pyroccam.models import BayesianNetwork, priors
 from pyroccam.models.feeding import feed
 from pyroccam.models.networks import branches, perceptron
 from torch import nn
@@ -14,16 +15,38 @@ def test_branches_of_hugging_face(kind):
     library = pytest.importorskip("transformers")
     net = folders.configured(library, kind)
     found = branches(net)
-    assert [*found.values()] == [8, 1] * 3  # a head of four, an inner unit
-    heads = [name for name, size in found.items() if size == 8]
-    assert all("att" in name for name in heads)
+    assert [(one.of, one.block) for one in found.values()] == [("heads", 8), ("inner units", 1)] * 3
+    # Of 32 features: four projections of a head of 8, or two and the half of two; a unit's.
+    sizes = [768.0, 96.0] if kind == "Llama" else [1024.0, 64.0]
+    assert [one.weights for one in found.values()] == sizes * 3
     shapes = [{*net.get_submodule(name).weight.shape} for name in found]
     assert shapes == [{32}, {32, 48}] * 3
 
 
-def test_a_network_without_branches_is_refused():
-    with pytest.raises(PyroccamError):
-        branches(perceptron((4,), 2))
+def test_a_network_without_branches_or_sizes_of_heads_is_refused():
+    block = nn.ModuleDict({"attention": nn.ModuleDict({"out_proj": nn.Linear(4, 4)})})
+    for net in (perceptron((4,), 2), nn.Sequential(nn.ModuleList([block]))):
+        with pytest.raises(PyroccamError):
+            branches(net)
+
+
+@pytest.mark.parametrize("kind", folders.KINDS)
+def test_all_of_them_are_where_the_prior_is_around(kind):
+    """Transposed weights among them: what begins there predicts what the given network does."""
+    net = folders.configured(pytest.importorskip("transformers"), kind)
+    parts = branches(net)
+    prior = {n: priors.Pretrained(net, odds=-1.0, block=part.block) for n, part in parts.items()}
+    if kind == "ViT":
+        x = {"pixel_values": torch.randn(4, 3, 16, 16)}
+    else:
+        x = {"input_ids": torch.randint(5, 45, (4, 6)), "attention_mask": torch.ones(4, 6).long()}
+    y = torch.tensor([0, 1, 2, 0])
+    data = Dataset.from_tensors(x, y, x, y, val_fraction=0)
+    model = BayesianNetwork(net, data, prior=prior)
+    for name, layer in model.layers.items():
+        weight, gate = layer.latents()["weight"].prior, layer.latents()["gate"].prior
+        assert weight.mean.equal(layer.start["weight"])
+        assert gate.event_shape == (weight.event_shape[1] // parts[name].block,)
 
 
 def test_places_that_are_padding_in_every_row_are_not_computed():

@@ -12,6 +12,11 @@ labels and, but for the whole network, from what the whole network predicts. Riv
 layer, the layers that change their input most (Men et al. 2024, ShortGPT, arXiv:2403.03853), and
 heads and inner units by magnitude, by torch-pruning (extra ``strangers``). Times of networks are
 medians of alternating passes of 256 rows.
+
+The row ``transfer`` is what the run handed back, or what was refused beside the plain network:
+where its search finds nothing smaller within the tolerance, that is the whole network, and
+``smaller`` is false. No comparison has been kept so far: ``results/transfer/trec-800.json`` is a
+run of ``pyroccam fit transfer`` alone, by its ``metrics.json``, and ended so.
 """
 
 from __future__ import annotations
@@ -124,6 +129,7 @@ def compared(folder: Path, ours: float, contenders: list[str]) -> dict[str, Any]
             "test": small["test"],
             "encoder": small["parameters"] - metrics["numbers"]["parameters"] + _encoder(whole),
             "cpu_seconds": ours,
+            "smaller": small["parameters"] < metrics["numbers"]["parameters"],
             "times faster": round(_faster(small), 2) if "seconds_per_batch" in small else None,
         },
     }

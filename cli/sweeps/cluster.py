@@ -39,8 +39,10 @@ class ClusterPool(Pool):
         super().__init__(folder.resolve(), trials, slots, options)
 
     def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
-        self.client.close()
+        try:
+            super().__exit__(*exception)
+        finally:
+            self.client.close()
 
     def _start(self, trial: Trial, slot: Slot) -> Any:
         given = self._words(trial, slot), slot.environment, str(self._log(trial))

@@ -208,7 +208,8 @@ def end(process: subprocess.Popen[bytes], until: float) -> None:
         process.wait(max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):  # it cannot be killed from here
+            process.wait()
 
 
 def is_locked(folder: Path) -> bool:

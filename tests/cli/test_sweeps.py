@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import kills
 import pytest
@@ -342,6 +343,51 @@ def test_a_scheduler_that_is_not_there(tmp_path, monkeypatch):
     said = call("sweep", "ldn", *WORDS, "--sweep", "seed=0", "--scheduler", "tcp://127.0.0.1:1",
                 "--out", tmp_path / "s", code=2)  # fmt: skip
     assert "pyroccam[dask]" in said
+
+
+class Client:
+    """In place of that of Dask: its one task is in a ``state``."""
+
+    state = "pending"
+
+    def __init__(self, *_, **__):
+        self.sent, self.open = [], True
+
+    def submit(self, _, *given, **__):
+        self.sent.append(given)
+        return self
+
+    def done(self):
+        return self.state != "pending"
+
+    @property
+    def status(self):
+        return self.state
+
+    def cancel(self):
+        pass
+
+    def nthreads(self):
+        return {"worker": 1}
+
+    def close(self):
+        self.open = False
+
+
+def cluster(monkeypatch, folder, **own):
+    """A pool over such a client, of one run."""
+    made = type("Own", (Client,), own)
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=made))
+    trials = trials_of(ASKED, {"seed": [0]})
+    return ClusterPool("tcp://head:1", folder, trials, [], "cpu", None, 1)
+
+
+def test_a_task_that_does_not_stop_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "GRACE", 0.0)
+    with cluster(monkeypatch, tmp_path) as own:
+        own.look()
+        monkeypatch.setattr("pyroccam.cli.sweeps.cluster.is_locked", lambda _: True)
+    assert (own.left, own.client.open) == (1, False)
 
 
 @pytest.mark.nightly

@@ -31,7 +31,7 @@ class ClusterPool(Pool):
             from distributed import Client
 
             self.client: Any = Client(scheduler, set_as_default=False)
-        except (ImportError, OSError, ValueError) as error:
+        except (ImportError, OSError, TypeError, ValueError) as error:  # tls:// raises TypeError
             found = f"--scheduler {scheduler}: {error}"
             raise PyroccamError(found, "one that runs, and pip install 'pyroccam[dask]'") from error
         count = workers or sum(self.client.nthreads().values()) or 1

@@ -382,6 +382,14 @@ def cluster(monkeypatch, folder, **own):
     return ClusterPool("tcp://head:1", folder, trials, [], "cpu", None, 1)
 
 
+def test_a_scheduler_without_certificates(tmp_path, monkeypatch):
+    def without(*_, **__):
+        raise TypeError("TLS expects a `ssl_context` argument")
+
+    with pytest.raises(PyroccamError, match=r"tcp://head:1: TLS expects"):
+        cluster(monkeypatch, tmp_path, __init__=without)
+
+
 def test_a_task_that_does_not_stop_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "GRACE", 0.0)
     with cluster(monkeypatch, tmp_path) as own:

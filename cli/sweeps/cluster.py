@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
@@ -45,7 +46,7 @@ class ClusterPool(Pool):
             self.client.close()
 
     def _start(self, trial: Trial, slot: Slot) -> Any:
-        given = self._words(trial, slot), slot.environment, str(self._log(trial))
+        given = self._words(trial, slot), slot.environment, str(self._log(trial)), os.getcwd()
         future = self.client.submit(train, *given, pure=False, retries=0)
         return _Remote(future, self.folder / trial.name)
 
@@ -78,13 +79,14 @@ class _Remote:
         """Nothing more: the process is of another machine."""
 
 
-def train(words: Sequence[str], own: dict[str, str], log: str) -> int:
-    """Train a run on this machine, until it ends or nobody wants it; its exit code."""
+def train(words: Sequence[str], own: dict[str, str], log: str, present: str) -> int:
+    """Train a run on this machine, in the present folder of the driver, until it ends or nobody
+    wants it; its exit code."""
     from distributed import get_worker
     from distributed.worker import thread_state
 
     tasks: Any = get_worker().state.tasks
-    process = started(words, own, Path(log))
+    process = started(words, own, Path(log), present)
     while process.poll() is None:
         task = tasks.get(thread_state.key)
         if task is None or task.state == "cancelled":

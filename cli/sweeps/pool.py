@@ -183,15 +183,15 @@ class Pool:
 
 
 def started(
-    words: Sequence[str], environment: Mapping[str, str], log: Path
+    words: Sequence[str], environment: Mapping[str, str], log: Path, present: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """A process of ``pyroccam`` that ends with this one."""
+    """A process of ``pyroccam`` that ends with this one, in another present folder if given."""
     # Nothing in the present folder is a module of Python's or of torch's.
     command = [sys.executable, "-P", "-m", WORKER, *words]
     with open(log, "ab") as said:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT,
-            env={**os.environ, **environment}, start_new_session=True,
+            env={**os.environ, **environment}, cwd=present, start_new_session=True,
         )  # fmt: skip
 
 

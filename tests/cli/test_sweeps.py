@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import kills
@@ -18,7 +19,7 @@ from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import execution as runs
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.sweeps import pool
-from pyroccam.cli.sweeps.cluster import ClusterPool
+from pyroccam.cli.sweeps.cluster import ClusterPool, train
 from pyroccam.cli.sweeps.driver import run_sweep
 from pyroccam.cli.sweeps.plan import parse_lists, trials_of
 from pyroccam.cli.sweeps.pool import Pool, slots_of
@@ -396,6 +397,27 @@ def test_a_task_that_does_not_stop_is_left_behind(tmp_path, monkeypatch):
         own.look()
         monkeypatch.setattr("pyroccam.cli.sweeps.cluster.is_locked", lambda _: True)
     assert (own.left, own.client.open) == (1, False)
+
+
+def test_relative_paths_are_those_of_the_driver(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    with cluster(monkeypatch, Path("out")) as own:
+        own.look()
+        own._running.clear()
+    ((words, environment, log, present),) = own.client.sent
+    monkeypatch.chdir("/")
+    state = SimpleNamespace(tasks={"a": SimpleNamespace(state="executing")})
+    worker = SimpleNamespace(thread_state=SimpleNamespace(key="a"))
+    dask = SimpleNamespace(get_worker=lambda: SimpleNamespace(state=state))
+    monkeypatch.setitem(sys.modules, "distributed", dask)
+    monkeypatch.setitem(sys.modules, "distributed.worker", worker)
+    monkeypatch.setattr(sys, "executable", tmp_path / "python")
+    (tmp_path / "python").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "python").chmod(0o700)
+    assert train(words, environment, log, present) == 0
+    assert Path(log).read_text().strip() == str(tmp_path)
+    assert f"--out={tmp_path / 'out' / 'ldn-spirals' / 'seed-0'}" in words
 
 
 @pytest.mark.nightly

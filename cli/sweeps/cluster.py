@@ -48,20 +48,30 @@ class ClusterPool(Pool):
     def _start(self, trial: Trial, slot: Slot) -> Any:
         given = self._words(trial, slot), slot.environment, str(self._log(trial)), os.getcwd()
         future = self.client.submit(train, *given, pure=False, retries=0)
-        return _Remote(future, self.folder / trial.name)
+        return _Remote(future, self.folder / trial.name, self._log(trial))
 
 
 class _Remote:
     """A task, as a pool looks at a process."""
 
-    def __init__(self, future: Any, folder: Path) -> None:
-        self._future, self._folder, self.stdin, self.returncode = future, folder, self, 0
+    def __init__(self, future: Any, folder: Path, log: Path) -> None:
+        self._future, self._folder, self._log = future, folder, log
+        self.stdin, self.returncode = self, 0
 
     def poll(self) -> int | None:
+        from distributed import KilledWorker
+
         if not self._future.done():
             return None
-        ended = self._future.status == "finished"
-        self.returncode = self._future.result() if ended else -9  # with its worker
+        self.returncode = -9  # with its worker
+        if self._future.status == "finished":
+            self.returncode = self._future.result()
+        elif self._future.status == "error":
+            error = self._future.exception()
+            if not isinstance(error, KilledWorker):
+                self.returncode = 1
+                with open(self._log, "a", encoding="utf-8") as said:
+                    said.write(f"Error: {' '.join(str(error).split()) or repr(error)}\n")
         return self.returncode
 
     def close(self) -> None:

@@ -378,7 +378,8 @@ class Client:
 def cluster(monkeypatch, folder, **own):
     """A pool over such a client, of one run."""
     made = type("Own", (Client,), own)
-    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=made))
+    dask = SimpleNamespace(Client=made, KilledWorker=MemoryError)
+    monkeypatch.setitem(sys.modules, "distributed", dask)
     trials = trials_of(ASKED, {"seed": [0]})
     return ClusterPool("tcp://head:1", folder, trials, [], "cpu", None, 1)
 
@@ -397,6 +398,18 @@ def test_a_task_that_does_not_stop_is_left_behind(tmp_path, monkeypatch):
         own.look()
         monkeypatch.setattr("pyroccam.cli.sweeps.cluster.is_locked", lambda _: True)
     assert (own.left, own.client.open) == (1, False)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("no such\nfolder"), MemoryError("killed")])
+def test_a_task_that_cannot_start_has_failed(error, tmp_path, monkeypatch):
+    """But not one that went with its worker."""
+    with cluster(monkeypatch, tmp_path, state="error", exception=lambda _: error) as own:
+        own.look()
+        for _ in range(pool.HOPELESS - 1):
+            own.look()
+            killed = isinstance(error, MemoryError)
+            assert [*own.failed.values()] == ([] if killed else ["no such folder"])
+            assert own.left == killed
 
 
 def test_relative_paths_are_those_of_the_driver(tmp_path, monkeypatch):

@@ -177,15 +177,19 @@ _ROUNDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def rest_bits(
     net: nn.Module, nll: Callable[[nn.Module], float], tolerance: float
 ) -> dict[str, Bits]:
-    """As few significand bits, one number for all, for what a network holds beside its weights as
-    move its loss no more than is tolerated.
+    """As few significand bits, one number for all, for what a network keeps beside its weights as
+    move its loss no more than is tolerated; buffers that are not in its ``state_dict()`` are made
+    anew with it.
 
     Returns:
         The bits by name, for :func:`~pyroccam.inference.rounding.quantised`; none if all are
         needed.
     """
-    numbers = chain(net.named_parameters(), net.named_buffers())
-    names = [n for n, t in numbers if t.dim() < 2 and t.dtype in _ROUNDED and t.isfinite().all()]
+    numbers, kept = chain(net.named_parameters(), net.named_buffers()), net.state_dict()
+    names = [
+        n for n, t in numbers
+        if n in kept and t.dim() < 2 and t.dtype in _ROUNDED and t.isfinite().all()
+    ]  # fmt: skip
     before = nll(net)
     for bits in range(LEAST_BITS, MOST):
         rest: dict[str, Bits] = dict.fromkeys(names, bits)

@@ -19,6 +19,7 @@ from pyroccam.inference.rounding import (
     cluster,
     priced,
     quantised,
+    rest_bits,
 )
 from pyroccam.inference.rounding import bits as of
 from pyroccam.inference.rounding.bits import exponent_bits, significand_bits
@@ -324,3 +325,17 @@ def test_steps_need_a_spread_and_validation_rows(guide, val):
     fit = fit_weights(priors.Normal(), wide(), blobs(val_fraction=val), guide=guide, epochs=1)
     with pytest.raises(PyroccamError):
         inference.shrink(fit, code=inference.Steps())
+
+
+def test_what_a_class_makes_again_is_not_rounded():
+    """The angles of Llama are in no file: a new one with the rounded state predicts the same."""
+    transformers = pytest.importorskip("transformers")
+    size = {"vocab_size": 11, "hidden_size": 12, "intermediate_size": 8, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(**size, num_attention_heads=2, num_key_value_heads=2)
+    net, again = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
+    nn.init.normal_(net.model.norm.weight)
+    small = quantised(net, rest_bits(net, lambda _: 0.0, 0.0))
+    assert not torch.equal(small.model.norm.weight, net.model.norm.weight)
+    again.load_state_dict(small.state_dict())
+    ids = torch.arange(11)[None]
+    assert torch.equal(again(ids).logits, small(ids).logits)

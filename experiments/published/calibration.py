@@ -94,7 +94,7 @@ def _fitted(method: str, data: str, how: dict[str, Any], seed: int) -> Row:
 
 
 def table(folder: Path) -> Iterable[str]:
-    """Ours beside the published, the best by the validation rows of each set in bold."""
+    """Ours beside the published, the best of several by the validation rows of a set in bold."""
     found = read_all(folder)
     if not found:
         return
@@ -121,7 +121,7 @@ def _cells(found: dict[str, Any], data: str, name: str) -> list[str]:
         return ["", "", ""]
     runs, how = (found[f"{data}-{name}"][part] for part in ("runs", "config"))
     said = plus_minus(runs, "test/nll", 3)
-    if nll[name] == min(nll.values()):
+    if len(nll) > 1 and nll[name] == min(nll.values()):
         said = f"**{said}**"
     epochs = how["settings"]["steps"] * how["settings"]["batch_size"] / ROWS
     return [f"{said} ({len(runs)})", plus_minus(runs, "test/accuracy", 2, 100.0), f"{epochs:.1f}"]

@@ -123,7 +123,12 @@ class _LearntDepth(_OverDepth):
     ) -> dict[str, dict[str, float]]:
         net: Any = at_depth(result) if folder is None else self.smaller(result, folder)
         data = result.data
-        pruned = by_parts(data, split, lambda x, y: evaluate_pruned(net, x, y, data.y_std))
+
+        def judged(x: Tensor, y: Tensor) -> dict[str, float]:
+            known, weights = split == "val", data.val_weights
+            return evaluate_pruned(net, x, y, data.y_std, known=known, weights=weights)
+
+        pruned = by_parts(data, split, judged)
         return {**super().scores(result, split), "pruned": pruned}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:

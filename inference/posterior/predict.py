@@ -104,13 +104,20 @@ def evaluate_single(
     return {name: sum(w * m[name] for w, m in zip(shares, each, strict=True)) for name in each[0]}
 
 
-def evaluate_pruned(net: PrunedNetwork, x: Tensor, y: Tensor, y_std: Tensor) -> dict[str, float]:
-    """Metrics of a pruned network on ``x`` and ``y``."""
+def evaluate_pruned(
+    net: PrunedNetwork, x: Tensor, y: Tensor, y_std: Tensor, *,
+    known: bool = False, weights: Tensor | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Metrics of a pruned network on ``x`` and ``y``; of its validation rows, with their weights,
+    as if each was not ``known`` (:meth:`~pyroccam.models.likelihoods.Likelihood.left_out`)."""
     likelihood = net.likelihood or Classification(net.outputs)
     if net.scale is not None:
         likelihood = Regression(net.outputs, floor=0.0)
         set_noise(likelihood.to(x.device), {"log_scale": net.scale.log()})
-    return evaluate_outputs(outputs_by_depth(net, x), net.log_weights.exp(), likelihood, y, y_std)
+    outputs = outputs_by_depth(net, x)
+    if known:
+        outputs = likelihood.left_out(net, outputs, y, weights)
+    return evaluate_outputs(outputs, net.log_weights.exp(), likelihood, y, y_std)
 
 
 def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor) -> list[float]:

@@ -18,6 +18,7 @@ from pyroccam.cli.runs.building import build_network
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.files import packed
+from pyroccam.inference.posterior import evaluate_outputs
 from several import logits, pictured, texts
 from targets import WORDS, made
 
@@ -72,6 +73,21 @@ def test_a_word_says_the_task_the_outputs_and_the_scores(word, files, tmp_path):
         shown = {"rmse": "RMSE", "accuracy": "accuracy"}
         titles = [title for name, title in shown.items() if name in SCORES[word]]
         assert all(f">{title}" in page.read_text() for title in titles)
+
+
+def test_validation_rows_that_a_cut_network_knows_are_left_out(files, tmp_path):
+    """It predicts what the first depths of the whole one do."""
+    more = sets("max_depth=1 width=6 steps=8 likelihood=closed-form")
+    call("fit", "ldn", "--data", files["closed-form"], *more, "--no-figures", "--out", tmp_path)
+    fit = load_fit(tmp_path, "cpu")
+    x, y = fit.data.split("val")
+    kept = fit.structure.depth_chosen + 1
+    outputs, shares = fit.left_out(fit.outputs(x), y)[:kept], fit.weights[:kept]
+    known = evaluate_outputs(
+        outputs, shares / shares.sum(), fit.model.likelihood, y, fit.data.y_std
+    )
+    found = RunConfig.read(tmp_path).chosen.scores(fit, "val", tmp_path)
+    assert found["pruned"] == pytest.approx(known, rel=1e-4)
 
 
 def test_every_method_makes_the_likelihood_that_is_asked_for(files):

@@ -71,7 +71,7 @@ def test_scores_of_own_and_new_rows_reports_and_other_cuts(finished, tmp_path):
         said = call("evaluate", out, *more)
         assert ("230 train rows" if "train" in more else "30 test rows") in said
         assert "ensemble" in said
-        assert "compressed" in said
+        assert "handed back" in said
     new = written(tmp_path / "new", 50, seed=1)
     assert "50 test rows of new" in call("evaluate", out, "--data", new)
     assert "accuracy" in call("compress", out, "--cut", "valley")
@@ -93,7 +93,7 @@ def test_depth_and_weights_of_rows(tmp_path):
     how = ("--data", tmp_path / "t.parquet", *sets(more), "--out", tmp_path / "run")
     said = call("fit", "ldn", *how)
     assert "2 inputs" in said
-    assert "The smaller network has" in said
+    assert "handed back" in said
     config = RunConfig.read(tmp_path / "run")
     assert config.data["task"] == "regression"
     assert "pruned" in call("evaluate", tmp_path / "run", "--split", "train")

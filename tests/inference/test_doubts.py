@@ -71,7 +71,7 @@ def test_a_network_that_is_often_right_and_too_sure_has_learnt():
     guess[:, int(y.bincount().argmax())] = 0.0  # right as often as the commonest class
     costs = f"worse than the shares of the classes, {30 / len(y):.3f} nats on the validation rows"
     for predicted, words in ((sure, costs), (guess, "no better than the shares of the classes")):
-        with unittest.mock.patch.object(type(fit), "predict", return_value=predicted):
+        with unittest.mock.patch.object(type(fit), "predicted", return_value=predicted):
             assert words in doubts(fit)[0]
 
 

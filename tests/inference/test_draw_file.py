@@ -51,7 +51,7 @@ def test_a_network_is_built_again(word):
     out = BitWriter()
     empty = write_network(net, out)
     found = read_network(BitReader(out.content()))
-    assert isinstance(found, nn.Sequential) == chain
+    assert isinstance(found, nn.Sequential) == (word != "branches")
     for built in (empty, found):
         own, theirs = tensors(built, built), tensors(net, empty)
         assert [t.shape for t in own.values()] == [t.shape for t in theirs.values()]

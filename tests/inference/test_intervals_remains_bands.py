@@ -7,7 +7,6 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
-from pyroccam.guides.base import key
 from pyroccam.inference.posterior.uncertainties import mixture_bands
 from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.rates import Rates
@@ -153,7 +152,7 @@ def test_a_real_network_that_was_narrowed_keeps_the_places_of_its_pixels():
         left = [p for p in range(64) if p not in gone]
         site = f"{name}.{next(n for n in layer.latents() if n not in ('weight', 'bias'))}"
         with torch.no_grad():
-            fit.guide.part("factors")[key(site)].centre[dropped] = 1e-6
+            fit.guide.factor_of(site).centre[dropped] = 1e-6
         gone += [left[k] for k in dropped]
         if step == 0:
             smaller, own = inference.narrow(fit, cut=inference.Thresholds(3.0))

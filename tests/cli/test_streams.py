@@ -96,7 +96,7 @@ def test_depth_and_weights_of_rows(tmp_path):
     assert "handed back" in said
     config = RunConfig.read(tmp_path / "run")
     assert config.data["task"] == "regression"
-    assert "pruned" in call("evaluate", tmp_path / "run", "--split", "train")
+    assert "handed back" in call("evaluate", tmp_path / "run", "--split", "train")
     assert "posterior.nc" in call("diagnose", tmp_path / "run", "--draws", "100")
 
 

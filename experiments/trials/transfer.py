@@ -57,11 +57,18 @@ def by_influence(net: nn.Module, fit: Fit) -> nn.Module:
 
     each: Any = net.get_submodule("bert.encoder.layer")
     hooks = [layer.register_forward_hook(look) for layer in each]
-    args, named = fit.data.fields.arguments(fit.data.x_train[:256])
+    args, named = _arguments(fit, 256)
     net.eval()(*args, **named)
     for hook in hooks:
         hook.remove()
     return _of_layers(net, sorted(torch.stack(seen).argsort(descending=True)[:2].tolist()))
+
+
+def _arguments(fit: Fit, rows: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """What a network takes of the first rows."""
+    fields = fit.data.fields
+    assert fields is not None  # texts have names
+    return fields.arguments(fit.data.x_train[:rows])
 
 
 def _of_layers(net: nn.Module, kept: list[int]) -> nn.Module:
@@ -76,7 +83,7 @@ def by_magnitude(net: nn.Module, fit: Fit) -> nn.Module:
     """A third of the heads and of the inner units, by torch-pruning."""
     tp = importlib.import_module("torch_pruning")
     small: Any = copy.deepcopy(net).eval()
-    named = fit.data.fields.arguments(fit.data.x_train[:2])[1]
+    named = _arguments(fit, 2)[1]
     attention = [layer.attention.self for layer in small.bert.encoder.layer]
     heads = {one: one.num_attention_heads for o in attention for one in (o.query, o.key, o.value)}
     inner = {layer.intermediate.dense: 2 / 3 for layer in small.bert.encoder.layer}

@@ -137,10 +137,10 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     irrelevance, in all layers alike, and units that have lost all of theirs with them. What is left
     is trained from the labels and from what the posterior predicts, and is judged by
     :func:`needed_tolerance`. The third that loses too much ends the search, as one may by luck:
-    sizes are tested in a fixed order, so that one that is too small passes at three places only,
-    each at a third of the risk. At first nothing goes: the whole network that learns from the
-    posterior stands for the plain one if it is better, or where there are too few rows to tell, and
-    if not, no network learns from it.
+    sizes are tested in an order that is fixed but for where units fail, so that one that is too
+    small passes at three places only, each at a third of the risk. At first nothing goes: the whole
+    network that learns from the posterior stands for the plain one if it is better, or where there
+    are too few rows to tell, and if not, no network learns from it.
 
     Returns:
         The plain network where no other passes, cut where it has zeros; with a warning where

@@ -144,7 +144,11 @@ def load_csv(
 
     texts, left = [] if categorical == "auto" else named(categorical), named(drop)
     folder = None if tokenizer is None else Path(tokenizer)
+    if folder is None and max_length is not None:
+        raise DataError(f"max_length={max_length} of what is no text", "it beside tokenizer=")
     if folder is not None:
+        if categorical not in ("auto", None):
+            raise DataError("categorical= with a tokenizer", "one of both")
         inputs = texts = named(inputs) or ["text"]
         if len(texts) > 1:
             raise DataError(f"inputs={listed(texts)} with a tokenizer", "one column of texts")

@@ -3,8 +3,7 @@
     python -m experiments calibration --again --data-root FOLDER
 
 The network of their `baselines/mnist/deterministic.py`, trained on 50,000 rows as there, without
-moved images; the other 10,000 choose among our posteriors, and nothing else. A step with dropout on
-the inputs of the two dense layers takes a fifth longer than one without.
+moved images; the other 10,000 choose among our posteriors and their lengths, and nothing else.
 """
 
 from __future__ import annotations

@@ -86,6 +86,10 @@ def test_bad_folders_of_tokenizers_are_told(tokenizer, tmp_path):
     path = folders.table(tmp_path / "a.csv", 20)
     refused(path, tokenizer=tmp_path / "nowhere")
     refused(path, tokenizer=tokenizer, inputs="label")
+    refused(path, tokenizer=tokenizer, inputs="text,label")
+    refused(path, tokenizer=tokenizer, categorical="text")
+    refused(path, tokenizer=tokenizer, max_length=2)
+    refused(path, max_length=9)
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "tokenizer.json").write_text("{")

@@ -2,64 +2,10 @@
 
 import pytest
 import torch
-from fitting import QUICK
-from pyroccam import guides, inference, models
-from pyroccam.data import Dataset
+from pyroccam import inference
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.inference.files.exporting import export
 from pyroccam.models.plain import as_layers
-from several import of, texts
 from torch import nn
-
-SMALL = {"num_attention_heads": 4, "num_hidden_layers": 2, "hidden_size": 32}
-TEXT = {**SMALL, "vocab_size": 20, "intermediate_size": 48, "max_position_embeddings": 16}
-
-
-def pictures():
-    x, y = torch.randn(60, 3, 32, 32), torch.arange(60) % 2
-    return Dataset.from_tensors(x, y, x, y)
-
-
-def bert(library):
-    config = library.BertConfig(**TEXT, num_labels=2)
-    return library.AutoModelForSequenceClassification.from_config(config)
-
-
-def distilbert(library):
-    sizes = {"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 48, "vocab_size": 20}
-    config = library.DistilBertConfig(**sizes, num_labels=2, max_position_embeddings=16)
-    return library.AutoModelForSequenceClassification.from_config(config)
-
-
-def vit(library):
-    config = library.ViTConfig(**SMALL, intermediate_size=48, image_size=32, patch_size=8)
-    return library.AutoModelForImageClassification.from_config(config)
-
-
-@pytest.mark.parametrize(
-    "make", [vit, *(pytest.param(one, marks=pytest.mark.nightly) for one in (bert, distilbert))]
-)
-@pytest.mark.filterwarnings("ignore:These weights are not random", "ignore:.*batching rule")
-def test_encoders_of_hugging_face(tmp_path, make):
-    library = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    own = pictures() if make is vit else of(texts)
-    model = models.BayesianNetwork(make(library), own, prior=models.priors.GroupNormalJeffreys())
-    linear = {name for name, m in make(library).named_modules() if type(m) is nn.Linear}
-    assert linear <= {*model.layers}  # queries, keys and values among them
-    fit = inference.fit(model, guides.MeanField(model), own, **{**QUICK, "epochs": 1})
-    whole = fit.posterior.mean_network()
-    heard = [n for n in linear if n.endswith((".o_proj", ".out_lin", "attention.output.dense"))]
-    assert len(heard) == 2
-    masks = {name: Mask(inputs=torch.arange(32) // 8 != 1) for name in heard}
-    small, report = cut(whole, own.x_train[:16], masks)
-    assert all(len(report.layers[name].inputs) == 24 for name in heard)
-    quarter = [n for n, one in report.layers.items() if len(one.outputs) == 24]
-    assert len(quarter) == 6  # queries, keys and values of both layers
-    torch.testing.assert_close(small(own.x_test), masked(whole, masks)(own.x_test))
-    for name in ("net.pt2", "net.onnx") if make is bert else ():
-        assert export(small, tmp_path / name, own).difference < 1e-4
-
 
 SIZES = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 40, "num_heads": 5}
 ENCODER = {"num_attention_heads": 5, "num_hidden_layers": 2, "hidden_size": 40}

@@ -7,7 +7,7 @@ import torch
 from plain import network
 from pyroccam import guides
 from pyroccam.data import Dataset
-from pyroccam.inference.posterior import layer_moments, mean_network, posterior_of
+from pyroccam.inference.posterior import layer_moments, mean_network
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.posterior.same_rows import on_scale_of, same_inputs, same_targets
 from pyroccam.models import priors
@@ -56,17 +56,6 @@ def test_moments_of_the_weights(prior, kind, draws):
             expected = torch.stack([torch.zeros_like(mean), variance])
             assert_same_means(together, expected[None].expand(2, *expected.shape))
             assert variance.max() > 1e-3
-
-
-def test_densities_are_those_of_the_guide():
-    model, guide = pair(small_net(), (3,), priors.Normal())
-    posterior = posterior_of(model, guide)
-    values = posterior.draw(5)
-    assert {*values} == {*guide.latents()}
-    for site, found in posterior.log_prob(values).items():
-        each = [guide.posterior(site).log_prob(v).sum().double() for v in values[site]]
-        torch.testing.assert_close(found, torch.stack(each), rtol=1e-5, atol=1e-5)
-    assert posterior_of(model, guides.Delta(model)).log_prob(values) == {}
 
 
 def test_the_mean_network():

@@ -86,19 +86,6 @@ def test_a_rounding_that_the_rows_happen_to_like_is_not_taken(monkeypatch, fit):
 
 
 @pytest.mark.nightly
-def test_digits_are_added_where_rounding_costs_too_much():
-    """A posterior that is sure of no digit leaves few bits; a network that was trained once more
-    keeps those that its predictions need."""
-    fit = wide_fit(noise=0.02)
-    rough = inference.shrink(fit)
-    for one in fit.guide.factors.values():
-        one.log_scale.data += 3.0
-    small = inference.shrink(fit, cut=inference.Search(60))
-    assert row_changes(small.report.retrained.net, small.net, fit).mean() <= 0.001
-    assert small.report.bits["0"].significand > rough.report.bits["0"].significand
-
-
-@pytest.mark.nightly
 def test_the_smallest_network_that_is_as_good(fit):
     """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
     small = inference.shrink(fit, cut=inference.Search(60))

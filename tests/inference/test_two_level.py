@@ -81,18 +81,6 @@ def test_terms_are_those_of_the_bound(name):
     assert float(outer) == pytest.approx(float(0.5 * log_likelihood - 2.0 * kl), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["gumbel-softmax", "point"])
-def test_particles_are_averaged(name):
-    one, three, rows = of(name), of(name, particles=3), batch(name)
-    torch.manual_seed(1)
-    key = three.key(*rows)
-    assert [len(n) for n in key.noise] == [3] * PAIRS[name][1]
-    torch.manual_seed(1)
-    each = [one.terms(one.theta, one.h, one.key(*rows)) for _ in range(3)]
-    found = three.terms(one.theta, one.h, key)
-    assert torch.allclose(found, torch.stack(each).mean(0), rtol=1e-12, atol=1e-12)
-
-
 def test_the_key_is_all_the_noise():
     """Common random numbers: of the pair, and of the KLs that are estimated."""
     Q = Level(structure=[Against(priors.GumbelSoftmax(0.3), -1.0)])

@@ -16,6 +16,7 @@ from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
 from pyroccam.inference.elbo.joined import JoinedKL
 from pyroccam.models import priors
 from pyroccam.models.parameters import LocalModule
+from random_weights import Rows
 from torch import nn
 
 N, B = 6, 4  # rows of the plate, and those of a minibatch
@@ -777,8 +778,7 @@ PRIORS = {
 }
 
 
-class Data:
-    N, task, outputs, input_shape = 100, "classification", 3, (5,)
+DATA = Rows(5, outputs=3, N=100, task="classification")
 
 
 @pytest.fixture
@@ -810,7 +810,7 @@ def loss(model, guide, joins):
 @pytest.mark.parametrize("name", PRIORS)
 def test_the_kl_and_its_slopes_are_the_same(name, taken):
     net = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
-    model = models.BayesianNetwork(net, Data, prior=PRIORS[name]()).double()
+    model = models.BayesianNetwork(net, DATA, prior=PRIORS[name]()).double()
     guide = guides.MeanField(model).double()
     apart, apart_slopes = loss(model, guide, joins=False)
     assert taken == []
@@ -825,7 +825,7 @@ def test_a_random_depth_joins_its_sites(taken):
     """The KL, its slopes, and what each depth costs are those of sites one by one."""
     blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]
     stack = models.DepthStack(nn.Linear(5, 4), blocks, nn.Linear(4, 3)).double()
-    model = models.BayesianStack(stack, Data, prior=priors.GroupNormalJeffreys()).double()
+    model = models.BayesianStack(stack, DATA, prior=priors.GroupNormalJeffreys()).double()
     guide = guides.MeanField(model).double()
     with torch.no_grad():
         guide.edge("depth").logits.copy_(torch.tensor([0.5, -1.0, 0.2, 0.1]))

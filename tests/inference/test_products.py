@@ -8,6 +8,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Settings
 from pyroccam.inference.compilation.half_products import products
 from pyroccam.inference.training.step import TrainingStep
+from random_weights import Rows
 from torch import nn
 from torch.nn.functional import conv2d
 
@@ -70,14 +71,13 @@ def test_small_products_and_other_precisions_are_left(name):
         assert torch.equal(found, f(*given))
 
 
-class Data:
-    N, task, outputs, input_shape = 1000, "classification", 3, (64,)
+DATA = Rows(64, outputs=3, N=1000, task="classification")
 
 
 def steps(precision, compile, dtype=torch.float32):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 160), nn.ReLU(), nn.Linear(160, 3)).to(dtype)
-    model = models.BayesianNetwork(net, Data, prior=models.priors.GroupNormalJeffreys()).to(dtype)
+    model = models.BayesianNetwork(net, DATA, prior=models.priors.GroupNormalJeffreys()).to(dtype)
     guide = guides.MeanField(model).to(dtype)
     step = TrainingStep([(model, guide)], Settings(lr=1e-3, precision=precision), compile=compile)
     x, y = drawn(128, 64, dtype=dtype), torch.randint(3, (128,))

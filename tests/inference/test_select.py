@@ -35,6 +35,7 @@ from selecting import (
     rows,
     run,
     scattered,
+    states_of,
 )
 from torch import nn
 
@@ -188,18 +189,6 @@ def optimum(x, y, weight):
 
     search.step(loss)
     return float(total(x, y, v.detach(), weight)), v.detach()
-
-
-def states_of(monkeypatch):
-    """θ and h after each outer step, as they come."""
-    look, states = search.Search.look, []
-
-    def watch(self, keys):
-        states.append((self.theta, self.h))
-        return look(self, keys)
-
-    monkeypatch.setattr(search.Search, "look", watch)
-    return states
 
 
 def test_one_level_and_greedy_go_to_the_maximum(monkeypatch):

@@ -25,7 +25,7 @@ from pyroccam.inference.selection import (
 from pyroccam.inference.selection.hypergradient import NonFiniteGradient, implicit
 from pyroccam.inference.selection.levels import Objectives
 from pyroccam.models import priors
-from selecting import F64, QUIET, objectives, polynomial, rows, run, scattered
+from selecting import F64, QUIET, objectives, polynomial, rows, run, scattered, states_of
 from torch import nn
 from torch.distributions import kl_divergence
 
@@ -70,15 +70,7 @@ def misfit(x, y, w):
 
 @pytest.fixture
 def states(monkeypatch):
-    """θ, h and what a method keeps, after each outer step."""
-    look, found = search.Search.look, []
-
-    def watch(self, keys):
-        found.append((self.theta, self.h, self.kept))
-        return look(self, keys)
-
-    monkeypatch.setattr(search.Search, "look", watch)
-    return found
+    return states_of(monkeypatch)
 
 
 # -- cross-validation -------------------------------------------------------------------------

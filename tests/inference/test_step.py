@@ -13,7 +13,7 @@ from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import CompileFallback
 from pyroccam.inference.training.trainer import Trainer
-from scipy.stats import norm as normal
+from random_weights import assert_same_means
 from stepping import (
     WIDTH,
     Residual,
@@ -31,8 +31,6 @@ from stepping import (
 from torch import nn
 from torch.optim import SGD
 from uncompiled import leave_uncompiled
-
-FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed
 
 
 @pytest.fixture
@@ -213,13 +211,6 @@ def test_preparing_draws_nothing_and_steps_draw_anew(compile, count, uncompiled)
     assert len(set(itertools.chain(*losses))) == 4 * count  # the pairs are equal: noise alone
     torch.set_rng_state(before)
     assert losses == [step.evaluate(*wide).reshape(-1).tolist() for _ in range(4)]
-
-
-def assert_same_means(a, b):
-    """Of the columns of two samples: normal for samples this large, variances estimated."""
-    error = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
-    threshold = float(normal.isf(FALSE_ALARM / 2 / (2 + 2 * a.shape[1])))
-    assert bool(((a.mean(0) - b.mean(0)).abs() <= threshold * error + 1e-12).all())
 
 
 def test_a_compiled_step_agrees_with_an_eager_one_in_expectation():

@@ -3,6 +3,7 @@
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.inference.selection.levels import Level, Objectives
+from pyroccam.inference.selection.search import Search
 from random_weights import Rows
 from torch import nn
 
@@ -82,3 +83,15 @@ def run(method, pair=None, rows=POLYNOMIAL, **options):
     options = {"outer_steps": 6, "inner_steps": 10, "lr": 0.02, "outer_lr": 0.05, **options}
     model, guide = pair or polynomial(rows)
     return inference.select(model, guide, rows, method=method, **{"draws": 5, **QUIET, **options})
+
+
+def states_of(monkeypatch):
+    """θ, h and what a method keeps, after each outer step, as they come."""
+    look, found = Search.look, []
+
+    def watch(self, keys):
+        found.append((self.theta, self.h, self.kept))
+        return look(self, keys)
+
+    monkeypatch.setattr(Search, "look", watch)
+    return found

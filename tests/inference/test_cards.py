@@ -7,6 +7,7 @@ import pytest
 import torch
 from alternatives import graph as graph_of
 from fitting import SHORT, blobs, fit_weights
+from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.data import card
 from pyroccam.inference.diagnostics.finding import Finding
@@ -51,18 +52,10 @@ def test_layers_of_a_fit_and_of_what_is_left(weights):
 
 def test_layers_of_other_networks():
     """Attention counts as one, and a layer that runs twice has its products twice."""
-    attention = nn.MultiheadAttention(8, 2, batch_first=True)
-    shared = nn.Linear(8, 8)
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention, self.shared = attention, shared
-
-        def forward(self, x):
-            return self.shared(self.shared(self.attention(x, x, x)[0]))
-
-    net = Net()
+    net = network(
+        lambda net, x: net.shared(net.shared(net.attention(x, x, x)[0])),
+        attention=nn.MultiheadAttention(8, 2, batch_first=True), shared=nn.Linear(8, 8),
+    )  # fmt: skip
     found = summarise(net, net, torch.randn(1, 3, 8))
     assert list(found.index) == ["attention", "shared", "all"]
     assert found.loc["shared", "multiply-adds"] == 2 * 3 * 8 * 8

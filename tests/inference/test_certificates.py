@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset, PyroccamError
 from pyroccam.inference.certificates import ByPosterior, ByTest, Through
@@ -359,16 +360,12 @@ def test_outputs_that_are_no_logits_are_told_by_their_likelihood():
 
 
 def test_a_network_of_which_several_cannot_be_mapped_is_certified():
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lstm, self.head = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.head(self.lstm(x[:, :, None])[0][:, -1])
-
+    net = network(
+        lambda net, x: net.head(net.lstm(x[:, :, None])[0][:, -1]),
+        lstm=nn.LSTM(1, 3, batch_first=True), head=nn.Linear(3, 2),
+    )  # fmt: skip
     data = task(0, rows=60, val_fraction=0.0)
-    model = models.BayesianNetwork(Last(), data, prior=models.priors.Normal(1.0))
+    model = models.BayesianNetwork(net, data, prior=models.priors.Normal(1.0))
     fit = inference.fit(model, guides.MeanField(model), data, epochs=1, progress=False)
     assert inference.certify(fit, data, by=ByPosterior(draws=7)).rows == 60
 

@@ -8,6 +8,7 @@ import torch
 from both_readers import read
 from fitting import blobs, fit_weights, images
 from fitting import run as fit_depth
+from plain import network
 from pyroccam import inference
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference import Thresholds
@@ -126,24 +127,22 @@ def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
         assert bits.exponent == math.ceil(math.log2(codes))
 
 
-class Gated(nn.Module):
+def gated():
     """Channels are weighed by a branch that sees their means."""
 
-    def __init__(self):
-        super().__init__()
-        self.a, self.f = nn.Conv2d(1, 5, 3), nn.Linear(5 * 36, 2)
-        self.down, self.up = nn.Linear(5, 4), nn.Linear(4, 5)
+    def forward(net, x):
+        x = torch.relu(net.a(x))
+        gate = torch.sigmoid(net.up(torch.relu(net.down(x.mean((2, 3))))))
+        return net.f((x * gate[:, :, None, None]).flatten(1))
 
-    def forward(self, x):
-        x = torch.relu(self.a(x))
-        gate = torch.sigmoid(self.up(torch.relu(self.down(x.mean((2, 3))))))
-        return self.f((x * gate[:, :, None, None]).flatten(1))
+    layers = {"a": nn.Conv2d(1, 5, 3), "f": nn.Linear(5 * 36, 2)}
+    return network(forward, **layers, down=nn.Linear(5, 4), up=nn.Linear(4, 5))
 
 
 @pytest.mark.parametrize("prior", [GROUPS, priors.LogUniform()])
 def test_a_branch_that_died_costs_nothing(prior):
     torch.manual_seed(0)
-    result = fitted(prior, Gated(), images())
+    result = fitted(prior, gated(), images())
     with torch.no_grad():
         result.guide.factors["up/weight"].loc.zero_()
     whole = Thresholds(math.inf)

@@ -135,22 +135,18 @@ def test_zeros_are_put_before_what_makes_channels_of_each_other_or_is_not_follow
     assert placed(MIXING[name])
 
 
-class Odd(nn.Module):
-    """An operation on all channels between two layers that could be cut."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem, self.conv = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 12, 3)
-        self.head = nn.Linear(12, 2)
-
-    def forward(self, x):
-        return self.head(self.conv(self.stem(x).tanh()).softmax(1).mean((2, 3)))
+def fitted(after, width, **options):
+    """Of a convolution, one with an operation after it, and a linear layer."""
+    return fit_weights(priors.GroupNormalJeffreys(), lambda: network(
+        lambda net, x: net.head(after(net.conv(net.stem(x).tanh())).mean((2, 3))),
+        stem=nn.Conv2d(1, width, 3), conv=nn.Conv2d(width, 12, 3, **options), head=nn.Linear(12, 2),
+    ), images(), epochs=1)  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:The cut by")
 def test_a_pair_goes_on_with_zeros_in_their_places():
-    rows = images()
-    fit = fit_weights(priors.GroupNormalJeffreys(), Odd, rows, epochs=1)
+    fit = fitted(lambda x: x.softmax(1), 4)  # of all channels
+    rows = fit.data
     with torch.no_grad():
         fit.guide.factors["conv/scale"].log_scale[::2] = 9.0
     at = inference.Thresholds({"stem": math.inf, "conv": 3.0, "head": math.inf})
@@ -165,22 +161,10 @@ def test_a_pair_goes_on_with_zeros_in_their_places():
         at = inference.Thresholds(math.inf)
 
 
-class Grouped(nn.Module):
-    """A convolution with groups between two others."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem, self.conv = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 12, 3, groups=2)
-        self.head = nn.Linear(12, 2)
-
-    def forward(self, x):
-        return self.head(self.conv(self.stem(x).tanh()).tanh().mean((2, 3)))
-
-
 @pytest.mark.filterwarnings("ignore:The cut by")
 def test_a_pair_goes_on_with_fewer_in_each_group():
-    rows = images()
-    fit = fit_weights(priors.GroupNormalJeffreys(), Grouped, rows, epochs=1)
+    fit = fitted(torch.tanh, 8, groups=2)
+    rows = fit.data
     with torch.no_grad():
         fit.guide.factors["stem/scale"].log_scale[[0, 1, 5]] = 9.0
         fit.guide.factors["conv/scale"].log_scale[[0, 1, 2, 9]] = 9.0

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from fitting import blobs, fit_weights, images
+from plain import network
 from pyroccam import inference
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.shrinking.relevance import irrelevance
@@ -14,20 +15,16 @@ from pyroccam.models import priors
 from torch import nn
 
 
-class Residual(nn.Module):
+def residual():
     """Two branches that are added, one of two convolutions, over normalised channels."""
 
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(1, 4, 3, padding=1)
-        self.inner = nn.Sequential(
-            nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1)
-        )
-        self.head = nn.Linear(4, 2)
+    def forward(net, x):
+        x = net.stem(x)
+        return net.head((x + net.inner(x)).relu().mean((2, 3)))
 
-    def forward(self, x):
-        x = self.stem(x)
-        return self.head((x + self.inner(x)).relu().mean((2, 3)))
+    stem = nn.Conv2d(1, 4, 3, padding=1)
+    inner = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1)
+    return network(forward, stem=stem, inner=nn.Sequential(*inner), head=nn.Linear(4, 2))
 
 
 def perceptron():
@@ -44,13 +41,13 @@ def depends(net, x):
     [
         (perceptron, 0.1, priors.GroupNormalJeffreys()),
         (perceptron, 0.0, priors.Normal()),
-        (Residual, 0.1, priors.GroupNormalJeffreys()),
+        (residual, 0.1, priors.GroupNormalJeffreys()),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.* would cut", "ignore:The cut by")
 def test_a_posterior_of_noise_leaves_a_network(build, val, prior):
     """Means anywhere, deviations above all of them."""
-    rows = images() if build is Residual else blobs(val_fraction=val)
+    rows = images() if build is residual else blobs(val_fraction=val)
     result = fit_weights(prior, build, rows, epochs=1)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -62,7 +59,7 @@ def test_a_posterior_of_noise_leaves_a_network(build, val, prior):
     for cut in (inference.Noise(), by_layer, by_rows):
         small = inference.shrink(result, cut=cut)
         assert depends(small.net, rows.x_train)
-        assert all(one.total for one in small.report.bits.values()) or build is Residual
+        assert all(one.total for one in small.report.bits.values()) or build is residual
         assert depends(mean_network(*inference.narrow(result, cut=cut)), rows.x_train)
 
 

@@ -12,16 +12,12 @@ from pyroccam.models.plain import select
 from torch import nn
 
 
-class Branches(nn.Module):
+def branches():
     """No chain: an input goes two ways; with statistics."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
-        self.norm = nn.BatchNorm1d(3)
-
-    def forward(self, x):
-        return self.norm(self.first(x) + self.second(x).tanh())
+    return plain.network(
+        lambda net, x: net.norm(net.first(x) + net.second(x).tanh()),
+        first=nn.Linear(4, 3), second=nn.Linear(4, 3), norm=nn.BatchNorm1d(3),
+    )  # fmt: skip
 
 
 def narrowed():
@@ -36,7 +32,7 @@ NETWORKS = {
     "chain": (narrowed, (1, 12, 12), True),
     "another stride": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), (1, 9, 9), True),
     "dilated": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2)), (1, 9, 9), False),
-    "branches": (Branches, (4,), False),
+    "branches": (branches, (4,), False),
 }
 
 

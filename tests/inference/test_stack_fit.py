@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from plain import network
 from pyroccam import data, guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.cutting.cost import multiply_adds
@@ -103,26 +104,12 @@ def test_whole_numbers_of_a_step_and_a_depth():
     assert inference.shrink(fit).net(DIGITS.x_test[:5]).shape == (5, 10)
 
 
-class Steps(nn.Module):
-    """Rows of an image as a sequence."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.inputs = nn.Linear(8, width)
-
-    def forward(self, x):
-        return self.inputs(x.squeeze(1))
-
-
-class Mean(nn.Module):
-    def forward(self, a):
-        return a.mean(1)
-
-
 def transformer():
+    """Over the rows of an image."""
     blocks = [nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True) for _ in range(2)]
-    head = nn.Sequential(Mean(), nn.Linear(8, 10))
-    return models.DepthStack(Steps(8), blocks, head)
+    head = nn.Sequential(network(lambda net, a: a.mean(1)), nn.Linear(8, 10))
+    steps = network(lambda net, x: net.inputs(x.squeeze(1)), inputs=nn.Linear(8, 8))
+    return models.DepthStack(steps, blocks, head)
 
 
 def convolutions():

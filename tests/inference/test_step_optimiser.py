@@ -6,6 +6,7 @@ import random
 import pyro
 import pytest
 import torch
+from plain import network
 from pyroccam import inference
 from pyroccam.data.errors import NetworkError
 from pyroccam.inference.training import fused
@@ -51,31 +52,26 @@ OPTIMISERS = {
 }
 
 
-class Spare(nn.Module):
-    """It has a parameter that nothing uses."""
-
-    def __init__(self):
-        super().__init__()
-        self.f, self.spare = linear(), nn.Parameter(torch.ones(3))
-
-    def forward(self, a):
-        return a + self.f(a).tanh()
+def spare():
+    """A block that has a parameter which nothing uses."""
+    spare = nn.Parameter(torch.ones(3))
+    return [network(lambda net, a: a + net.f(a).tanh(), f=linear(), spare=spare)]
 
 
 @pytest.mark.parametrize("hold", [0, 2])
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_rows_move_as_parameters_do_under_an_ordinary_optimiser(name, hold):
     more = {"optimizer": name, "weight_decay": 0.1, "guide_lr": 0.3, "clip_norm": 0.5}
-    model, guide = build(lambda: [Spare()])
+    model, guide = build(spare)
     sequence = batches(count=6)
     step = step_of((model, guide), **more)
     for i, (x, y) in enumerate(sequence):
         step(x, y, progress=i / 6, hold=hold / 6)
     step.release()
-    theirs = build(lambda: [Spare()])
+    theirs = build(spare)
     expected = ordinary(*theirs, sequence, OPTIMISERS[name], clip=0.5, hold=hold)
     assert_close(tensors(model, guide), expected)
-    start = build(lambda: [Spare()])[0]
+    start = build(spare)[0]
     assert torch.equal(model.stack.blocks[0].spare, start.stack.blocks[0].spare)
 
 
@@ -107,21 +103,19 @@ def test_each_replicate_is_clipped_by_its_own_norm():
         torch.testing.assert_close(guide.logits.grad, logits, equal_nan=True)  # not clipped
 
 
-class Skips(nn.Module):
-    """A layer that is left out now and then, as Python's random numbers have it."""
+def skips():
+    """A block with a layer that is left out now and then, as Python's random numbers have it."""
 
-    def __init__(self):
-        super().__init__()
-        self.f, self.g = linear(), linear()
+    def forward(net, a):
+        a = a + net.f(a).tanh()
+        return a + net.g(a) if random.random() < 0.5 else a
 
-    def forward(self, a):
-        a = a + self.f(a).tanh()
-        return a + self.g(a) if random.random() < 0.5 else a
+    return [network(forward, f=linear(), g=linear())]
 
 
 def test_parameters_that_the_first_batch_does_not_need_are_trained_too():
     sequence = batches(count=8)
-    model, guide = build(lambda: [Skips()])
+    model, guide = build(skips)
     twin = copy.deepcopy((model, guide))
     step = step_of((model, guide), weight_decay=0.1, guide_lr=0.3, clip_norm=0.2)
     random.seed(5)  # 0.62, 0.74, 0.80, 0.94 ...: the layer is skipped in preparation
@@ -133,7 +127,7 @@ def test_parameters_that_the_first_batch_does_not_need_are_trained_too():
     random.seed(0)
     expected = ordinary(*twin, sequence, OPTIMISERS["sgd"], clip=0.2)
     assert_close(tensors(model, guide), expected)
-    start = build(lambda: [Skips()])[0]
+    start = build(skips)[0]
     assert not torch.equal(model.stack.blocks[0].g.weight, start.stack.blocks[0].g.weight)
     assert all(p.grad is None for p in model.parameters())
 

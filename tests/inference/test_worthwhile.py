@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from plain import network
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.posterior.depth import EQUAL
 from pyroccam.inference.shrinking import depth
@@ -22,19 +23,13 @@ DIGITS = data.load("digits", test_fraction=0.5)
 HOW = {"epochs": 8, "lr": 5e-3, "batch_size": 100, "progress": False, "kl_weight": 0.02}
 
 
-class Plain(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.f = nn.Linear(width, width)
-
-    def forward(self, a):
-        return a + self.f(a).relu()
-
-
 def plain_stack(width=12, depth=3):
     torch.manual_seed(0)
     stem = nn.Sequential(nn.Flatten(), nn.Linear(64, width))
-    return models.DepthStack(stem, [Plain(width) for _ in range(depth)], nn.Linear(width, 10))
+    blocks = [
+        network(lambda net, a: a + net.f(a).relu(), f=nn.Linear(width, width)) for _ in range(depth)
+    ]
+    return models.DepthStack(stem, blocks, nn.Linear(width, 10))
 
 
 def model_of(stack=None, cost=1e6, **options):

@@ -134,11 +134,12 @@ def draw_compressed(
         names = dict(zip(judged, left, strict=True))  # as they were before narrowing
         found = {names[own]: one for own, one in judged.items()}
         cut = {names[own]: threshold for own, threshold in small.report.thresholds.items()}
-        intervals = scale_intervals(result)
-        scales = {names[own]: one for own, one in intervals.items()}
         layers = result.model.layers
         stays = {names[n]: left_of(small, layers[n], one) for n, one in judged.items()}
         drawn["irrelevance"] = figures.irrelevance_histograms(found, cut, stays)
+    if judged and not result.guide.traits.point:
+        intervals = scale_intervals(result)
+        scales = {names[own]: one for own, one in intervals.items()}
         groups = {n: of_groups(one, layers[n]) for n, one in judged.items()}
         gone = {
             names[n]: replace(one, values=(~left_of(small, layers[n], one)).double())

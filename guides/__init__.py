@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .dropout import VariationalDropout
     from .edges import StructureFamily
     from .factors import Factor
-    from .gates import Gates
     from .mean_field import MeanField
     from .mean_kl import MeanKL
     from .parsing import parse
@@ -27,7 +26,6 @@ __all__ = [
     "DepthGuide",
     "Deterministic",
     "Factor",
-    "Gates",
     "Guide",
     "Marginal",
     "Mask",

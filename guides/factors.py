@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import PyroccamError
-from ..models.distributions import HardGate, RelaxedGate, base
+from ..models.distributions import RelaxedGate, base
 from ..models.priors import LayerPrior
 
 _NEAR = math.exp(-1.5)  # |mean| / deviation at log alpha = 3
@@ -177,12 +177,12 @@ class BandFactor(NormalFactor):
 
 
 class GateFactor(Factor):
-    """Gates with logits of their own, relaxed at a temperature or, without one, hard; the KL to a
-    prior is in closed form where the temperature is the same number."""
+    """Relaxed gates with logits of their own; the KL to a prior is in closed form where the
+    temperature is the same number."""
 
-    temperature: float | Tensor | None
+    temperature: float | Tensor
 
-    def __init__(self, logits: Tensor, temperature: float | Tensor | None) -> None:
+    def __init__(self, logits: Tensor, temperature: float | Tensor) -> None:
         super().__init__()
         self.logits = nn.Parameter(logits.detach().clone())
         if isinstance(temperature, Tensor):
@@ -191,9 +191,7 @@ class GateFactor(Factor):
             self.temperature = temperature
 
     def forward(self) -> Any:
-        fn: Any = HardGate(logits=self.logits, validate_args=False)
-        if self.temperature is not None:
-            fn = RelaxedGate(self.temperature, logits=self.logits, validate_args=False)
+        fn: Any = RelaxedGate(self.temperature, logits=self.logits, validate_args=False)
         return fn.to_event(self.logits.dim())
 
     def moments(self, power: float) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch.distributions import constraints
 
 from ..data import Positive, PyroccamError
 from ..models import BayesianNetwork, LocalReparameterization, Scales
-from ..models.distributions import HardGate, base
+from ..models.distributions import base
 from ..models.layers import BayesianLayer
 from ..models.priors import Latent
 from .base import NetworkGuide, Words
@@ -89,8 +89,6 @@ def suited(
     support = latent.support
     if support is constraints.unit_interval and (gate := relaxed(latent.prior)) is not None:
         return GateFactor(loc, gate.temperature)
-    if isinstance(base(latent.prior), HardGate):
-        return GateFactor(loc, None)
     found = f"a {type(base(latent.prior)).__name__} on {support} at site {layer.name}.{name}"
     raise PyroccamError(found, "a prior that is real, positive, or of relaxed gates")
 

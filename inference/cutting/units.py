@@ -37,7 +37,7 @@ class Units:
 
         A unit is gone if all of its rows are, or all of its columns. What it is worth is the less
         of both, of each of its weights; those that are worth least go first. One unit of each layer
-        stays.
+        stays, and what is also written by a layer whose weights have no worth, such as a table.
 
         Arguments:
             worth: of each weight, ``(O, I, ...)``, by layer.
@@ -53,6 +53,8 @@ class Units:
         least = torch.where((rows > 0) & (columns > 0), rows.minimum(columns), rows + columns)
         each = least / size.clamp_min(1.0)
         each[0] = torch.inf
+        for name in self.rows.keys() - worth.keys():
+            each[self.rows[name]] = torch.inf
         for unit in (*self.rows.values(), *self.columns.values()):
             each[unit[each[unit].argmax()]] = torch.inf
         order = each.argsort()[: int(each.isfinite().sum())]

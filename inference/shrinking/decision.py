@@ -34,6 +34,7 @@ from ..training import (
 )
 from .depth import settled
 from .options import Cut, Noise, Search
+from .point_spread import spread_moments
 from .relevance import Irrelevance, irrelevance, weight_irrelevance
 from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
@@ -112,7 +113,8 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
     if guide.traits.point:
         zeros = whole
         if asked is not None:
-            raise PyroccamError(f"cut={asked} of a point estimate, which has no spread", "none")
+            given = f"cut={asked} of a point estimate, which has no spread"
+            raise PyroccamError(given, "none, or Search()")
         for name in model.layers:
             if not whole.get_parameter(f"{name}.weight".lstrip(".")).count_nonzero():
                 raise PyroccamError(f"All weights of layer {name!r} are zero", hint="prune it less")
@@ -150,8 +152,6 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
         Maurer, Hothorn, Lehmacher 1995, for tests in a fixed order; Dunn 1961 for parts of a risk.
     """
-    if fit.guide.traits.point:
-        raise PyroccamError(f"cut={how} of a point estimate, which has no spread", "none")
     nothing = dict.fromkeys(fit.model.layers, math.inf)
     means = at_thresholds(fit, nothing)
     # With all layers as they are, though weights that are zero already may leave some out.
@@ -163,15 +163,16 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     good, smaller, failed = (found, replace(plain, net=found.net)), False, list[float]()
     why = ""
     shares = [share for share in how.shares if share < 1 or teacher is not None]
-    tests = how.units + len([share for share in shares if share < 1])
-    places, todo, whole_units = min(FAILURES, tests), [*shares], how.units
-    with FitProgress("search", how.units + len(shares)) as bar:
+    then_weights = how.units == "first"
+    tests = then_weights + len([share for share in shares if share < 1])
+    places, todo, whole_units = min(FAILURES, tests) if then_weights else 1, [*shares], True
+    with FitProgress("search", then_weights + len(shares)) as bar:
         while todo:
             share = todo[0]
             bar.next(f"{100 * share:g} % of the {'units' if whole_units else 'weights'}")
             by = share if whole_units else means.units
             draft = _draft(fit, means, plain, share, teacher, by, how.round_to)
-            if draft is None and whole_units:
+            if draft is None and whole_units and then_weights:
                 whole_units = False
                 continue
             if draft is None:
@@ -188,7 +189,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
                 means = replace(means, units=by)
             else:
                 failed.append(needed)
-                if len(failed) == FAILURES:
+                if len(failed) == FAILURES or not then_weights:
                     break
                 if whole_units:
                     whole_units = False
@@ -334,7 +335,7 @@ def at_thresholds(
         round_to: as for a cut.
     """
     model, guide = fit.model, fit.guide
-    layers = layer_moments(model, guide) if means is None else means.layers
+    layers = spread_moments(fit) if means is None else means.layers
     found = weight_irrelevance(model, layers) if means is None else means.irrelevance
     whole = mean_network(model, guide, layers) if whole is None else whole
     if means is None:

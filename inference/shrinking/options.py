@@ -90,7 +90,8 @@ class Search(_Rounded):
         plain: the whole network, trained as numbers; or else the posterior means are.
         shares: of the weights, before what dies of a cut is gone, that networks keep, in the order
             in which they are tried.
-        units: whole units go first, and weights from the first size that loses too much on.
+        units: whole units go ``first``, and weights from the first size that loses too much on; or
+            units ``only``, and that size is the last.
         teacher: what a smaller network learns from along with labels: what the ``posterior``
             predicts, or the ``plain`` network.
     """
@@ -99,7 +100,7 @@ class Search(_Rounded):
     nats: NotNegative = NATS
     plain: Trained | None = field(default=None, repr=False)
     shares: Sequence[Annotated[float, Between(0.0, 1.0, "(]")]] = SHARES
-    units: bool = True
+    units: Literal["first", "only"] = "first"
     teacher: Literal["posterior", "plain"] = "posterior"
 
 

@@ -209,8 +209,6 @@ def with_zeros(
         if keep.all():
             continue
         shape = model.layers[name].affine.shape
-        if one.grouped:  # one gate may be of several groups
-            keep = keep.repeat_interleave(shape.groups // len(keep))
         side = "outputs" if shape.output_groups else "inputs"
         masks[name] = Mask(**{side if one.grouped else "weights": keep})
     return masked(whole, masks)

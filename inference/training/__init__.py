@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         retrain,
         row_changes,
         row_losses,
+        score_untrained,
         tempered,
         trained,
         trainer_of,

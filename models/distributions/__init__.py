@@ -7,7 +7,6 @@ from ...data import lazy_names
 if TYPE_CHECKING:
     from .blurred import BlurredLogistics, RoundedPoint
     from .gamma_quantile import UNIFORMS, gamma_of
-    from .hard_gate import HardGate
     from .log_uniform import KL, MEAN_LOG, ImproperLogUniform
     from .mixture import Components, NormalMixture
     from .multi_spike import SPIKE_KLS, Levels, MultiSpikeLogUniform, SpikeKL, to_levels

@@ -31,13 +31,11 @@ if TYPE_CHECKING:
     from .ready import NETWORKS, Residual, build, residual_conv, residual_mlp, resnet, take_apart
     from .stack import DepthStack, at_depth, match_adapters
     from .structure_graph import Gammas, StructureGraph
-    from .transformer_blocks import branches
 
 __all__ = [
     "ClosedFormLinear",
     "OrientedEdges",
     "Residual",
-    "branches",
     "build",
     "cell_graph",
     "lenet_5_caffe",

@@ -1,4 +1,4 @@
-"""A normal prior around weights that other data have given, or a mixture of it with zero."""
+"""A normal prior around weights that other data have given."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data import Between, Finite, Positive, PyroccamError
-from ..distributions import HardGate
+from ...data import Positive, PyroccamError
 from ..unpacked import untransposed
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
@@ -36,13 +34,6 @@ class Pretrained(WeightPrior):
         net: of the same structure; its weights are the means w.
         scale: standard deviation.
         learn: each layer learns its scale with the guide, from the value given.
-        odds: logit of the probability that a group stays; every group does if left out. With them
-            the prior of a group is a mixture, of zero and of ``N(w, scale²)``: latents ``weight``,
-            ``bias`` and ``gate``, a
-            :class:`~pyroccam.models.distributions.hard_gate.HardGate`. The posteriors of weights
-            and gates are independent, so that the change of a weight costs in full whether its
-            gate is open or not; at w it costs nothing.
-        block: groups beside each other that have one gate, such as those of a head.
 
     Raises:
         PyroccamError: by the model whose layers are not in the network, or of another shape.
@@ -50,8 +41,7 @@ class Pretrained(WeightPrior):
     References:
         Li, Grandvalet, Davoine 2018, Explicit inductive bias for transfer learning with
         convolutional networks, arXiv:1802.01483; Ambroladze, Parrado-Hernandez, Shawe-Taylor 2007,
-        Tighter PAC-Bayes bounds, for a prior that half of the rows choose; Mitchell, Beauchamp
-        1988, Bayesian variable selection in linear regression, JASA 83, for the mixture with zero.
+        Tighter PAC-Bayes bounds, for a prior that half of the rows choose.
 
     Example:
         >>> from pyroccam import data
@@ -67,8 +57,6 @@ class Pretrained(WeightPrior):
     net: nn.Module
     scale: Positive = 0.1
     learn: bool = False
-    odds: Finite | None = None
-    block: Annotated[int, Between(1, 2**31)] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,12 +120,6 @@ class _PretrainedLayer(LayerPrior):
         self.around = given
         shapes = {"weight": layer.weight, "bias": layer.bias}
         self.kinds = [name for name, shape in shapes.items() if shape is not None]
-        if given.odds is not None:
-            if layer.groups % given.block:
-                found = f"block={given.block} of layer {layer.name!r}"
-                raise PyroccamError(found, f"a divisor of its {layer.groups} groups")
-            odds = torch.full((layer.groups // given.block,), given.odds)
-            self.register_buffer("odds", odds, persistent=False)
         for name in self.kinds:
             self.register_buffer(f"mean_{name}", _own(given.net, layer, name), persistent=False)
         if given.learn:
@@ -147,11 +129,7 @@ class _PretrainedLayer(LayerPrior):
         log_scale = self._parameters.get("log_scale")
         scale = self.get_buffer("scale") if log_scale is None else log_scale.exp()
         own = {name: (self.get_buffer(f"mean_{name}"), scale) for name in self.kinds}
-        found = self.normals(own["weight"], own.get("bias", own["weight"]))
-        if (odds := self._buffers.get("odds")) is not None:
-            gate = HardGate(logits=odds, validate_args=False).to_event(1)
-            found["gate"] = Latent(gate, start=(3.0, 0.5))
-        return found
+        return self.normals(own["weight"], own.get("bias", own["weight"]))
 
 
 def _own(net: nn.Module, layer: LayerShape, name: str) -> Tensor:

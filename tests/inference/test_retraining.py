@@ -178,7 +178,7 @@ def test_a_plain_network_is_left_where_nothing_is_as_good(monkeypatch, fit):
 
 @pytest.mark.parametrize("loss", [0.0, 1.0])
 def test_one_share_is_tried_where_one_is_asked_for(monkeypatch, fit, loss):
-    sizes, made, (decided, kept) = scripted(monkeypatch, fit, [loss], shares=(0.33,), units=False)
+    sizes, made, (decided, kept) = scripted(monkeypatch, fit, [loss], shares=(0.33,), units="only")
     assert (sizes, made) == ([0.33], [True])
     assert float(kept.held_out.abs().max()) == 0.0
     assert len(decided.warnings) == bool(loss)

@@ -1,9 +1,9 @@
 """A prior around the weights of another network."""
 
 import json
-import math
 from pathlib import Path
 
+import folders
 import pytest
 import torch
 from fitting import blobs
@@ -11,7 +11,6 @@ from pyroccam import guides, inference
 from pyroccam.cli.methods import find
 from pyroccam.data import Dataset, PyroccamError
 from pyroccam.inference.elbo import evidence
-from pyroccam.inference.posterior import mean_network, posterior_of
 from pyroccam.models import BayesianNetwork, networks, priors
 
 
@@ -37,45 +36,6 @@ def test_the_kl_is_that_of_normals_around_the_other_weights(learn):
     assert found == pytest.approx(float(kl.detach()), rel=1e-5)
     scales = [p for n, p in model.named_parameters() if n.endswith("log_scale")]
     assert len(scales) == 2 * learn
-
-
-def test_weights_are_gone_or_near_those_of_the_other_network():
-    """The KL of gates, by probabilities of both values and densities of torch."""
-    data, net = blobs(), network(0)
-    given = {
-        "1": priors.Pretrained(net, 0.3, odds=-1.0),
-        "3": priors.Pretrained(net, odds=-4.0, block=3),
-    }
-    other = network(1)
-    model = BayesianNetwork(other, data, prior=given)
-    guide = guides.Gates(model)
-    assert guide.posterior("3.gate").event_shape == (2,)
-    logits = guide.factor_of("3.gate").logits
-    logits.data.copy_(torch.tensor([2.0, -3.0]))
-    expected = 0.0
-    for q, p in ((guide.factor_of("1.gate").logits, -1.0), (logits, -4.0)):
-        one, prior = q.sigmoid(), 1 / (1 + math.exp(-p))
-        gone = (1 - one) * ((1 - one) / (1 - prior)).log()
-        expected += (one * (one / prior).log() + gone).sum()
-    for name, scale in (("1", 0.3), ("3", 0.1)):
-        for kind in ("weight", "bias"):
-            centre = net.get_parameter(f"{name}.{kind}")
-            density = torch.distributions.Normal(centre, scale)
-            expected -= density.log_prob(other.get_parameter(f"{name}.{kind}")).sum()
-    found = evidence(model, guide, data, rows=1, passes=2).kl
-    assert found == pytest.approx(float(expected.detach()), rel=1e-4)
-    assert {*map(id, guide.structure_parameters())} >= {id(logits)}
-    logits.data.copy_(torch.tensor([60.0, -60.0]))
-    drawn = posterior_of(model, guide).draw(2)["3.gate"]
-    assert drawn.equal(torch.tensor([[1.0, 0.0]] * 2))
-    mean = mean_network(model, guide).get_parameter("3.weight")
-    assert mean[:, :3].equal(other.get_parameter("3.weight")[:, :3])
-    assert mean[:, 3:].abs().max() < 1e-20
-    result = inference.fit(model, guide, data, epochs=1, lr=1e-9, guide_lr=1e-9, progress=False)
-    small = inference.shrink(result, cut=inference.Thresholds(0.0))
-    assert small.report.layers["3"].inputs.tolist() == [0, 1, 2]  # one gate of three groups
-    with pytest.raises(PyroccamError):
-        BayesianNetwork(other, data, prior=priors.Pretrained(net, odds=0.0, block=4))
 
 
 def test_a_network_of_another_structure_is_refused():
@@ -144,3 +104,18 @@ def test_a_run_under_what_comes_with_the_package_begins_there():
     net = networks.small_cnn((1, 28, 28), 10)
     find("certified").with_options({"prior": "pretrained:digits"}).build(net, data)
     assert priors.Pretrained(net).sha256 == priors.Pretrained.shipped().sha256
+
+
+@pytest.mark.filterwarnings("ignore:These weights")
+@pytest.mark.parametrize("kind", folders.KINDS)
+def test_transposed_weights_are_where_the_prior_is_around(kind):
+    net = folders.configured(pytest.importorskip("transformers"), kind)
+    if kind == "ViT":
+        x = {"pixel_values": torch.randn(4, 3, 16, 16)}
+    else:
+        x = {"input_ids": torch.randint(5, 45, (4, 6)), "attention_mask": torch.ones(4, 6).long()}
+    y = torch.tensor([0, 1, 2, 0])
+    data = Dataset.from_tensors(x, y, x, y, val_fraction=0)
+    model = BayesianNetwork(net, data, prior=priors.Pretrained(net))
+    for layer in model.layers.values():
+        assert layer.latents()["weight"].prior.mean.equal(layer.start["weight"])

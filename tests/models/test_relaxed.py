@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.distributions as td
 from pyroccam.data.errors import PyroccamError
-from pyroccam.models.distributions import HardGate
 from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -393,35 +392,3 @@ def test_kl_of_gates_is_that_of_their_logits():
     for unlike in (RelaxedGate(0.4, logits=other), of_torch):
         with pytest.raises(NotImplementedError):
             kl_divergence(q, unlike)
-
-
-def test_a_hard_gate_is_drawn_as_it_is_and_differentiated_as_if_relaxed():
-    """Draws by their probability, the KL by its two values, the gradient by quadrature."""
-    logits = t([-2.0, 0.5]).requires_grad_()
-    gate, prior = HardGate(logits=logits), HardGate(logits=t([0.3, -4.0]))
-    draws = gate.rsample((40_000,))
-    assert {*draws.unique().tolist()} == {0.0, 1.0}
-    assert z_scores(draws.detach(), gate.probs).max() < limit(2)
-    values = t([[0.0, 0.0], [1.0, 1.0]])
-    each = gate.log_prob(values).exp() * (gate.log_prob(values) - prior.log_prob(values))
-    torch.testing.assert_close(kl_divergence(gate, prior), each.sum(0))
-    u = (torch.arange(100_000, dtype=F64) + 0.5) / 100_000
-    relaxed = ((logits[:, None] + u.logit()) / HardGate.temperature).sigmoid().mean(1)
-    (expected,) = torch.autograd.grad(relaxed.sum(), logits)
-    (found,) = torch.autograd.grad(draws.mean(0).sum(), logits)
-    torch.testing.assert_close(found, expected, rtol=0.03, atol=0.0)
-
-
-@pytest.mark.parametrize("logit", [-140.0, -17.0, 0.0, 17.0, 140.0])
-@pytest.mark.parametrize("odds", [-140.0, -3.0, 17.0, 140.0])
-def test_the_kl_of_hard_gates_is_finite_in_single_precision(logit, odds):
-    """By both values in many digits, where the probability of one rounds to zero."""
-    a = torch.tensor(logit, requires_grad=True)
-    found = kl_divergence(HardGate(logits=a), HardGate(logits=torch.tensor(odds)))
-    with mpmath.workdps(150):
-        p, q = ([1 / (1 + mpmath.exp(s * x)) for s in (-1, 1)] for x in (logit, odds))
-        expected = sum(one * mpmath.log(one / other) for one, other in zip(p, q, strict=True))
-        slope = p[0] * p[1] * (logit - odds)
-    assert found.item() == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
-    (gradient,) = torch.autograd.grad(found, a)
-    assert gradient.item() == pytest.approx(float(slope), rel=1e-4, abs=1e-5)

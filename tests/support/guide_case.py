@@ -34,12 +34,6 @@ def gated(rows, seed=0):
     return network(rows, seed, priors.SpikeSlab())
 
 
-def kept(rows, seed=0):
-    """Of weights that may be gone, or near those of the network."""
-    net = network(rows, seed).start_network()
-    return network(rows, seed, priors.Pretrained(net, odds=-1.0))
-
-
 def of_integers(rows, seed=0):
     return network(rows, seed, priors.Integers())
 
@@ -87,7 +81,6 @@ CASES = {
     "MeanField": case(network, guides.MeanField),
     "MeanField of scales": case(scaled, guides.MeanField),
     "MeanField of gates": case(gated, lambda m: guides.MeanField(m, local=False)),
-    "Gates": case(kept, guides.Gates, Trace_ELBO),
     "MeanField of structure": case(structured, lambda m: guides.MeanField(m, local=False)),
     "Conditional": case(
         network, lambda m: guides.Conditional(guides.MeanField(m), low=0.1, high=2.0)

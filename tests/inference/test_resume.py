@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import os
-import shutil
 import signal
 
 import pytest
@@ -95,31 +94,6 @@ def test_the_choice_made_before_a_stop_is_kept(tmp_path, monkeypatch):
 
 def often(seconds=0.0):
     return functools.partial(Trainer, checkpoint_seconds=seconds)
-
-
-def test_what_a_kill_or_an_error_leaves_is_taken_up_bit_for_bit(tmp_path, monkeypatch):
-    """A copy of the folder in the middle of step 19: a process that is killed has no time to tidy
-    up, and leaves just this."""
-
-    def copy_folder(trainer):
-        if trainer.step_number == 18:
-            shutil.copytree(tmp_path / "run", tmp_path / "killed")
-        if trainer.step_number == 21:
-            raise RuntimeError("the plug was pulled")
-
-    whole = run()
-    with monkeypatch.context() as patch:
-        patch.setattr(fitting, "Trainer", often())
-        spy(patch, "_step", before=copy_folder)
-        with pytest.raises(RuntimeError, match="the plug"):
-            run(out=tmp_path / "run")
-    assert not (tmp_path / "killed" / "model.safetensors").exists()
-    steps = []
-    spy(monkeypatch, "_step", before=lambda t: steps.append(t.step_number))
-    for name, last in (("killed", 18), ("run", 21)):
-        assert_same(whole, run(out=tmp_path / name, resume=True))
-        assert 0 < steps[0] <= last
-        steps.clear()
 
 
 def test_resume_starts_anew_where_there_is_nothing(tmp_path):

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         kinds_of,
         nearest,
     )
-    from .raw import keep_raw
     from .registry import available, is_own, load, options_of
     from .roots import read_bytes, reading, resolve_root
     from .rows import far_off, new_rows

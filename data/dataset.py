@@ -26,10 +26,17 @@ from .fingerprints import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names, refuse_classes
 from .marginal import Marginal
 from .ranges import AtLeastTwo, Seed, ShareOrZero, checked
-from .raw import keep_raw
 from .record import differences as _differences
 from .record import record as _record
-from .splits import Scaling, along, carve, moments, number_groups, rescale
+from .splits import (
+    Scaling,
+    along,
+    carve,
+    moments,
+    number_groups,
+    rescale,
+    scaling_in_force,
+)
 from .splits import standardise as scale
 from .tasks import Task, check_targets, decide_task
 from .weighting import by_class, check_weights, joined, scaled
@@ -511,7 +518,6 @@ class Dataset:
             found = f"{len(columns)} columns for inputs of shape {tuple(shape)}"
             raise DataError(found, "one name a feature of a table")
         task = decide_task("y_train", *y.values(), asked=task, classes=called or classes)
-        keep_raw(x["test"], y["test"])
         parts = {f"{part}_{s}": of[s] for s in x for part, of in (("x", x), ("y", y))}
         if groups is not None:
             parts["groups"] = number_groups(groups, rows)
@@ -610,7 +616,7 @@ def on_scale(
         scaling: By which it is done.
         classes, source, facts: As :class:`Dataset` has them.
     """
-    values: dict[str, Any] = {}
+    scaling, values = scaling_in_force(scaling), dict[str, Any]()
     for split in _SPLITS:
         x, y = rows.get(split) or (part[:0] for part in rows["train"])
         values[f"x_{split}"] = x.long() if source.get("ids") else scale(x, *scaling[:2])

@@ -21,11 +21,10 @@ from .limits import ask
 from .numbering import numbered
 from .own_code import is_code
 from .ranges import checked
-from .raw import keeping_raw
 from .registry import find, load
-from .splits import standardise
+from .splits import scaled_by, standardise
 from .streaming import Columns, reader_of_path
-from .tasks import check_amounts, check_targets
+from .tasks import check_targets
 
 _FAR = 10.0
 """Standard deviations of the training rows at which half of new values are no accident."""
@@ -87,13 +86,18 @@ def new_rows(
         if like.source.get("name") == key:
             options = {**like.source, **options}
         options.pop("name", None)
-        x, y, title = _of_named(key, like, {**options, "download": download})
+        return _of_named(key, like, {**options, "download": download})
     check_pair(f"{key}: inputs", x, "targets", y)
     x = _scaled(key, x, like)
-    digest = fingerprint(like=like.digest, x=x, y=y)
     if like.classes is None:
         y = standardise(y, like.scaling.y_mean, like.scaling.y_std)
-    return like.but(x_test=x.to(like.x_test), y_test=y.to(like.y_test), name=title, digest=digest)
+    return _in_place(x, y, title, like)
+
+
+def _in_place(x: Tensor, y: Tensor, name: str, like: Dataset) -> Dataset:
+    """Other test rows, which are on the scale of `like`."""
+    digest = fingerprint(like=like.digest, x=x, y=y)
+    return like.but(x_test=x.to(like.x_test), y_test=y.to(like.y_test), name=name, digest=digest)
 
 
 def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Tensor]:
@@ -188,53 +192,23 @@ def _of_files(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
     return x, _targets(str(path), y, like)
 
 
-def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor, Tensor, str]:
-    """Inputs and targets of the test rows of a data set with a name."""
-    with keeping_raw() as kept:
+def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> Dataset:
+    """The test rows of a data set with a name."""
+    with scaled_by(like.scaling):
         other = load(key, **options)
     if not len(other.x_test):
         raise DataError(f"{key} has no test rows", "some to predict")
-    x, y = _unscaled(other, kept)
-    if other.task != like.task:
+    flat = len(like.input_shape) == 1 < len(other.input_shape)
+    other = other.flattened() if flat else other
+    same_targets = like.classes is not None or other.outputs == like.outputs
+    if (other.task, other.fields) != (like.task, like.fields) or not same_targets:
         other.refuse_another_kind(like)
+    x, y = other.standardised_as(like).split("test")  # of what a function made before
     if like.classes and other.class_names and other.class_names != like.class_names:
-        names = [(other.class_names[k],) * 2 for k in y.tolist()]
-        return x, _labels(key, names, like), other.name
-    return x, _targets(key, y, like), other.name
-
-
-def _unscaled(of: Dataset, kept: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of the test rows of a set, in their own units: to the bit if they are
-    among the rows `kept` meanwhile, as they are not where a function keeps what it made before."""
-    scaling = of.scaling
-    for x, y in reversed(kept):
-        alike = len(x) == len(of.x_test) and y.numel() == of.y_test.numel()
-        if alike and x.numel() == of.x_test.numel() and _same(of, x, y):
-            return x, y
-    x = of.x_test
-    if not of.ids:
-        parts = x.double().reshape(len(x), len(scaling.x_mean), -1)
-        x = parts * scaling.x_std[:, None] + scaling.x_mean[:, None]
-        x = x.reshape(of.x_test.shape).float()
-    if of.classes is not None:
-        return x, of.y_test
-    return x, (of.y_test.double() * scaling.y_std + scaling.y_mean).float()
-
-
-def _same(of: Dataset, x: Tensor, y: Tensor) -> bool:
-    """True for the test rows of a set, as they were before they were scaled."""
-    mean, std, y_mean, y_std = of.scaling
-    if not of.ids:
-        if x.ndim < 2 or x.shape[1] != len(mean):
-            return False
-        x = standardise(x, mean, std)
-    if of.classes is None:
-        try:
-            y = standardise(check_amounts("y", y, of.task), y_mean, y_std)
-        except DataError:  # targets of another task
-            return False
-    pairs = (x, of.x_test), (y, of.y_test)
-    return all(torch.equal(a.flatten().to(b), b.flatten()) for a, b in pairs)
+        y = _labels(key, [(other.class_names[k],) * 2 for k in y.tolist()], like)
+    elif like.classes:
+        y = check_labels(key, y, like.classes)
+    return _in_place(x, y, other.name, like)
 
 
 def _names(like: Dataset) -> tuple[str, ...]:

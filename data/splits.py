@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,6 +135,27 @@ class Scaling(NamedTuple):
     x_std: Tensor
     y_mean: Tensor
     y_std: Tensor
+
+
+_asked: ContextVar[Scaling | None] = ContextVar("scale_of_rows", default=None)
+
+
+@contextmanager
+def scaled_by(scaling: Scaling) -> Iterator[None]:
+    """Within it, data sets are made on this scale if it fits them: rows that were scaled otherwise
+    cannot be brought to it to the bit, and a row can only be recognised by its bits."""
+    token = _asked.set(scaling)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def scaling_in_force(own: Scaling) -> Scaling:
+    """The scale of a data set whose statistics are these: they, or that of :func:`scaled_by`."""
+    asked = _asked.get()
+    fits = asked is not None and [*map(len, asked)] == [*map(len, own)]
+    return asked if asked is not None and fits else own
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:

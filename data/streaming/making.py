@@ -32,11 +32,9 @@ from .. import (
     decide_task,
     fingerprint,
     generator,
-    keep_raw,
     named,
     numbered,
     on_scale,
-    with_channel,
 )
 from .arrays import Arrays, is_array_folder
 from .items import Items
@@ -173,8 +171,6 @@ def stream(
         other = f"summary= of {summary.rows:,} other training rows"
         raise DataError(other, f"that of the {reader.rows:,} that are streamed here")
     scaling = _scaling(summary, standardise and not ids, task)
-    if (of_test := rows_of.get("test")) is not None:
-        keep_raw(of_test.x if ids else with_channel(of_test.x), of_test.y)
     settings = {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
     whole = on_scale(
         _checked(rows_of, task, summary, ids),

@@ -1,6 +1,5 @@
 """What a run remembers of its data, and new rows on the scale of the run."""
 
-import contextlib
 import copy
 import json
 from dataclasses import replace
@@ -72,26 +71,19 @@ def changed(column, row, value):
     return {**COLUMNS, column: values}
 
 
-SWAPPED = by_names("height", "age", "weight", "kind")
-
-COWS = {**COLUMNS, "kind": np.array(["dog", "cow"])[np.arange(ROWS) % 2]}
-
-
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        (SWAPPED, {}, ["column names are in another order", "'height' stands where 'age' was"]),
-        (called(age="height", height="age"), {}, ["column names are in another order"]),
-        (called(age="years"), {}, ["'age' is now 'yea"]),
-        ({**COLUMNS, "more": np.arange(ROWS)}, {}, ["4 column names, were 3 (new: more)", "shape"]),
+        (by_names("height", "age", "weight", "kind"), {}, ["columns 0 is 'height', was 'age'"]),
+        (called(age="years"), {}, ["columns 0 is 'years', was 'age'"]),
+        ({**COLUMNS, "more": np.arange(ROWS)}, {}, ["columns has 4", "more", "input_shape 0 is 4"]),
         (changed("weight", 30, 77.0), {}, ["rows are not the same"]),
-        (changed("kind", 30, "eel"), {}, ["classes is 3, was 2", "new: eel"]),
-        (COWS, {}, ["class 'cat' is now 'cow'"]),
+        (changed("kind", 30, "eel"), {}, ["classes is 3, was 2", "eel"]),
         (COLUMNS, {"order": slice(None, None, -1)}, ["rows are not the same"]),
-        (COLUMNS, {"order": slice(0, 50)}, ["rows are not the same", "36 train", "were 43 train"]),
+        (COLUMNS, {"order": slice(0, 50)}, ["rows are not the same", "rows train is 36, was 43"]),
         (COLUMNS, {"seed": 1}, ["seed is 1, was 0", "rows are not the same"]),
-        (COLUMNS, {"val_fraction": 0.0}, ["val_fraction is 0.0, was 0.1", "48 train, 0 val"]),
-        (COLUMNS, {"standardise": False}, ["inputs are scaled otherwise: 'age', 'height'"]),
+        (COLUMNS, {"val_fraction": 0.0}, ["val_fraction is 0.0, was 0.1", "rows val is 0"]),
+        (COLUMNS, {"standardise": False}, ["x_mean age is 0.0", "x_std height is 1.0"]),
         (COLUMNS, {"target": "age"}, ["target is 'age', was 'kind'"]),
         ({**COLUMNS, "kind": np.arange(ROWS) / 7}, {}, ["task is 'regression', was 'classifi"]),
     ],
@@ -109,24 +101,22 @@ def test_rounding_is_no_difference(tmp_path, record):
     record["x_mean"] = [v * (1 + 1e-9) for v in record["x_mean"]]
     assert d.differences(record) == []
     record["x_mean"][1] += 1e-3 * record["x_std"][1]
-    assert d.differences(record) == ["inputs are scaled otherwise: 'height'"]
+    (found,) = d.differences(record)
+    assert found.startswith("x_mean height is ")
     record["x_mean"].append(0.0)
     assert "has 3 values, had 4" in d.differences(record)[0]
 
 
-DAMAGE = [None, "x", -1, True, [None], ["x", 1], [1e999], {}, {"train": 1}, [[1]]]
-
-
 @pytest.mark.parametrize("part", list(data.load("spirals", n=60).record()))
-def test_a_damaged_record_is_said_to_be_damaged(part):
+def test_a_damaged_record_is_that_of_other_data(part):
     d = data.load("spirals", n=60)
     good = d.record()
-    for wrong in ({k: v for k, v in good.items() if k != part}, {**good, part: [[1]]}, None, "x"):
+    assert d.differences({k: v for k, v in good.items() if k != part})
+    for value in (None, "x", -1, [None], ["x", 1], [1e999], {"train": 1}, [[1]]):
+        assert good[part] == value or d.differences({**good, part: value})
+    for wrong in (None, "x"):
         with pytest.raises(PyroccamError):
             d.differences(wrong)
-    for value in DAMAGE:
-        with contextlib.suppress(data.DataError):
-            assert d.differences({**good, part: value})
 
 
 def arrays():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ..data import lazy_names
 
 if TYPE_CHECKING:
-    from .boundary import BUSY, CTRL_C, STOPPED, App
+    from .boundary import BUSY, STOPPED, App, hear_ctrl_c
     from .console import Part, PlainConsole
     from .diagnosis import diagnose_run, print_findings
     from .places import need_file, need_folder, new_folder

@@ -7,13 +7,11 @@ file, of which one line tells.
 
 from __future__ import annotations
 
-import _thread
 import signal
 import sys
 import sysconfig
 import tempfile
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +32,6 @@ process has (EX_TEMPFAIL), of Ctrl-C."""
 
 _LONGEST = 1500  # characters of a message
 _AGAIN = 0.05  # seconds until a Ctrl-C that waits looks again
-_PRESSES = 4  # the one that waits for nothing
 _INFERENCE = f"{__name__.rsplit('.', 2)[0]}.inference"
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +54,7 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
-            with CTRL_C.between_imports():
+            with _between_imports():
                 command(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
@@ -70,56 +67,37 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-class _CtrlC:
+@contextmanager
+def _between_imports() -> Iterator[None]:
     """Ctrl-C as it is, but for the middle of an import of a package, whose end it waits for: a
-    compiled module that is interrupted while it is made may abort the process. Who presses again
-    and again is heard at once.
-    """
-
-    def __init__(self) -> None:
-        self.waits, self._own, self._pressed = False, False, 0
-
-    @contextmanager
-    def between_imports(self) -> Iterator[None]:
-        """Begin with none, and hear in the end what still waits."""
-        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if not usual or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self.waits, self._own, self._pressed = False, False, 0
-        signal.signal(signal.SIGINT, self._handle)
-        try:
-            yield
-            self.hear()
-        finally:
-            self.waits = False
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def hear(self) -> None:
-        """Raise what waits, where no import is made."""
-        if self.waits:
-            raise KeyboardInterrupt
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._pressed += not self._own
-        self._own = False
-        self.waits = self._pressed < _PRESSES and _importing(frame)
-        if self.waits:
-            # Not a Thread, whose locks the code that was interrupted may hold.
-            _thread.start_new_thread(self._again, ())
-        else:
-            signal.default_int_handler(number, frame)
-
-    def _again(self) -> None:
-        """Send it once more, to whoever handles it by then."""
-        time.sleep(_AGAIN)
-        if self.waits:
-            self.waits, self._own = False, True
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    compiled module that is interrupted while it is made may abort the process."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # It is sent once more, to whoever handles it by then.
+    alarm = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGINT, _when_imported)
+    try:
+        yield
+        hear_ctrl_c()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, alarm)
 
 
-CTRL_C = _CtrlC()
-"""That of this process."""
+def _when_imported(number: int, frame: FrameType | None) -> None:
+    if _importing(frame):
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+    else:
+        signal.default_int_handler(number, frame)
+
+
+def hear_ctrl_c() -> None:
+    """Raise a Ctrl-C that waits for the end of an import, where none is made."""
+    if signal.setitimer(signal.ITIMER_REAL, 0.0)[0]:
+        raise KeyboardInterrupt
 
 
 def _importing(frame: FrameType | None) -> bool:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...data import Between, PyroccamError
-from .. import CTRL_C, ExecutionOptions, PlainConsole, RunRequest, need_folder, new_folder, prepare
+from .. import (
+    ExecutionOptions,
+    PlainConsole,
+    RunRequest,
+    hear_ctrl_c,
+    need_folder,
+    new_folder,
+    prepare,
+)
 from .application import app, console
 
 if TYPE_CHECKING:
@@ -141,7 +149,7 @@ def _in_processes(processes: int, arguments: dict[str, Any]) -> None:
 
     from ...inference.distributed import Ended, launch
 
-    CTRL_C.hear()
+    hear_ctrl_c()
     try:
         launch(fit_in_process, processes, ({**arguments, "processes": 1},))
     except Ended as error:

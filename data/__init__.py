@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         NotNegative,
         Options,
         Positive,
+        Rule,
         Seed,
         Share,
         ShareOrZero,

@@ -42,6 +42,10 @@ class Between:
     high: float = math.inf
     ends: str = "[]"
 
+    def holds(self, value: Any) -> bool:
+        """True for a number of the interval."""
+        return _finite(value) in self
+
     def __contains__(self, value: float) -> bool:
         at_end = (value == self.low and "[" in self.ends) or (
             value == self.high and "]" in self.ends
@@ -54,6 +58,17 @@ class Between:
         if self.low > -math.inf:
             return f"of at least {self.low:g}" if "[" in self.ends else f"above {self.low:g}"
         return "that is finite"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition on a value beside its type, and its words."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def __str__(self) -> str:
+        return f"({self.words})"
 
 
 Finite = Annotated[float, Between()]
@@ -166,15 +181,14 @@ def allows(kind: Any, value: Any) -> bool:
     if origin is Literal:
         return any(value is c or (type(value) is type(c) and value == c) for c in inner)
     if origin is Annotated:
-        ranges = [r for r in inner[1:] if isinstance(r, Between)]
-        return allows(inner[0], value) and all(_finite(value) in r for r in ranges)
+        return allows(inner[0], value) and all(rule.holds(value) for rule in _rules(kind))
     if kind is None or kind is types.NoneType:
         return value is None
     if has := HAS.get(name_of(kind)):
         return all(hasattr(value, name) for name in has)
     if kind in (int, float):
         number: type = Integral if kind is int else Real
-        return isinstance(value, number) and not isinstance(value, bool)
+        return isinstance(value, number) and not isinstance(value, bool) and _computes(value)
     if origin is type:
         return isinstance(value, type)
     if origin is not None and issubclass(origin, Mapping):
@@ -197,6 +211,19 @@ def _allows_each(inner: tuple[Any, ...], value: Any) -> bool:
     if len(inner) > 1 and inner[-1] is not ...:
         return len(value) == len(inner) and all(map(allows, inner, value))
     return all(allows(inner[0], one) for one in value)
+
+
+def _rules(kind: Any) -> list[Between | Rule]:
+    """What stands beside a type."""
+    return [one for one in get_args(kind)[1:] if isinstance(one, Between | Rule)]
+
+
+def _computes(value: Any) -> bool:
+    """False for NaN, and for whole numbers that are too large for a float."""
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:
+        return False
 
 
 def _finite(value: Any) -> float:
@@ -224,8 +251,7 @@ def described(kind: Any) -> str:
         parts = [*map(repr, inner)] if origin is Literal else [*map(described, inner)]
         return " or ".join([", ".join(parts[:-1]), parts[-1]]) if parts[1:] else parts[0]
     if origin is Annotated:
-        rules = (r for r in inner[1:] if isinstance(r, Between) or hasattr(r, "holds"))
-        return " ".join([described(inner[0]), *map(str, rules)])
+        return " ".join([described(inner[0]), *map(str, _rules(kind))])
     if origin is type:
         return "a class"
     if origin is not None and issubclass(origin, Iterable):

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset, PyroccamError
+from ...data import Dataset, NotNegative, PyroccamError, Rule, Share, ShareOrZero
 from ...inference.posterior import DrawnNetwork, Noise
 from ...inference.shrinking import levels_of, narrow, refuse_uncut
 from ...inference.training import Fit, Settings
 from ...models import Scales
 from .base import Pair, Stage, length_in
-from .options import Layers, NotNegative, Part, Rule, Share, Threshold
+from .options import Layers, Threshold
 from .weights import (
     OverWeights,
     by_validation,
@@ -75,8 +75,8 @@ class Bayes(OverWeights):
 
     prior: str = "normal:1"
     guide: str = "mean-field"
-    start: Part = 0.0
-    finish: Part = 0.0
+    start: ShareOrZero = 0.0
+    finish: ShareOrZero = 0.0
     scales: Scales = "example"
     max_scale: Limit = None
     threshold: Threshold | None = None

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from ...data import Between, Dataset
+from ...data import Between, Count, Dataset, Whole
 from ...inference import load
 from ...inference.draws import CodeWord
 from ...inference.training import Fit, Settings
 from .base import Finished
 from .bayes import Bayes
-from .options import Count, Whole
 from .weights import DRAW, cut_of, draw_run, sent
 
 Bits = Annotated[int, Between(2, 20)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import guides, models
-from ...data import Between, Dataset
+from ...data import Between, Dataset, NotNegative
 from ...inference import load
 from ...inference.cutting import compare_speed, count_parameters
 from ...inference.files import save_folder
@@ -40,7 +40,6 @@ from .base import (
     told,
     uncut,
 )
-from .options import NotNegative
 
 
 class _OverDepth(Method):

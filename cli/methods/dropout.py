@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset
+from ...data import Dataset, NotNegative, Share
 from ...inference.posterior import Noise
 from ...models.networks import with_dropout
 from .base import Pair
-from .options import Layers, NotNegative, Share, Threshold
+from .options import Layers, Threshold
 from .points import FromPoint
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset, PyroccamError
+from ...data import Dataset, NotNegative, Positive, PyroccamError, Rule
 from ...inference.cutting import count_parameters
 from ...inference.figures import weight_path
 from ...inference.posterior import mean_network, require
@@ -21,7 +21,7 @@ from ...models.networks import NETWORKS, DepthStack
 from .. import draw_depth, draw_trade, save_figure
 from .base import Finished, Pair, told, uncut
 from .occam import FromNumbers
-from .options import NotNegative, Positive, Rule, Threshold
+from .options import Threshold
 from .weights import cut_of, evaluate, refuse_names
 
 _PATH = "A network for each weight λ of the KL"

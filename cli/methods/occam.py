@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset, PyroccamError
+from ...data import Dataset, NotNegative, Positive, PyroccamError, ShareOrZero
 from ...inference.cutting import ROWS, count_parameters, multiply_adds, seconds_per_batch
 from ...inference.elbo import evidence
 from ...inference.figures import bytes_by_bound
@@ -23,7 +23,7 @@ from ...inference.shrinking import levels_of, narrow, settled
 from ...inference.training import Fit, Settings
 from .. import draw_depth, draw_trade, save_figure
 from .base import Finished, Pair, Stage, length_in, told
-from .options import NotNegative, Part, Positive, Threshold
+from .options import Threshold
 from .weights import FILE, OverWeights, compress_run, cut_of, try_to_cut
 
 _AROUND = 3  # depths on both sides of the chosen one that are cut for comparison
@@ -56,8 +56,8 @@ class FromNumbers(OverWeights):
     depth: str = "uniform"
     number_bits: NotNegative = 0.0
     scale: Positive | None = 0.1
-    start: Part = 0.2
-    hold: Part = 0.5
+    start: ShareOrZero = 0.2
+    hold: ShareOrZero = 0.5
     reach: Positive | None = None
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
@@ -149,8 +149,8 @@ class Occam(FromNumbers):
     passes = 10.0  # of the neighbours, too
     fractions = ("start", "last", "finish")
 
-    last: Part = 0.25
-    finish: Part = 0.15
+    last: ShareOrZero = 0.25
+    finish: ShareOrZero = 0.15
     threshold: Threshold | None = None
     tolerance: NotNegative | None = None
     narrow_at: Threshold | None = None

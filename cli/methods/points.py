@@ -11,7 +11,7 @@ from typing import Annotated
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset, PyroccamError
+from ...data import Count, Dataset, Fraction, NotNegative, Positive, PyroccamError, Rule, Whole
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import (
     PerLayer,
@@ -24,7 +24,7 @@ from ...inference.shrinking import (
 from ...inference.training import Fit, Settings
 from ...models.priors import WeightPrior
 from .base import Pair, Stage
-from .options import Count, Fraction, NotNegative, Positive, Rounds, Rule, Whole
+from .options import Rounds
 from .weights import OverWeights, tell_uncuttable
 
 Gamma = Annotated[

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset
+from ...data import Dataset, Whole
 from ...inference import load
 from ...inference.cutting import ROWS, compare_speed, count_parameters
 from ...inference.figures import structure_graph
@@ -30,7 +30,6 @@ from ...models.networks import discretised, structures
 from ...models.plain import torch_only
 from .. import save_figure
 from .base import HANDED_BACK, Finished, Method, Pair, known_of, smaller, timed, told, uncut
-from .options import Whole
 
 # Of point estimates, where the weights of a run are numbers.
 _WIDE = "normal:1"

@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset, PyroccamError
+from ...data import Dataset, NotNegative, Positive, PyroccamError, Share, ShareOrZero
 from ...inference.files import Small
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import Cut, Search
 from ...inference.training import Fit, Settings, score_untrained
 from .base import Pair, length_in
-from .options import NotNegative, Part, Positive, Share
 from .weights import OverWeights, evaluate, try_to_cut
 
 FOLDER_OF = "transformers"
@@ -40,7 +39,7 @@ class Transfer(OverWeights):
 
     keep: Share = 1.0 / 3.0
     scale: Positive = 0.1
-    finish: Part = 0.75
+    finish: ShareOrZero = 0.75
     tables: bool = False
     tolerance: NotNegative = 0.02
     units_first: ClassVar[bool] = False  # of units alone

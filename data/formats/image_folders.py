@@ -25,7 +25,7 @@ class Images:
     """
 
     def __init__(self, path: Path, size: int | None = None) -> None:
-        self.name, self.size = path.name, size
+        self.path, self.name, self.size = path, path.name, size
         with reading(path, "a folder of images"):
             self.classes, self.samples = _found(path)
         self._shape: tuple[int, ...] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -91,11 +90,11 @@ def stream(
     name: str = "",
     workers: Whole | None = None,
     held: Count | None = None,
-    summary: Summary | None = None,
 ) -> Streamed:
     """A data set whose training rows are read when they are needed, and need not fit into memory.
 
-    The training rows are gone through once to check and to scale them, as those in memory are.
+    The training rows are gone through once to check and to scale them, as those in memory are; in
+    one process files that nobody has written to since are not gone through again.
     Rows for validation and tests are taken out of them, or given, and are held in memory.
 
     Arguments:
@@ -127,7 +126,6 @@ def stream(
             that are read one by one, and none for files.
         held: Rows that are shuffled together where the source is read by pieces, or iterated; by
             default as many as 16 MiB hold, up to 65 536 (1024 of what is iterated).
-        summary: That of the same rows, streamed before: they are not gone through again.
 
     Raises:
         DataError: for rows that cannot be used, or an iterable without `rows`.
@@ -151,8 +149,7 @@ def stream(
             raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
         reader, aside = _placed(found, counts, seed, workers, held)
         given |= {what: read_apart(found, places) for what, places in aside.items()}
-        few = _few(reader.take(np.arange(1))[0][0])
-        raw = reader.take(np.arange(min(reader.rows, max(few, min(EXAMPLES, reader.shuffle.held)))))
+        raw = reader.take(np.arange(min(reader.rows, EXAMPLES, reader.shuffle.held)))
     examples = reader.places(np.arange(len(raw[0])))
     rows_of = {"train": _Rows.of("train", raw, examples)} | {
         what: _Rows.of(what, _packed(what, given[what], reader, len(raw) > 2), aside.get(what))
@@ -161,15 +158,14 @@ def stream(
     }
     ys = [part.y for part in rows_of.values()]
     task = decide_task("y", *ys, asked=task, classes=called or classes)
-    first = _first_rows(rows_of["train"], columns, reader)
-    if summary is None:
-        known = len(called) if classes is None and called else classes
-        summary = replace(
-            summarise(reader, task, classes=known, class_names=called, ids=ids), first=first
-        )
-    elif (summary.rows, summary.first) != (reader.rows, first):
-        other = f"summary= of {summary.rows:,} other training rows"
-        raise DataError(other, f"that of the {reader.rows:,} that are streamed here")
+    known = len(called) if classes is None and called else classes
+    stamps = _stamps(source)
+    key = repr((stamps, counts, seed, held, task, known, called, ids, columns))
+    summary = _passed.get(key) or summarise(
+        reader, task, classes=known, class_names=called, ids=ids
+    )
+    if stamps:
+        _passed[key] = summary
     scaling = _scaling(summary, standardise and not ids, task)
     settings = {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
     whole = on_scale(
@@ -199,6 +195,26 @@ def stream(
             raise DataError("batch_transform gives NaN or infinite values", "finite ones")
         _refuse_another_scale(made._inputs(raw[0][:TRIED]).double(), tried.double(), raw[0].dtype)
     return made
+
+
+_passed: dict[str, Summary] = {}
+"""What passes of this process have found, by files and options: runs of a sweep, or repeats, share
+theirs."""
+
+
+def _stamps(source: Any) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of files, by which it is seen that they were written to; none of what
+    is no file."""
+    rows = isinstance(source, str | Path)  # which lie side by side
+    path = source if rows else getattr(source, "path", None)
+    if path is None:
+        return []
+    path = Path(path).expanduser()
+    found = path.glob("*") if rows else path.rglob("*")
+    files = sorted(found) if path.is_dir() else [path]
+    facts = ((str(file), file.stat()) for file in files if file.is_file())
+    own = [("", getattr(source, "size", None) or 0, 0)]
+    return own + [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
 
 
 def reader_of(
@@ -316,11 +332,6 @@ def _draw(rows: int, count: int, seed: int) -> Places:
     return np.array([*chosen], dtype=np.int64)
 
 
-def _few(row: Tensor) -> int:
-    """First rows by which a summary is known, of inputs like `row`: as many whatever is held."""
-    return min(TRIED, max(BLOCKS, HELD // max(1, row.numel() * row.element_size())))
-
-
 def _first(chunks: Iterable[Chunk]) -> Parts:
     """The first rows of a stream, as many as are kept as examples."""
     found: list[Parts] = []
@@ -385,13 +396,6 @@ def _packed(what: str, parts: Parts, reader: Reader, weighted: bool) -> Parts:
     if weighted and len(others) == 1:
         others.append(torch.ones(len(others[0])))
     return x, *others
-
-
-def _first_rows(rows: _Rows, columns: Columns, reader: Reader) -> str:
-    """A fingerprint of the first training rows, their shapes, types and names."""
-    few = {name: values[: _few(rows.x[0])] for name, values in rows.tensors.items()}
-    names = [*columns.inputs, columns.target, columns.weights]
-    return fingerprint(**few, names="\n".join(names), fields=str(reader.fields))
 
 
 def _weights(rows: _Rows | None, summary: Summary) -> Tensor | None:

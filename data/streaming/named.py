@@ -26,14 +26,10 @@ from .arrays import is_array_folder
 from .making import reader_of, stream
 from .passing import Reader
 from .streamed import Streamed
-from .summary import Summary
 from .tables import is_table
 
 ASIDE = 0.1
 """The share of the rows that is kept for validation, and that for tests, if nobody says another."""
-
-KEPT = 16
-"""Sets of which it is kept what a pass has found: runs of a sweep, or repeats, share theirs."""
 
 FORMS = (
     "a folder with x.npy and y.npy, or x-00.npy, ..., or with folders of images, one for each "
@@ -91,8 +87,7 @@ def load_stream(
         **names, "task": task, "classes": classes, "class_names": class_names, "ids": ids,
         "seed": seed,
     }  # fmt: skip
-    key = repr([which, aside, size, held, [_stamps(one) for one in parts.values()]])
-    made = stream(
+    return stream(
         training,
         **{**aside, **sources},
         **which,
@@ -100,25 +95,7 @@ def load_stream(
         name=(path.name if path.is_dir() else path.stem) or "stream",
         workers=workers,
         held=held,
-        summary=_passed.get(key),
     )
-    if len(_passed) >= KEPT:
-        del _passed[next(iter(_passed))]  # the first that came
-    _passed[key] = made.summary
-    return made
-
-
-_passed: dict[str, Summary] = {}
-"""What passes of this process have found, by files and options."""
-
-
-def _stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of files, by which it is seen that they were written to."""
-    # Arrays and tables lie side by side.
-    deep = path.rglob if _form(path) == "images" else path.glob
-    files = sorted(deep("*")) if path.is_dir() else [path]
-    facts = ((str(file), file.stat()) for file in files if file.is_file())
-    return [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
 
 
 def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:

@@ -86,8 +86,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of training rows after a pass over them. It takes the place of the pass where
-    a set is streamed again (`data.stream(..., summary=earlier.summary)`).
+    """What is known of training rows after a pass over them.
 
     Attributes:
         rows: N.
@@ -96,8 +95,6 @@ class Summary:
         y: Those of targets, in their own units; of classes zero and one.
         marginal: Of the targets, in their own units.
         digest: Fingerprint of all rows, in their order.
-        first: Fingerprint of the first rows and of the names of columns, by which it is seen that
-            a summary is of other rows.
         weight: Sum of the weights of rows, as they are in the source; None of rows without.
         class_weight: That of the rows of each class (C,).
     """
@@ -108,7 +105,6 @@ class Summary:
     y: tuple[Tensor, Tensor]
     marginal: Marginal
     digest: str
-    first: str = ""
     weight: float | None = None
     class_weight: Tensor | None = None
 

@@ -220,30 +220,26 @@ def test_transformations_of_batches_come_before_scaling_and_in_training_only():
         data.stream(dataset, batch_transform=lambda images: images[..., :3], workers=0)
 
 
-def test_what_is_given_of_a_pass_and_what_the_digest_says(tmp_path):
-    """Of every row, those that were set aside too; not of what is held."""
+def test_the_digest_is_of_every_row_and_files_are_gone_through_once(tmp_path):
+    """Those that were set aside too; not of what is held."""
     x, y = arrays()
     rows = Rows(x, y)
     how = {"val": 60, "test": 40, "workers": 0}
     first = data.stream(rows, **how)
-    rows.asked.clear()
-    again = data.stream(rows, **how, held=33, summary=first.summary)
-    assert len(rows.asked) < N + 101 + 1  # examples, validation and tests, and one to look at
-    assert again.digest == first.digest == data.stream(rows, **how, held=33).digest
+    again = data.stream(rows, **how, held=33)
+    assert again.digest == first.digest
     assert first.differences(again.record()) == []
-    for wrong in (
-        (rows, {**how, "val": 20}),
-        (rows, {**how, "seed": 1}),
-        (Rows(x + 1, y), how),
-        (Rows(x[:, :2], y), how),
-        (Rows(x.astype(np.float64), y), how),
-    ):
-        with pytest.raises(PyroccamError):
-            data.stream(wrong[0], **wrong[1], summary=first.summary)
     for place in (first.reader.places(np.array([N // 2]))[0], int(first.x_test[0, 0]) % N):
         changed = x.copy()
         changed[int(place), 1] += 1
         assert data.stream(Rows(changed, y), **how).digest != first.digest
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    of_files = data.stream(tmp_path, **how)
+    assert data.stream(tmp_path, **how).summary is of_files.summary
+    assert data.stream(tmp_path, **how, seed=1).summary is not of_files.summary
+    np.save(tmp_path / "x.npy", x[::-1])
+    assert data.stream(tmp_path, **how).digest != of_files.digest
 
 
 def test_streams_are_refused_what_they_cannot_give(tmp_path):

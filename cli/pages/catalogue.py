@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from .files import RunFiles
 from .html import Picture
@@ -87,27 +86,20 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-class Drawn(NamedTuple):
-    """A figure, and of which seed it is, where the run has several and it is of one."""
-
-    picture: Picture
-    seed: str
-
-
-def pictures(run: RunFiles) -> dict[str, Drawn]:
+def pictures(run: RunFiles) -> dict[str, Picture]:
     """The figures of a run by name, in reading order; those of diagnostics are left out.
 
     Figures that the catalogue does not know come last, under their own names.
     """
     files = {n: p for n, p in run.figures().items() if not n.startswith(DIAGNOSIS)}
-    found: dict[str, Drawn] = {}
+    found: dict[str, Picture] = {}
     for name in reading_order(files):
         known = (said for pattern, said in _CATALOGUE.items() if re.fullmatch(pattern, name))
         title, text = next(known, (name.replace("-", " ").replace("_", " "), ""))
         alt = f"Figure “{title}” of {run.name}. {text}".strip()
         of_one = len(run.seeds) > 1 and files[name].parent != run.folder / "figures"
         seed = f"Seed {run.first['seed']}." if of_one else ""
-        found[name] = Drawn(Picture(files[name], alt, title, text), seed)
+        found[name] = Picture(files[name], alt, title, text, seed)
     return found
 
 

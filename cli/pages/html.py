@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from ...inference.diagnostics import Verdict
 from .. import PlainConsole
 from ..runs import Table
 from .inlined import inline
@@ -20,33 +19,27 @@ LARGEST = 300_000  # of one
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in a file."""
+    """A figure in a file, and of which seed it is, where a run has several and it is of one."""
 
     path: Path
     alt: str
     title: str
     text: str = ""
-
-
-@dataclass(frozen=True)
-class Remark:
-    """One line of a diagnosis, see :class:`~pyroccam.inference.diagnostics.finding.Finding`."""
-
-    name: str
-    verdict: Verdict
-    text: str
-    numbers: dict[str, Any]
-    picture: Picture | None = None
+    seed: str = ""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Part of a page under a heading of its own."""
+    """Part of a page under a heading of its own.
+
+    Attributes:
+        remarks: findings of a diagnosis, each with its ``picture``, if there is one.
+    """
 
     title: str
     sentences: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    remarks: Sequence[Remark] = ()
+    remarks: Sequence[Mapping[str, Any]] = ()
     pictures: Sequence[Picture] = ()
     parts: Sequence[Section] = ()
     folded: bool = False
@@ -97,6 +90,6 @@ def print_page(console: PlainConsole, page: Page) -> None:
 
 def _pictures(section: Section) -> Iterator[Picture]:
     yield from section.pictures
-    yield from (one.picture for one in section.remarks if one.picture is not None)
+    yield from (one["picture"] for one in section.remarks if one["picture"] is not None)
     for part in section.parts:
         yield from _pictures(part)

@@ -23,7 +23,7 @@ from ..runs import (
 )
 from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
-from .html import Page, Picture, Remark, Section, render
+from .html import Page, Picture, Section, render
 from .numbers import HIGHER, best_of, listed, training_seconds
 from .words import data_of, doubts, summary
 
@@ -58,10 +58,7 @@ def _told_apart(runs: list[RunFiles]) -> list[RunFiles]:
 
 
 def _single(run: RunFiles) -> Page:
-    shown = [
-        replace(picture, text=f"{picture.text} {seed}".strip())
-        for picture, seed in pictures(run).values()
-    ]
+    shown = [replace(p, text=f"{p.text} {p.seed}".strip()) for p in pictures(run).values()]
     figures = [Section("Figures", pictures=shown)] if shown else []
     title = f"{run.config.method} on {data_of(run)}"
     return Page(title, _of_run(run, figures), summary(run), doubts(run))
@@ -73,8 +70,8 @@ def _several(runs: list[RunFiles]) -> Page:
     parts = []
     for kind in reading_order(name for found in drawn.values() for name in found):
         own = {name: found[kind] for name, found in drawn.items() if kind in found}
-        about = next(iter(own.values())).picture  # what all of a kind share
-        shown = [replace(p, title=name, text=seed) for name, (p, seed) in own.items()]
+        about = next(iter(own.values()))  # what all of a kind share
+        shown = [replace(p, title=name, text=p.seed) for name, p in own.items()]
         parts.append(Section(about.title, [about.text] if about.text else [], pictures=shown))
     if parts:
         sections.append(Section("Figures", parts=parts))
@@ -189,7 +186,7 @@ def _diagnosis(run: RunFiles) -> list[Section]:
         if path is not None:
             picture = Picture(path, f"Figure of {one['name']}: {one['text']}", one["name"])
         numbers = {k: _written(v) for k, v in one.get("numbers", {}).items()}
-        remarks.append(Remark(one["name"], one["verdict"], one["text"], numbers, picture))
+        remarks.append({**one, "numbers": numbers, "picture": picture})
     rest = [
         Picture(path, f"Figure {name} of {run.name}.", name.removeprefix(DIAGNOSIS))
         for name, path in files.items()

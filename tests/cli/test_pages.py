@@ -15,7 +15,7 @@ from pages import Reader, check
 from PIL import Image
 from pyroccam.cli.pages import html, read_run, report
 from pyroccam.cli.pages.catalogue import slug
-from pyroccam.cli.pages.html import BUDGET, Page, Picture, Remark, Section, render
+from pyroccam.cli.pages.html import BUDGET, Page, Picture, Section, render
 from pyroccam.cli.pages.inlined import inline
 from pyroccam.cli.pages.numbers import best_of
 from pyroccam.cli.pages.words import doubts, summary
@@ -304,7 +304,13 @@ def picture(tmp_path):
 def test_texts_are_escaped(picture):
     table = Table(EVIL, [EVIL, EVIL], [[Cell(EVIL), Cell(EVIL, 1.0)]], EVIL)
     hostile = replace(picture, alt=EVIL, title=EVIL, text=EVIL)
-    remark = Remark(EVIL, "good", EVIL, {EVIL: EVIL}, hostile)
+    remark = {
+        "name": EVIL,
+        "verdict": "good",
+        "text": EVIL,
+        "numbers": {EVIL: EVIL},
+        "picture": hostile,
+    }
     page = render(Page(EVIL, [Section(EVIL, [EVIL], [table], [remark], [hostile])], [EVIL]))
     assert "<script" not in page
     read = check(page)

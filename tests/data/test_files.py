@@ -335,15 +335,6 @@ def test_archives_that_cannot_be_used(tmp_path):
     refused(path)
 
 
-def test_order_of_memory_and_of_bytes_goes_round(tmp_path):
-    np.savez(tmp_path / "a.npz", **ARRAYS)
-    odd = {k: np.asfortranarray(v).astype(v.dtype.newbyteorder(">")) for k, v in ARRAYS.items()}
-    np.savez_compressed(tmp_path / "b.npz", **odd)
-    own = data.Dataset.from_tensors(**ARRAYS)
-    assert data.load(tmp_path / "a.npz").digest == own.digest
-    assert data.load(tmp_path / "b.npz").digest == own.digest
-
-
 @pytest.mark.parametrize("claimed", [None, 100])
 def test_a_gzip_that_goes_on_is_stopped(tmp_path, claimed):
     path = tmp_path / "bomb.gz"

@@ -107,7 +107,8 @@ def test_arrays_go_round_and_no_change_passes_unseen(folder, table, kind, drawn)
 
     def loaded(**change):
         save = drawn.draw(st.sampled_from([np.savez, np.savez_compressed]))
-        save(folder / "a.npz", **{**given_, **change})
+        order = drawn.draw(st.sampled_from([np.ascontiguousarray, np.asfortranarray]))
+        save(folder / "a.npz", **{k: order(v) for k, v in {**given_, **change}.items()})
         return data.load(folder / "a.npz")
 
     own = loaded()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from .errors import DataError, listed, shown
@@ -62,7 +62,7 @@ def differences(data: Dataset, remembered: Any) -> list[str]:
             both = f"{part} has {len(new)} values, had {len(old)}"
             found.append(f"{both}; in one alone: {listed(sorted(odd), 4)}")
         else:
-            sizes = zip_longest({**new, **old}, _sizes(data, part), fillvalue=0.0)
+            sizes = zip({**new, **old}, chain(_sizes(data, part), repeat(0.0)), strict=False)
             off = [k for k, size in sizes if not _same(new.get(k), old.get(k), size)]
             found += [f"{k} is {shown(new.get(k))}, was {shown(old.get(k))}" for k in off[:_MOST]]
     return found

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from .contexts import Weighing
 from .layers import BayesianLayer
-from .priors import EdgePrior, WeightPrior
+from .priors import EdgePrior
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Numbering(Weighing):
 def numbers_of_weights(
     layers: Mapping[str, BayesianLayer], record: Callable[[str, float], None]
 ) -> dict[str, Number]:
-    """The numbers ``prior.NAME`` of the priors of layers: arguments of a prior that stand in its
-    layers as they are given, and in nothing else. ``record`` writes one into what the model was
-    made with."""
+    """The numbers ``prior.NAME`` of the priors of layers that learn nothing: arguments of a prior
+    that stand in its layers as they are given. ``record`` writes one into what the model was made
+    with."""
     found: dict[str, list[tuple[BayesianLayer, float]]] = {}
     for layer in layers.values():
         for name, value in _arguments(layer).items():
@@ -106,38 +106,18 @@ def numbers_of_weights(
 
 
 def _arguments(layer: BayesianLayer) -> dict[str, float]:
-    """The arguments that may be another number, and what they are."""
-    made, found = layer.weight_prior, {}
-    for name, value in _given(made).items():
-        other = 1.5 * value + (value == 0.0)
-        try:
-            probe, usual = (
-                replace(made, **change).for_layer(layer.affine.shape)  # type: ignore[type-var]
-                for change in ({name: other}, {})
-            )
-        except (TypeError, ValueError):
-            continue
-        # What a prior learns begins elsewhere, or has another unit, with some arguments: a slot of
-        # the number would not know.
-        new, own = (
-            {**dict(one.named_buffers()), **dict(one.named_parameters())} for one in (probe, usual)
-        )
-        moved = {n for n, t in new.items() if n not in own or not torch.equal(t, own[n])}
-        if (
-            moved == {name}
-            and name in dict(probe.named_buffers())
-            and new[name].dim() == 0
-            and abs(float(new[name]) - other) < 1e-6 * abs(other)
-        ):
-            found[name] = value
-    return found
-
-
-def _given(prior: WeightPrior) -> dict[str, float]:
-    if not is_dataclass(prior):
+    """Arguments of a prior that learns nothing which stand in its layer as they were given."""
+    prior, held = layer.weight_prior, layer.prior._buffers
+    if not is_dataclass(prior) or [*layer.prior.parameters()]:
         return {}
-    each = ((one.name, getattr(prior, one.name)) for one in fields(prior))
-    return {n: float(v) for n, v in each if isinstance(v, int | float) and not isinstance(v, bool)}
+    given = {n: v for n, v in vars(prior).items() if isinstance(v, int | float)}
+    return {
+        name: float(value)
+        for name, value in given.items()
+        if (own := held.get(name)) is not None
+        and own.dim() == 0
+        and math.isclose(own, value, rel_tol=1e-6)
+    }
 
 
 def power(priors: Iterable[EdgePrior], record: Callable[[float], None]) -> dict[str, Number]:

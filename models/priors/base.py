@@ -98,7 +98,8 @@ class LayerPrior(nn.Module):
     Arguments:
         layer: what is known of it.
         numbers: kept by their names as buffers, shape ``()``, beside ``zero`` and ``one``: so they
-            move with the module.
+            move with the module. What has the name of an argument of the prior is in nothing else:
+            another number is set there.
     """
 
     zero: Tensor

@@ -15,7 +15,7 @@ from ...data import Dataset, NotNegative, Positive, PyroccamError, Share, ShareO
 from ...inference.files import Small
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import Cut, Search
-from ...inference.training import Fit, Settings, score_untrained
+from ...inference.training import Fit, Settings
 from .base import Pair, length_in
 from .weights import OverWeights, evaluate, try_to_cut
 
@@ -48,12 +48,10 @@ class Transfer(OverWeights):
     def shares(self) -> Sequence[float]:
         return (self.keep,)
 
-    def rule(self, usual: Cut | None, result: Fit) -> Cut | None:
+    def rule(self, usual: Cut | None) -> Cut | None:
         if not isinstance(usual, Search):
             return usual
-        whole = mean_network(*require(result, models.BayesianNetwork, self.name)).cpu()
-        plain = replace(score_untrained(whole, result), lr=result.settings.lr)
-        return replace(usual, shares=self.shares, units="only", teacher="plain", plain=plain)
+        return replace(usual, shares=self.shares, units="only", teacher="plain")
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         for module in net.modules():

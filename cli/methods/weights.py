@@ -111,7 +111,7 @@ class OverWeights(Method):
         sizes = len(self.shares) + self.units_first if self.threshold is None else 0
         return {"search": (1, whole + sizes * epochs)}
 
-    def rule(self, usual: Cut | None, result: Fit) -> Cut | None:
+    def rule(self, usual: Cut | None) -> Cut | None:
         """Where the last fit is cut, for what is usual by the options."""
         return usual
 
@@ -196,7 +196,7 @@ class OverWeights(Method):
         epochs = self.retrain_epochs(run.settings, result.data.N) if judges else 0
         # What was narrowed since has other weights.
         begun = None if numbers is None or len(run.fits) > 1 else numbers.trained
-        rule = self.rule(cut_of(result, self.threshold, self.tolerance, epochs, begun), result)
+        rule = self.rule(cut_of(result, self.threshold, self.tolerance, epochs, begun))
         searched = isinstance(rule, Search)
         try:
             code = Digits(epochs=0 if searched else epochs, rest=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, TypeVar
@@ -175,11 +175,17 @@ _ROUNDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def rest_bits(
-    net: nn.Module, nll: Callable[[nn.Module], float], tolerance: float
+    net: nn.Module,
+    nll: Callable[[nn.Module], float],
+    tolerance: float,
+    tables: Collection[str] = (),
 ) -> dict[str, Bits]:
     """As few significand bits, one number for all, for what a network keeps beside its weights as
     move its loss no more than is tolerated; buffers that are not in its ``state_dict()`` are made
     anew with it.
+
+    Arguments:
+        tables: names of weights that are rounded with them.
 
     Returns:
         The bits by name, for :func:`~pyroccam.inference.rounding.quantised`; none if all are
@@ -188,7 +194,7 @@ def rest_bits(
     numbers, kept = chain(net.named_parameters(), net.named_buffers()), net.state_dict()
     names = [
         n for n, t in numbers
-        if n in kept and t.dim() < 2 and t.dtype in _ROUNDED and t.isfinite().all()
+        if n in kept and (t.dim() < 2 or n in tables) and t.dtype in _ROUNDED and t.isfinite().all()
     ]  # fmt: skip
     before = nll(net)
     for bits in range(LEAST_BITS, MOST):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from ..training import Fit
 
 
+_LINE = 16  # layers whose sizes are listed
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report(CutReport, Presentable):
     """What a cut left of each layer, and the digits of it.
@@ -94,7 +97,7 @@ class Report(CutReport, Presentable):
         percent = self.rates.nonzero_percent
         rates = ", ".join(f"{name} {row[name]:.3g}" for name in self._rates() if name in row)
         return [
-            f"{'Left are' if percent < 100 else 'Nothing was cut:'} {self.architecture} filters or "
+            f"{'Left are' if percent < 100 else 'Nothing was cut:'} {row['left']} filters or "
             f"inputs, {self.nonzero:,} weights of the compressed layers ({percent:.1f} %), of "
             f"{row['bits']} bits.",
             f"Compression rates as papers count them: {rates}.",
@@ -105,8 +108,8 @@ class Report(CutReport, Presentable):
     def rows(self) -> list[dict[str, Any]]:
         return [
             {
-                "left": self.architecture,
-                "bits": "-".join(str(bits.total) for bits in self.bits.values()),
+                "left": _in_short(self.sizes),
+                "bits": _in_short([bits.total for bits in self.bits.values()]),
                 "weights": self.nonzero,
                 "% of them": round(self.rates.nonzero_percent, 2),
                 **{name: rate for name, rate in self._rates().items() if math.isfinite(rate)},
@@ -135,6 +138,13 @@ class Report(CutReport, Presentable):
             "temperature": self.temperature,
             "units": self.units,
         }
+
+
+def _in_short(numbers: Sequence[int]) -> str:
+    """``278-98-13``; of more layers than a line holds from how many to how many."""
+    if len(numbers) <= _LINE:
+        return "-".join(map(str, numbers))
+    return f"{min(numbers):,} to {max(numbers):,} (in {len(numbers)} layers)"
 
 
 def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
@@ -224,7 +234,7 @@ def compressed(fit: Fit, asked: Cut | None = None, code: Code | None = None) -> 
     small = without_statistics(quantised(small, rounded))
     small = unfed(torch_only(small, fit.data.head(2)[0].cpu()))
     if code.rest:
-        small = _rest_rounded(small, fit)
+        small = _rest_rounded(small, fit, {*where.values()})
     said = Report(
         **vars(report),
         thresholds=decision.thresholds,
@@ -252,7 +262,7 @@ def plain_network(fit: Fit, net: nn.Module) -> Small:
 
     if len(fit.data.x_val):
         net = quantised(net, of_digits(_more_digits(net, of_digits, names, fit)))
-        net = _rest_rounded(net, fit)
+        net = _rest_rounded(net, fit, names)
     return Small(unfed(torch_only(net, example)), report, (), fit.data, fit.model.likelihood)
 
 
@@ -288,15 +298,18 @@ def _index_bits(values: int) -> int:
     return max(1, (values - 1).bit_length())
 
 
-def _rest_rounded(net: nn.Module, fit: Fit) -> nn.Module:
-    """With few digits of what is no weight, judged by the rows with which thresholds are chosen."""
+def _rest_rounded(net: nn.Module, fit: Fit, layers: Collection[str]) -> nn.Module:
+    """With few digits of what is no weight of these layers, tables among it, judged by the rows
+    with which thresholds are chosen."""
     data = fit.data
     split = "val" if len(data.x_val) else "train"
 
     def nll(one: nn.Module) -> float:
         return evaluate_net(one, fit.model, data, split)["nll"]
 
-    return quantised(net, rest_bits(net.to(data.device), nll, TOLERANCE)).cpu()
+    named = (n for n, module in net.named_modules() if isinstance(module, nn.Embedding))
+    tables = {f"{name}.weight" for name in named if name not in layers}
+    return quantised(net, rest_bits(net.to(data.device), nll, TOLERANCE, tables)).cpu()
 
 
 def _with_books(

@@ -29,6 +29,7 @@ from ..training import (
     may_teach,
     retrain,
     row_losses,
+    score_untrained,
     teacher_of,
     trained,
 )
@@ -155,7 +156,11 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     nothing = dict.fromkeys(fit.model.layers, math.inf)
     means = at_thresholds(fit, nothing)
     # With all layers as they are, though weights that are zero already may leave some out.
-    plain = retrain(means.whole, fit, how.epochs) if how.plain is None else how.plain
+    plain = how.plain
+    if plain is None and fit.guide.traits.point:  # which is trained as numbers already
+        plain = replace(score_untrained(means.whole.cpu(), fit), lr=fit.settings.lr)
+    elif plain is None:
+        plain = retrain(means.whole, fit, how.epochs)
     teacher = teacher_of(fit, plain.net if how.teacher == "plain" else None)
     if teacher is not None and not may_teach(teacher, fit, plain.net):
         teacher = None
@@ -178,7 +183,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
             if draft is None:
                 why = "no way leads to the outputs of a smaller network"
                 break
-            tried = trained(draft.net, fit, how.epochs, plain.lr or RATES[1], teacher)
+            lr = how.lr or plain.lr or RATES[1]
+            tried = trained(draft.net, fit, how.epochs, lr, teacher)
             needed = needed_tolerance(tried.held_out, plain.held_out, fit.data, places)
             if share == 1:  # nothing is cut, and the better one stays
                 few = len(fit.data.x_val) < FEW
@@ -222,7 +228,7 @@ def _draft(
             break
     else:
         return None
-    sources = means.whole, plain.net
+    sources = dict.fromkeys((means.whole, plain.net))  # one of a point estimate
     drafts = [at_thresholds(fit, at, means, one, round_to=round_to) for one in sources]
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
 

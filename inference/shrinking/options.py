@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ...data import Between, Count, NotNegative, Options, PyroccamError, Whole
+from ...data import Between, Count, NotNegative, Options, Positive, PyroccamError, Whole
 from ..rounding import ExponentRule, SignificandRule
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ class Search(_Rounded):
         nats: that it may lose of a row on average, and, in a classification, as a share of rows
             that it gets wrong beside: 0.01 is one of a hundred. With 95 % certainty it loses no
             more than two and a half times as much.
-        plain: the whole network, trained as numbers; or else the posterior means are.
+        plain: the whole network, trained as numbers; or else the posterior means are, of a point
+            estimate as they are.
+        lr: learning rate of each training; that of the plain network if left out.
         shares: of the weights, before what dies of a cut is gone, that networks keep, in the order
             in which they are tried.
         units: whole units go ``first``, and weights from the first size that loses too much on; or
@@ -99,6 +101,7 @@ class Search(_Rounded):
     epochs: Count = 40
     nats: NotNegative = NATS
     plain: Trained | None = field(default=None, repr=False)
+    lr: Positive | None = None
     shares: Sequence[Annotated[float, Between(0.0, 1.0, "(]")]] = SHARES
     units: Literal["first", "only"] = "first"
     teacher: Literal["posterior", "plain"] = "posterior"

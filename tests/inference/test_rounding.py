@@ -9,7 +9,7 @@ import pytest
 import torch
 from fitting import blobs, fit_weights
 from pyroccam import guides, inference
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import Dataset, PyroccamError
 from pyroccam.inference.rounding import (
     Codebook,
     FixedPoint,
@@ -339,3 +339,21 @@ def test_what_a_class_makes_again_is_not_rounded():
     again.load_state_dict(small.state_dict())
     ids = torch.arange(11)[None]
     assert torch.equal(again(ids).logits, small(ids).logits)
+
+
+@pytest.mark.filterwarnings("ignore:These weights")
+def test_a_table_of_numbers_has_few_digits():
+    torch.manual_seed(0)
+    x = torch.randint(0, 60, (120, 2))
+    y = (x[:, 0] > x[:, 1]).long()
+    data = Dataset.from_tensors(x, y, x, y, seed=0, ids=True)
+    net = nn.Sequential(nn.Embedding(60, 16), nn.Flatten(), nn.Linear(32, 2))
+    net[0].requires_grad_(False)
+    fit = fit_weights(priors.Normal(), net, data, guide=guides.Delta, epochs=3)
+    small = inference.shrink(fit, code=inference.Digits(rest=True))
+    assert small.bytes < 60 * 16 * 4 / 2
+    mean = fit.posterior.mean_network()
+    found, expected = (
+        inference.posterior.evaluate_net(n, fit.model, data, "val") for n in (small.net, mean)
+    )
+    assert found["nll"] == pytest.approx(expected["nll"], abs=2e-3)

@@ -41,25 +41,29 @@ BATCHES = (1, 32, 256)
 
 def third_layers(net: nn.Module, fit: Fit) -> nn.Module:
     """Every third layer, the last among them."""
-    return _of_layers(net, [2, 5])
+    return of_layers(net, [2, 5])
 
 
 @torch.no_grad()
-def by_influence(net: nn.Module, fit: Fit) -> nn.Module:
-    """The two layers whose output is least like their input."""
+def by_influence(net: nn.Module, fit: Fit, left: int = 2) -> nn.Module:
+    """The layers whose output is least like their input."""
     seen: list[Tensor] = []
 
     def look(module: nn.Module, args: Any, out: Any) -> None:
         after = out if isinstance(out, Tensor) else out[0]
         seen.append(1.0 - torch.cosine_similarity(args[0], after, dim=-1).mean())
 
-    each: Any = net.get_submodule("bert.encoder.layer")
-    hooks = [layer.register_forward_hook(look) for layer in each]
+    hooks = [layer.register_forward_hook(look) for layer in _encoder(net).layer]
     args, named = _arguments(fit, 256)
     net.eval()(*args, **named)
     for hook in hooks:
         hook.remove()
-    return _of_layers(net, sorted(torch.stack(seen).argsort(descending=True)[:2].tolist()))
+    return of_layers(net, sorted(torch.stack(seen).argsort(descending=True)[:left].tolist()))
+
+
+def _encoder(net: nn.Module) -> Any:
+    """The encoder in a network of transformers."""
+    return next(one for one in net.modules() if hasattr(one, "layer"))
 
 
 def _arguments(fit: Fit, rows: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
@@ -69,26 +73,29 @@ def _arguments(fit: Fit, rows: int) -> tuple[tuple[Tensor, ...], dict[str, Tenso
     return fields.arguments(fit.data.x_train[:rows])
 
 
-def _of_layers(net: nn.Module, kept: list[int]) -> nn.Module:
+def of_layers(net: nn.Module, kept: list[int]) -> nn.Module:
     """A copy with these layers alone."""
-    small: Any = copy.deepcopy(net)
-    small.bert.encoder.layer = nn.ModuleList([small.bert.encoder.layer[k] for k in kept])
-    small.config.num_hidden_layers = len(kept)
+    small = copy.deepcopy(net)
+    encoder = _encoder(small)
+    encoder.layer = nn.ModuleList([encoder.layer[k] for k in kept])
+    encoder.config.num_hidden_layers = len(kept)
     return small
 
 
-def by_magnitude(net: nn.Module, fit: Fit) -> nn.Module:
-    """A third of the heads and of the inner units, by torch-pruning."""
+def by_magnitude(net: nn.Module, fit: Fit, share: float = 1.0 / 3.0) -> nn.Module:
+    """A share of the heads and of the inner units, by torch-pruning."""
     tp = importlib.import_module("torch_pruning")
     small: Any = copy.deepcopy(net).eval()
     named = _arguments(fit, 2)[1]
-    attention = [layer.attention.self for layer in small.bert.encoder.layer]
-    heads = {one: one.num_attention_heads for o in attention for one in (o.query, o.key, o.value)}
-    inner = {layer.intermediate.dense: 2 / 3 for layer in small.bert.encoder.layer}
+    attention = [layer.attention.self for layer in _encoder(small).layer]
+    heads = {one: o.num_attention_heads for o in attention for one in (o.query, o.key, o.value)}
+    inner = {layer.intermediate.dense: 1.0 - share for layer in _encoder(small).layer}
+    ends = [one for n, one in small.named_modules() if n.endswith(("classifier", "pooler.dense"))]
     pruner = tp.pruner.MagnitudePruner(
         small, named, importance=tp.importance.GroupMagnitudeImportance(), pruning_ratio=0.0,
-        pruning_ratio_dict=inner, num_heads=heads, prune_num_heads=True, head_pruning_ratio=2 / 3,
-        ignored_layers=[small.classifier, small.bert.pooler.dense],
+        pruning_ratio_dict=inner, num_heads=heads, prune_num_heads=True,
+        head_pruning_ratio=1.0 - share,
+        ignored_layers=ends,
         output_transform=lambda out: outputs_taken(out).sum(),
     )  # fmt: skip
     pruner.step()

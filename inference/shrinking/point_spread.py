@@ -59,7 +59,9 @@ def spread_moments(fit: Fit) -> dict[str, Layer]:
         for part in x.split(BATCH):
             said = like(net(part.to(device)))
             drawn: Tensor = said.sample().detach()
-            slopes = torch.autograd.grad(said.log_prob(drawn).sum(), [*weights.values()])
+            slopes = torch.autograd.grad(  # a layer may be there that nothing reads
+                said.log_prob(drawn).sum(), [*weights.values()], materialize_grads=True
+            )
             for name, slope in zip(weights, slopes, strict=True):
                 total[name] += slope.square()
     share = len(x) / fit.data.N

@@ -185,7 +185,8 @@ def evaluate_net(
     own = validated(model.likelihood, net, data) if likelihood is None else likelihood
 
     def judged(x: Tensor, y: Tensor) -> dict[str, float]:
-        outputs = streamed(lambda part: give(net, part, data.fields)[None], x)
+        with evaluating(net):
+            outputs = streamed(lambda part: give(net, part, data.fields)[None], x)
         return evaluate_outputs(outputs, torch.ones(1, device=x.device), own, y, data.y_std)
 
     return by_parts(data, split, judged)

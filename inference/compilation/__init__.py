@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .cuda_graphs import CudaRecorder, Recorded, warn_unrecorded
+    from .cuda_graphs import CudaRecorder, Recorded
     from .fusion import differentiable
     from .graphs import graph_of, of_lists
     from .half_products import products

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,9 +91,3 @@ class Recorded:
             torch._foreach_copy_(list(self._inputs), list(inputs))
         # The next replay writes over the results; a caller keeps them.
         return tree_map_only(Tensor, torch.clone, self.replay())
-
-
-def warn_unrecorded(reason: str, category: type[Warning]) -> None:
-    """Say that kernels go on being launched one by one."""
-    said = f"No CUDA graph could be recorded ({reason}): kernels are launched one by one."
-    warnings.warn(said, category, stacklevel=2)

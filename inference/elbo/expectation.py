@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from ...data import NetworkError, PyroccamError
+from ...models.distributions import base
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
     score = ours["score_parts"].score_function if drawn else None
     log_q = ours["log_prob"]
     kl: Any = None
-    if ordered and drawn and is_identically_zero(score) and not isinstance(_base(q), Delta):
+    if ordered and drawn and is_identically_zero(score) and not isinstance(base(q), Delta):
         with suppress(NotImplementedError):
             kl = kl_divergence(q, p)
     if kl is None and ours["infer"].get("moments"):
@@ -224,14 +225,8 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
 
 
 def family(fn: Any) -> str:
-    """The name of a distribution, without what only reshapes or masks it."""
-    return type(_base(fn)).__name__
-
-
-def _base(fn: Any) -> Any:
-    while type(fn).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
-        fn = fn.base_dist
-    return fn
+    """The name of a distribution, without what is around it."""
+    return type(base(fn)).__name__
 
 
 def _same(a: Any, b: Any) -> bool:

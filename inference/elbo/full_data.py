@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ...data import Dataset
 
 
+BATCH = 1024  # rows in a pass
+
+
 class Evidence(NamedTuple):
     """The bound and its error, in nats over all rows.
 
@@ -50,7 +53,6 @@ def evidence(
     rows: Count | None = None,
     passes: AtLeastTwo = 5,
     seed: Seed = 0,
-    batch_size: Count = 1024,
 ) -> Evidence:
     """The evidence lower bound by passes through all rows, in evaluation mode; weights are as
     random as in training, dropout modules do nothing.
@@ -67,7 +69,7 @@ def evidence(
         seed: of the noise; the state of the generator is left as it was.
     """
     if sums_out(guide):  # which a Pyro guide of a person's own does not say
-        return summed_out(cast(Model, model), first_rows(data, split, rows), batch_size)
+        return summed_out(cast(Model, model), first_rows(data, split, rows))
     evaluate = bound(model, guide)
     evaluate.elbo.joins = False
     size: Any = model.size
@@ -79,7 +81,7 @@ def evidence(
             likelihood, kls, count = 0.0, [], 0
             for x, y in first_rows(data, split, rows):
                 count += len(x)
-                for part, target in zip(x.split(batch_size), y.split(batch_size), strict=True):
+                for part, target in zip(x.split(BATCH), y.split(BATCH), strict=True):
                     terms = evaluate.terms(part, target)
                     # Scaled as if the batch were all of the model's N rows.
                     likelihood += float(terms.log_likelihood) * len(part) / size
@@ -108,9 +110,7 @@ def first_rows(
             break
 
 
-def summed_out(
-    model: Model, parts: Iterable[tuple[Tensor, Tensor]], batch_size: int = 1024
-) -> Evidence:
+def summed_out(model: Model, parts: Iterable[tuple[Tensor, Tensor]]) -> Evidence:
     """The evidence of weights that are numbers, with a depth summed out: the sum over depths is
     outside of that over rows, so that batches add up within a depth, and not their bounds.
 
@@ -120,7 +120,7 @@ def summed_out(
     sums, rows = [], 0
     with evaluating(model):
         for x, y in parts:
-            sums.append(log_likelihood_by_depth(model, x, y, batch_size=batch_size))
+            sums.append(log_likelihood_by_depth(model, x, y))
             rows += len(x)
         by_depth = torch.stack(sums).sum(0)
         if model.latents():

@@ -91,7 +91,7 @@ def encoded(
             then needs ``skeleton=``.
         note: a text to carry.
     """
-    net = quantised(net, None)
+    net = quantised(net, {})
     if describe_net:
         description = describe(net)
         header: dict[str, Any] = {"description": description}

@@ -67,7 +67,7 @@ def sum_by_depth(model: Model, data: Dataset, ranks: Ranks = ALONE) -> Tensor:
     with evaluating(model):
         for x, y in data.parts("train"):
             own = ranks.part(len(x))
-            sums = log_likelihood_by_depth(model, x[own.rows], y[own.rows], batch_size=BATCH)
+            sums = log_likelihood_by_depth(model, x[own.rows], y[own.rows])
             found.append(sums if own.weight else torch.zeros_like(sums))
     total = torch.stack(found).sum(0)
     ranks.sum_([total])

@@ -187,7 +187,6 @@ def draw_outputs(
     noise: Noise = "weights",
     only: Mapping[str, Tensor] | None = None,
     seed: Seed = 0,
-    batch_size: int | None = None,
 ) -> Tensor:
     """Outputs of the network for draws from the posterior.
 
@@ -199,29 +198,29 @@ def draw_outputs(
         only: weights that are drawn, by layer, booleans in their shape; those of other layers are
             drawn, and the rest are means (``Curvatures.to_sample``). For drawn weights.
         seed: of the draws; the state of the generator is left as it was.
-        batch_size: rows in a pass, by default 1024, or fewer large images. Several networks pass at
-            once where their weights fit into 64 MiB.
+
+    Several networks pass at once where their weights fit into 64 MiB.
 
     Returns:
         ``(S, N, outputs)``.
     """
     if only is not None and noise != "weights":
         raise PyroccamError(f"only= beside noise={noise!r}", "noise='weights'")
-    batch_size = rows_in_a_pass(x, batch_size)
+    rows = rows_in_a_pass(x)
     with evaluating(model), seeded(seed, x.device):
         if noise != "weights":
             drawn = DrawnNetwork(model, guide, noise)
-            return torch.cat([drawn.passes(part, draws) for part in x.split(batch_size)], 1)
+            return torch.cat([drawn.passes(part, draws) for part in x.split(rows)], 1)
         net = mean_network(model, guide)
         if guide.traits.point and not _drops(net):  # nothing is random
-            one = torch.cat([net(part) for part in x.split(batch_size)])
+            one = torch.cat([net(part) for part in x.split(rows)])
             return one.expand(draws, *one.shape)
         count = sum(p.numel() for p in net.parameters())
         found: list[Tensor] = []
         with dropping(net):
-            for size in chunks(draws, at_once(count, min(len(x), batch_size))):
+            for size in chunks(draws, at_once(count, min(len(x), rows))):
                 weights = draw_weights(model, guide, size, only)
-                parts = [outputs_of(net, weights, part) for part in x.split(batch_size)]
+                parts = [outputs_of(net, weights, part) for part in x.split(rows)]
                 found.append(torch.cat(parts, 1))
         return torch.cat(found)
 
@@ -292,9 +291,9 @@ def images_at_once(x: Tensor) -> int:
     return max(1, images * 28 * 28 // max(1, math.prod(x.shape[2:])))
 
 
-def rows_in_a_pass(x: Tensor, asked: int | None = None) -> int:
-    """Rows of ``x`` in a pass through one network: as asked for, or up to 1024."""
-    return min(1024, images_at_once(x)) if asked is None else asked
+def rows_in_a_pass(x: Tensor) -> int:
+    """Rows of ``x`` in a pass through one network: 1024, or fewer large images."""
+    return min(1024, images_at_once(x))
 
 
 def at_once(weights: int, rows: int) -> int:

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
 from ...data import PyroccamError, Seed, checked
 from ...models import BayesianNetwork, seeded
-from ...models.layers import BayesianLayer
-from ...models.networks import StructureGraph
 from .draws import DrawnNetwork, Draws, Noise
 from .posteriors import Fits, members, require
 from .same_rows import on_scale_of
@@ -39,7 +36,7 @@ class EnsembleNetwork(nn.Module):
 
     The fits are copied as they are, in evaluation mode (of which dropout is excepted, see
     :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`), and their parameters get no
-    gradients. Of an ``nn.Sequential`` what comes before the first noise is computed once in a call.
+    gradients.
 
     Arguments:
         fits: of Bayesian networks that classify. Several are averaged with equal shares: a deep
@@ -67,7 +64,6 @@ class EnsembleNetwork(nn.Module):
         seed: Seed | None = None,
     ) -> None:
         super().__init__()
-        trunks: list[nn.Module] = []
         networks: list[nn.Module] = []
         likelihoods: list[nn.Module] = []
         self._passes: list[int] = []  # the network of each pass
@@ -80,13 +76,11 @@ class EnsembleNetwork(nn.Module):
             model, guide = copy.deepcopy((model, guide))
             self._passes += [len(networks)] * (1 if one.posterior.is_point else draws)
             likelihoods.append(model.part("likelihood"))
-            trunk, model.net = _split(model.part("net"))
-            trunks.append(_of_own_scale(trunk, all_of[0].data, one.data))
-            networks.append(DrawnNetwork(model, guide, noise))
+            drawn = DrawnNetwork(model, guide, noise)
+            networks.append(_of_own_scale(drawn, all_of[0].data, one.data))
         counts = [self._passes.count(k) for k in range(len(networks))]
         self._shares = [1.0 / (len(networks) * counts[k]) for k in self._passes]
-        self.trunks, self.networks = nn.ModuleList(trunks), nn.ModuleList(networks)
-        self.likelihoods = nn.ModuleList(likelihoods)
+        self.networks, self.likelihoods = nn.ModuleList(networks), nn.ModuleList(likelihoods)
         self.requires_grad_(False)
         self.seed = seed
         self.eval()
@@ -100,39 +94,26 @@ class EnsembleNetwork(nn.Module):
         """Log-probabilities ``(B, C)`` for ``x``, ``(B, *)``, standardised as the data of the first
         fit; in double precision: of a sure class the single one says that its probability is one,
         and that nothing would change that."""
-        seeds = self._seeds()
-        features = [trunk(x) for trunk in self.trunks]
-        again = len(seeds) > AT_ONCE and any(h.requires_grad for h in features)
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        count = len(self._passes)
+        seeds = torch.randint(2**62, (count,), generator=generator).tolist()
         mixed: Any = self._mixed
-        if again:  # every pass has its seed, so it can be computed again
+        if count > AT_ONCE and x.requires_grad:  # every pass can be computed again, by its seed
             mixed = partial(checkpoint, mixed, use_reentrant=False, preserve_rng_state=False)
-        each = range(len(seeds))
-        starts = range(0, len(seeds), AT_ONCE)
-        parts = [mixed(each[start : start + AT_ONCE], seeds, *features) for start in starts]
+        starts = range(0, count, AT_ONCE)
+        parts = [mixed(range(s, min(s + AT_ONCE, count)), seeds, x) for s in starts]
         return torch.logsumexp(torch.stack(parts), 0)
 
-    def _mixed(self, passes: Sequence[int], seeds: Sequence[int], *features: Tensor) -> Tensor:
-        """``log Σ_s share_s softmax_s`` over some of the passes.
-
-        Arguments:
-            seeds: of all passes.
-            features: of every network, where its noise begins.
-        """
+    def _mixed(self, passes: Sequence[int], seeds: Sequence[int], x: Tensor) -> Tensor:
+        """``log Σ_s share_s softmax_s`` over some of the passes; seeds are of all."""
         found = []
         for s in passes:
-            h = features[self._passes[s]]
-            with seeded(seeds[s], h.device):
-                outputs = self.networks[self._passes[s]](h)
+            with seeded(seeds[s], x.device):
+                outputs = self.networks[self._passes[s]](x)
             likelihood: Any = self.likelihoods[self._passes[s]]
             found.append(likelihood.predicted(outputs.double()))
         shares = torch.tensor([self._shares[s] for s in passes], dtype=torch.float64)
-        shares = shares.to(features[0].device)
-        return torch.logsumexp(torch.stack(found) + shares.log()[:, None, None], 0)
-
-    def _seeds(self) -> list[int]:
-        """Seeds of every pass in a call."""
-        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
-        return torch.randint(2**62, (len(self._passes),), generator=generator).tolist()
+        return torch.logsumexp(torch.stack(found) + shares.to(x.device).log()[:, None, None], 0)
 
 
 class _Rescaled(nn.Module):
@@ -150,24 +131,13 @@ class _Rescaled(nn.Module):
         return x * self.scale + self.shift
 
 
-def _of_own_scale(trunk: nn.Module, first: Dataset, own: Dataset) -> nn.Module:
-    """A trunk that takes inputs on the scale of the first fit's data."""
+def _of_own_scale(net: nn.Module, first: Dataset, own: Dataset) -> nn.Module:
+    """A network that takes inputs on the scale of the first fit's data."""
     zero = first.head(1)[0].new_zeros(1, *first.input_shape)
     shift, above = on_scale_of(zero, first, own), on_scale_of(zero + 1.0, first, own)
     if torch.equal(shift, zero) and torch.equal(above, zero + 1.0):
-        return trunk
-    return nn.Sequential(_Rescaled(above - shift, shift), trunk)
-
-
-def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """A network as two: the second begins with the first part that is random."""
-    if type(net) is not nn.Sequential:  # a subclass may do more than one part after the other
-        return nn.Identity(), net
-    random = (BayesianLayer, StructureGraph, _DropoutNd)
-    first = next(
-        k for k, part in enumerate(net) if any(isinstance(m, random) for m in part.modules())
-    )
-    return net[:first], net[first:]
+        return net
+    return nn.Sequential(_Rescaled(above - shift, shift), net)
 
 
 def components(

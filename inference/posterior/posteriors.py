@@ -139,12 +139,11 @@ class Posterior:
         noise: Noise = "weights",
         only: Mapping[str, Tensor] | None = None,
         seed: int | None = None,
-        batch_size: int | None = None,
     ) -> Tensor:
         """Outputs that a prediction mixes, ``(S, N, outputs)``, for inputs ``(N, *)``: at every
         depth, or of draws of random weights, see
         :func:`~pyroccam.inference.posterior.draws.draw_outputs`."""
-        return outputs_by_depth(self.model, x, batch_size=batch_size)
+        return outputs_by_depth(self.model, x)
 
     def mean_network(self) -> nn.Module:
         """The plain network with the posterior means as weights, in evaluation mode; of random
@@ -155,11 +154,11 @@ class Posterior:
         """
         raise PyroccamError(f"The weights of a {type(self.model).__name__}", "random weights")
 
-    def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
+    def mean_outputs(self, x: Tensor) -> Tensor:
         """Outputs of :meth:`mean_network`, ``(1, N, outputs)``."""
         net = self.mean_network()
         with torch.no_grad():
-            return streamed(lambda part: net(part)[None], x, batch_size)
+            return streamed(lambda part: net(part)[None], x)
 
     def curvature(self, **options: Any) -> Curvatures:
         """Which weights may be replaced by their means, see
@@ -243,12 +242,12 @@ class WeightPosterior(Posterior):
     def mean_network(self) -> nn.Module:
         return mean_network(self.model, self.guide)
 
-    def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
+    def mean_outputs(self, x: Tensor) -> Tensor:
         if self.model.structure:
-            return super().mean_outputs(x, batch_size)
+            return super().mean_outputs(x)
         model, weights = self.model, {name: (m.mean, m.bias) for name, m in self.layers.items()}
         with evaluating(model):
-            return streamed(lambda part: model.outputs_at(weights, part)[None], x, batch_size)
+            return streamed(lambda part: model.outputs_at(weights, part)[None], x)
 
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         x = data.x_val

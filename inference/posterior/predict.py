@@ -33,20 +33,18 @@ How = Literal["ensemble", "stochastic", "deterministic"]
 HOWS: tuple[How, ...] = ("stochastic", "deterministic", "ensemble")
 
 
-def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int | None = None) -> Tensor:
-    """``f`` over batches of ``x``, 1024 rows by default or fewer large images; the results
+def streamed(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``f`` over batches of ``x``, of 1024 rows or fewer large images; the results
     ``(S, B, ...)`` are joined along B. A network may change its inputs in place: it gets copies."""
-    parts = x.split(rows_in_a_pass(x, batch_size))
+    parts = x.split(rows_in_a_pass(x))
     return torch.cat([f(part.clone()) for part in parts], dim=1)
 
 
-def outputs_by_depth(
-    model: Model | PrunedNetwork, x: Tensor, *, batch_size: int | None = None
-) -> Tensor:
+def outputs_by_depth(model: Model | PrunedNetwork, x: Tensor) -> Tensor:
     """Raw outputs at every depth that the model has, ``(S, N, outputs)`` for ``x``, ``(N, *)``, in
     evaluation mode."""
     with evaluating(model):
-        return streamed(model.components, x, batch_size)
+        return streamed(model.components, x)
 
 
 def mixture_log_probs(outputs: Tensor, weights: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import Between, Count, Options, Positive, PyroccamError
-from .bits import MOST, LayerBits, round_fixed_point, round_significand
+from .bits import MOST, round_fixed_point, round_significand
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -69,19 +69,19 @@ class Codebook(Options):
         return out
 
 
-Bits = int | LayerBits | Rounding
+Bits = int | Rounding
 
 
-def quantised(net: Net, bits: Bits | Mapping[str, Bits] | None) -> Net:
+def quantised(net: Net, bits: Bits | Mapping[str, Bits]) -> Net:
     """A copy of a network with rounded numbers, in evaluation mode, of the same dtypes. Biases and
     statistics that are not named are rounded to single precision.
 
     Arguments:
         net: a plain network.
         bits: for all weights, or for each layer by its name or that of its tensor. A whole number
-            or a :class:`~pyroccam.inference.rounding.bits.LayerBits` means so many significand
-            bits; layers that are not named, or ``None``, stay exact. Weights are the parameters of
-            two and more dimensions; a tensor of one dimension is rounded only if it is named.
+            means so many significand bits; layers that are not named stay exact. Weights are the
+            parameters of two and more dimensions; a tensor of one dimension is rounded only if it
+            is named.
 
     Raises:
         PyroccamError: for a name the network does not have, a number that is not finite, or one too
@@ -96,7 +96,9 @@ def quantised(net: Net, bits: Bits | Mapping[str, Bits] | None) -> Net:
                 if not tensor.numel():
                     continue
                 if name in chosen:
-                    tensor.copy_(_rounding(chosen[name])(tensor))
+                    rounding = chosen[name]
+                    rounding = Significand(rounding) if isinstance(rounding, int) else rounding
+                    tensor.copy_(rounding(tensor))
                 elif tensor.dim() < 2 and tensor.dtype == torch.float64:
                     narrow = tensor.float()
                     if not torch.equal(narrow.isfinite(), tensor.isfinite()):
@@ -108,11 +110,9 @@ def quantised(net: Net, bits: Bits | Mapping[str, Bits] | None) -> Net:
 
 
 def _chosen(
-    bits: Bits | Mapping[str, Bits] | None, tensors: Mapping[str, Tensor], parameters: set[str]
+    bits: Bits | Mapping[str, Bits], tensors: Mapping[str, Tensor], parameters: set[str]
 ) -> dict[str, Bits]:
     weights = [n for n in tensors if n in parameters and tensors[n].dim() >= 2]
-    if bits is None:
-        return {}
     if not isinstance(bits, Mapping):
         return dict.fromkeys(weights, bits)
     chosen: dict[str, Bits] = {}
@@ -122,12 +122,6 @@ def _chosen(
             raise PyroccamError(f"bits names {key!r}, but the weights are {', '.join(weights)}.")
         chosen |= dict.fromkeys([key] if key in tensors else inside, value)
     return chosen
-
-
-def _rounding(bits: Bits) -> Rounding:
-    if isinstance(bits, LayerBits):
-        bits = bits.significand
-    return Significand(bits) if isinstance(bits, int) else bits
 
 
 def cluster(weights: Tensor, size: int) -> tuple[Tensor, Tensor]:

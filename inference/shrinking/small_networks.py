@@ -49,7 +49,7 @@ def shrink(
     multiples of a step stay as they are, and other weights keep 23 of float32's 24 significand
     bits, unless a ``Codebook`` is asked for. Under
     :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its
-    component, or to zero (:func:`~pyroccam.inference.shrinking.weight_sharing.assign`). Under
+    component, or to zero (:func:`~pyroccam.inference.shrinking.weight_sharing.books`). Under
     :class:`~pyroccam.models.priors.MultiSpike` means are rounded to the nearest level of their
     layer (:func:`~pyroccam.inference.shrinking.weight_sharing.on_levels`), with any posterior that
     has means, and what is above the thresholds is zero; cuts are judged by such weights.

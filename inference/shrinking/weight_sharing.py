@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,23 +14,6 @@ from ...guides import Book, NetworkGuide, Points
 from ...models import BayesianNetwork, Model
 from ...models.distributions import Components, NormalMixture, base
 from ..posterior import layer_moments
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """The weights of one layer after :func:`assign`: the means of their components, zero for the
-    first, and ``index``, of the component, 0 for the one at zero, in the shape of the weight. It
-    counts ``components``: those that were merged are one."""
-
-    weight: Tensor
-    index: Tensor
-    components: Components
-
-    @property
-    def used(self) -> Tensor:
-        """Components with a weight of this layer, without the one at zero; rising, ``(U,)``."""
-        found = self.index.unique()
-        return found[found > 0]
 
 
 def mixtures(model: Model) -> dict[str, Components]:
@@ -49,12 +31,13 @@ def mixtures(model: Model) -> dict[str, Components]:
 
 
 @torch.no_grad()
-def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
-    """Set every weight to the mean of the component that most likely made it.
+def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor, Tensor]]:
+    """The means of the components that most likely made the weights, as
+    :class:`~pyroccam.guides.Book` takes them: by layer those that occur in it, ``(U,)``, rising,
+    and for each weight the position of its own, -1 for a zero, which the component at zero makes.
 
-    Components that have become one are merged first (:func:`merged`). A weight of the component at
-    zero becomes zero. Layers without :class:`~pyroccam.models.priors.GaussianMixture` as their
-    prior are left out.
+    Components that have become one are merged first (:func:`merged`). Layers without
+    :class:`~pyroccam.models.priors.GaussianMixture` as their prior are left out.
 
     References:
         Ullrich, Meeds, Welling 2017, arXiv:1702.04008, section 4.
@@ -68,21 +51,14 @@ def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
         components = merged(own)
         weight = means[name].mean.cpu()
         index = belongs(weight, components)
-        out[name] = Assigned(components.loc[index].to(weight.dtype), index, components)
-    return out
-
-
-def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor, Tensor]]:
-    """The assignment as :class:`~pyroccam.guides.Book` takes it: by layer the means that occur in
-    it, ``(U,)``, and for each weight the position of its mean, -1 for a zero."""
-    found = {}
-    for name, one in assign(model, guide).items():
-        if not len(one.used):
+        used = index.unique()
+        used = used[used > 0]
+        if not len(used):
             raise PyroccamError(f"All weights of layer {name!r} belong to the component at zero")
-        place = torch.full((len(one.components.loc),), -1)
-        place[one.used] = torch.arange(len(one.used))
-        found[name] = (one.components.loc[one.used].to(one.weight.dtype), place[one.index])
-    return found
+        place = torch.full((len(components.loc),), -1)
+        place[used] = torch.arange(len(used))
+        out[name] = components.loc[used].to(weight.dtype), place[index]
+    return out
 
 
 def assigned_guide(model: BayesianNetwork, guide: NetworkGuide) -> Points:

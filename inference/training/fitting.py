@@ -29,7 +29,7 @@ from ..storage import (
     write_history,
     write_json,
 )
-from .replicate import Job, Replicate, Track
+from .replicate import Replicate, Track
 from .requests import check_kinds, pick_device, refuse_one_network
 from .result import Fit, G, M, Repeats
 from .settings import Settings
@@ -96,10 +96,11 @@ def fit(
         CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
     """
     chosen = Settings.of(settings)
-    how = RunOptions(device, resume, progress, threshold, label, track, watch)
+    how = RunOptions(device, resume, progress, threshold, label, watch)
     check_kinds(model, guide, data)
-    job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
-    (result,) = train([job], chosen, job.out, how)
+    folder = None if out is None else Path(out)
+    one = Replicate(model, guide, data, chosen.seed, folder, track)
+    (result,) = train([one], chosen, folder, how)
     return result
 
 
@@ -112,54 +113,49 @@ class RunOptions(Options):
     progress: bool | None = None
     threshold: Annotated[float, Between(0.0, 1.0, "(]")] = 0.95
     label: Any = None
-    track: Track | None = None
     watch: Watch = None
     several: bool = False
 
 
 def train(
-    jobs: Sequence[Job], settings: Settings, folder: Path | None, how: RunOptions
+    replicates: Sequence[Replicate], settings: Settings, folder: Path | None, how: RunOptions
 ) -> list[Fit[Any, Any]]:
     """Train one pair, or several in common steps, whose checkpoint is in one folder."""
-    modules = [part for job in jobs for part in (job.model, job.guide)]
+    modules = [part for one in replicates for part in (one.model, one.guide)]
     ranks = joined()
-    folders = {one for one in (folder, *(job.out for job in jobs)) if one and ranks.first}
+    folders = {path for path in (folder, *(one.out for one in replicates)) if path and ranks.first}
     with ExitStack() as held:
         stop = held.enter_context(StopSignal(patient=ranks.size > 1))
         held.enter_context(fitting(*modules))
         # Gradients, where a person has none: in a callback of another fit, for one.
         held.enter_context(torch.inference_mode(False))
         held.enter_context(torch.enable_grad())
-        for one in sorted(folders):
-            held.enter_context(claimed(one))
+        for path in sorted(folders):
+            held.enter_context(claimed(path))
         if how.resume and folder is None and ranks.first:
             raise PyroccamError("resume=True without a folder", "out=")
         where = ranks.device(pick_device(how.device))
         moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
-        replicates = []
-        for job in jobs:
-            if id(job.data) not in moved:
-                double = torch.float64 if precision(job.model) is torch.float64 else None
-                moved[id(job.data)] = job.data.to(where, double)
-            pair = job.model.to(where), job.guide.to(where)
-            watched = None
-            if (job.out or how.watch) and ranks.first:
-                watched = Watched(job.out, how.watch, job.seed if how.several else None)
-            data = moved[id(job.data)]
-            replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
+        for one in replicates:
+            if (own := id(one.data)) not in moved:
+                double = torch.float64 if precision(one.model) is torch.float64 else None
+                moved[own] = one.data.to(where, double)
+            one.move(moved[own])
+            if (one.out or how.watch) and ranks.first:
+                one.watched = Watched(one.out, how.watch, one.seed if how.several else None)
         with reseeded(ranks.seed(settings.seed), where):
             trainer = Trainer(replicates, settings, out=folder)
             if how.resume:
                 trainer.load()
             elif folder and ranks.first and (folder / CHECKPOINT).exists():
                 raise FileExistsError(f"{folder} holds the checkpoint of a fit (resume=True)")
-            name = str(how.label) if how.label else type(jobs[0].model).__name__
-            name += f" x {len(jobs)}" if len(jobs) > 1 else ""
+            name = str(how.label) if how.label else type(replicates[0].model).__name__
+            name += f" x {len(replicates)}" if len(replicates) > 1 else ""
             shown = how.progress if ranks.first else False
             with FitProgress(name, trainer.total_steps, shown, trainer.step_number) as bar:
                 trainer.run(bar, stop)
         sound = [_finish(one, trainer, how.threshold) for one in replicates if one.broken is None]
-        if len(sound) == len(jobs):
+        if len(sound) == len(replicates):
             trainer.settle()
         if ranks.any(bool(stop)):
             kept = "saved; resume=True gives it" if folder else "the fits of this error"
@@ -167,11 +163,11 @@ def train(
             interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
             interrupted.fits = sound
             raise interrupted
-        if len(sound) < len(jobs):
+        if len(sound) < len(replicates):
             broken = [f"seed {one.seed}: {one.broken}" for one in replicates if one.broken]
             error = NonFiniteLoss(
-                f"{len(broken)} of {len(jobs)} replicates were given up, the others are complete"
-                f" (the fits of this error). {' '.join(broken)}"
+                f"{len(broken)} of {len(replicates)} replicates were given up, the others are"
+                f" complete (the fits of this error). {' '.join(broken)}"
             )
             error.fits = sound
             raise error
@@ -247,6 +243,7 @@ def fit_repeats(
     """
     if "seed" in options:
         raise PyroccamError("seed=", "seeds=[...]")
+    track = options.pop("track", None)
     run = {name: options.pop(name) for name in [*options] if name in vars(RunOptions())}
     how = RunOptions(**run, several=len(seeds) > 1)
     each = [Settings.of({**options, "seed": seed}) for seed in seeds]
@@ -254,20 +251,20 @@ def fit_repeats(
         raise PyroccamError(f"seeds={[*seeds]}", "different numbers, at least one")
     start = time.perf_counter()
     folder = None if out is None else Path(out)
-    jobs = []
+    made = []
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model, guide, data = build(seed)
         check_kinds(model, guide, data)
-        jobs.append(Job(model, guide, data, seed, folder and folder / f"seed-{seed}"))
-    refuse_one_network([job.model for job in jobs])
-    if how.several and (_pays_together(jobs) if together is None else together):
-        return Repeats(train(jobs, each[0], folder, how), time.perf_counter() - start)
+        made.append(Replicate(model, guide, data, seed, folder and folder / f"seed-{seed}", track))
+    refuse_one_network([one.model for one in made])
+    if how.several and (_pays_together(made) if together is None else together):
+        return Repeats(train(made, each[0], folder, how), time.perf_counter() - start)
     fits: list[Fit[M, G]] = []
-    for job, own in zip(jobs, each, strict=True):
+    for one, own in zip(made, each, strict=True):
         try:
-            fits += train([job], own, job.out, how)
+            fits += train([one], own, one.out, how)
         except (Interrupted, NonFiniteLoss) as error:
             error.fits = [*fits, *error.fits]
             raise
@@ -278,8 +275,8 @@ _SMALL = 200_000
 """Weights of a network; larger matrix products keep the processor busy alone."""
 
 
-def _pays_together(jobs: Sequence[Job]) -> bool:
-    first, *others = jobs
+def _pays_together(replicates: Sequence[Replicate]) -> bool:
+    first, *others = replicates
     # Convolutions of several networks become grouped convolutions, which no processor likes.
     if first.convolutional or sum(p.numel() for p in first.model.parameters()) > _SMALL:
         return False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -73,7 +72,6 @@ class Update:
         optimizer: its groups have a ``name`` and say whether they are ``scheduled``.
         flats: the rows that it moves, by name of the group; those of the guide begin with
             ``guide``.
-        idle: for each network what has a gradient only at times.
         failed: is told why nothing was recorded.
     """
 
@@ -82,14 +80,13 @@ class Update:
         settings: Settings,
         optimizer: torch.optim.Optimizer,
         flats: dict[str, FlatParameters],
-        idle: Sequence[Sequence[nn.Parameter]],
         recorder: CudaRecorder | None,
         failed: Callable[[str], None],
     ) -> None:
         self.settings, self.optimizer, self.recorder = settings, optimizer, recorder
         # (K, P) each, of what is clipped.
         self._grads = [flat.grad for name, flat in flats.items() if not name.startswith("guide")]
-        self._idle, self._failed = idle, failed
+        self._failed = failed
         self._recorded: dict[bool, Recorded] = {}
         if recorder is not None:
             self._adopt()
@@ -121,8 +118,7 @@ class Update:
             else:
                 group["lr"] = rate
         held = progress < hold
-        # What is idle is not in a recording.
-        if self.recorder is None or any(p.grad is not None for p in itertools.chain(*self._idle)):
+        if self.recorder is None:
             self._move(held)
             return
         recorded = self._recorded.get(held)
@@ -145,16 +141,9 @@ class Update:
 
     def _clip(self, largest: float) -> None:
         """Clip the norm of each model's gradient, as ``torch.nn.utils.clip_grad_norm_`` does."""
-        late = [[p.grad for p in ps if p.grad is not None] for ps in self._idle]
         if not self._grads:
             return
         squares = torch.stack([g.double().square().sum(1) for g in self._grads]).sum(0)
-        for k, ones in enumerate(late):
-            for g in ones:
-                squares[k] += g.double().square().sum()
         factor = (largest / (squares.sqrt() + 1e-6)).clamp(max=1.0)
         for g in self._grads:
             g.mul_(factor[:, None].to(g.dtype))
-        for k, ones in enumerate(late):
-            for g in ones:
-                g.mul_(factor[k].to(g.dtype))

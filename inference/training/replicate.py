@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +34,18 @@ Track = Callable[[Any, Any, "Dataset"], dict[str, float]]
 
 
 @dataclass(eq=False)
-class Job:
-    """A pair to train, its data, and the folder of its results.
+class Replicate:
+    """A pair in training, on the device of its data, with its history and its best weights.
 
     Attributes:
         seed: of the order of the rows.
+        out: the folder of its results.
+        pair: the kind of the pair, that predicts.
+        best: weights and value of the checkpoint that is chosen so far.
+        good: weights at the last evaluation.
+        stale: evaluations since ``best``.
+        stopped: it is not evaluated any more (early stopping).
+        broken: why it was given up, if its loss turned NaN or infinite.
     """
 
     model: Model
@@ -46,6 +53,25 @@ class Job:
     data: Dataset
     seed: int
     out: Path | None = None
+    track: Track | None = None
+    watched: Watched | None = None
+    kl_weight: float = 1.0
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    stale: int = 0
+    stopped: bool = False
+    broken: str | None = None
+
+    def __post_init__(self) -> None:
+        self.move(self.data)
+
+    def move(self, data: Dataset) -> None:
+        """Go on with these data, the same on another device."""
+        self.data = data
+        for part in (self.model, self.guide):
+            part.to(data.device)
+        self.pair = posterior_of(self.model, self.guide, data)
+        self.good = self.weights()
 
     @property
     def convolutional(self) -> bool:
@@ -57,7 +83,7 @@ class Job:
         """True if images pass through convolutions, Bayesian ones included."""
         return len(self.data.input_shape) == 3 and convolves(self.model)
 
-    def unlike(self, other: Job) -> str | None:
+    def unlike(self, other: Replicate) -> str | None:
         """Why another replicate cannot be stepped together with this one: what differs beside
         values, or is shared."""
         ours, theirs = ((d, *d.head(1)) for d in (self.data, other.data))
@@ -76,40 +102,6 @@ class Job:
             if a != b:
                 found = found or f"the {what} is {a} in one and {b} in another"
         return found
-
-
-class Replicate(Job):
-    """A pair in training, on the device of its data, with its history and its best weights.
-
-    Attributes:
-        pair: the kind of the pair, that predicts.
-        best: weights and value of the checkpoint that is chosen so far.
-        good: weights at the last evaluation.
-        stale: evaluations since ``best``.
-        stopped: it is not evaluated any more (early stopping).
-        broken: why it was given up, if its loss turned NaN or infinite.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        guide: Guide,
-        data: Dataset,
-        seed: int,
-        out: Path | None = None,
-        track: Track | None = None,
-        watched: Watched | None = None,
-    ) -> None:
-        super().__init__(model, guide, data, seed, out)
-        self.pair = posterior_of(model, guide, data)
-        self.track, self.watched = track, watched
-        self.kl_weight = 1.0
-        self.history: list[dict[str, float]] = []
-        self.best: dict[str, Any] | None = None
-        self.good = self.weights()
-        self.stale = 0
-        self.stopped = False
-        self.broken: str | None = None
 
     @property
     def logits(self) -> nn.Parameter:

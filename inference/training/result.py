@@ -53,7 +53,6 @@ class Drawing(TypedDict, total=False):
 
     draws: int | None
     noise: Noise
-    batch_size: int | None
 
 
 @dataclass(repr=False)
@@ -207,7 +206,7 @@ class Fit(Generic[M, G]):
             how: of the ``ensemble``, the mixture over depths or over draws of random weights. Of
                 random weights also ``deterministic``, of the network of the posterior means, and
                 ``stochastic``, of one draw (the mean of each metric over the draws).
-            drawing: ``draws``, ``noise`` and ``batch_size`` as for :meth:`outputs`.
+            drawing: ``draws`` and ``noise`` as for :meth:`outputs`.
 
         Training rows that are streamed pass once, in parts; what is no mean over rows, such as ECE,
         is left out.
@@ -245,7 +244,6 @@ class Fit(Generic[M, G]):
         *,
         draws: Draws | None = None,
         noise: Noise = "weights",
-        batch_size: int | None = None,
     ) -> Tensor:
         """Outputs that a prediction mixes, ``(S, N, outputs)``: at every depth, or of S draws of
         random weights (by the seed of the fit), or of the one network of their means.
@@ -256,8 +254,6 @@ class Fit(Generic[M, G]):
             how: as for :meth:`evaluate`.
             draws: S, of random weights, 20 by default; a million at most.
             noise: of the draws, see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`.
-            batch_size: rows in a pass, by default 1024, or fewer large images; less needs less
-                memory.
 
         Raises:
             PyroccamError: for one row without a batch, and what is no finite number.
@@ -265,11 +261,11 @@ class Fit(Generic[M, G]):
         """
         rows = self.data.packed(x)
         if how == "deterministic":
-            return self.posterior.mean_outputs(rows, batch_size)
+            return self.posterior.mean_outputs(rows)
         count = len(self.weights) if draws is None else draws
         if draws is not None:
             ask(4.0 * count * len(rows) * self.model.likelihood.outputs, f"draws={draws}")
-        return self.posterior.outputs(rows, count, noise=noise, batch_size=batch_size)
+        return self.posterior.outputs(rows, count, noise=noise)
 
     def predict(
         self, x: Tensor | Several, how: How = "ensemble", **drawing: Unpack[Drawing]

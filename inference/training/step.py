@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,6 @@ from ..compilation import (
     of_lists,
     pays_from,
     products,
-    warn_unrecorded,
 )
 from ..distributed import Ranks, add_up
 from ..elbo import Bound, bound
@@ -130,7 +128,6 @@ class TrainingStep:
         self.fallback: str | None = None
         self._as_graph = False
         self._graphs: dict[Any, tuple[Evaluation, list[str]]] = {}
-        self._idle: list[list[nn.Parameter]] = [[] for _ in pairs]
         self._left: list[tuple[Tensor, Tensor]] = []
 
     # -- set-up -----------------------------------------------------------------------------------
@@ -139,21 +136,22 @@ class TrainingStep:
         """Bring parameters and buffers into place and make the optimiser; once.
 
         Runs the first pair on a batch, with Pyro's validation in the state it has, to find the
-        parameters that the loss depends on. The others get no weight decay; they are moved when a
-        later, eager step gives them a gradient. Leaves random numbers and buffers as they are.
+        parameters that the loss depends on. The others get no weight decay; a later batch may give
+        them a gradient. Leaves random numbers and buffers as they are.
         """
         if self.flats:
             return
-        groups = self._groups(trained_by(self.pairs, self.bounds, self.settings, x, y))
-        if not self.flats:
+        used = trained_by(self.pairs, self.bounds, self.settings, x, y)
+        if not used:
             name = type(self.pairs[0][0]).__name__
             raise PyroccamError(f"the loss of {name} depends on no parameter with a gradient")
+        groups = self._groups(used)
         single = any(flat.parameter.dtype == torch.float32 for flat in self.flats.values())
         if self.settings.precision == "bf16" and not single:
             raise PyroccamError("precision='bf16' where nothing that is trained is float32")
         self.optimizer = make_optimizer(self.settings, groups)
         self._update = Update(
-            self.settings, self.optimizer, self.flats, self._idle, self.recorder, self._no_recording
+            self.settings, self.optimizer, self.flats, self.recorder, self._no_recording
         )
         if getattr(self.pairs[0][0], "keeps_zeros", False):
             rows = [flat for name, flat in self.flats.items() if name.startswith("weights")]
@@ -165,26 +163,19 @@ class TrainingStep:
         where = {id(p): i for i, p in enumerate(self.bounds[0].parameters())}
         all_parameters = [list(b.parameters()) for b in self.bounds]
         groups: list[dict[str, Any]] = []
-        idle_groups: list[dict[str, Any]] = []
         self.trained: list[str] = []
         for group in parameter_groups(self.settings, *self.pairs[0]):
-            kinds: dict[torch.dtype, list[int]] = {}
+            kinds: dict[tuple[torch.dtype, bool], list[int]] = {}
             for p in group["params"]:
-                i = where[id(p)]
-                if i in used:
-                    kinds.setdefault(p.dtype, []).append(i)
-                    continue
-                for idle, ps in zip(self._idle, all_parameters, strict=True):
-                    idle.append(ps[i])
-                    # Alone: a fused step wants a momentum of all in a group, or of none.
-                    idle_groups.append({**group, "params": [ps[i]]})
-            for dtype, indices in kinds.items():
-                key = group["name"] if len(kinds) == 1 else f"{group['name']}.{dtype}"
+                kinds.setdefault((p.dtype, where[id(p)] in used), []).append(where[id(p)])
+            for (dtype, is_used), indices in kinds.items():
+                key = group["name"] if len(kinds) == 1 else f"{group['name']}.{dtype}.{is_used}"
+                decay = group["weight_decay"] if is_used else 0.0
                 flat = FlatParameters([[ps[i] for i in indices] for ps in all_parameters])
                 self.flats[key] = flat
                 self.trained += [names[i] for i in indices]
-                groups.append({**group, "params": [flat.parameter]})
-        return groups + idle_groups
+                groups.append({**group, "params": [flat.parameter], "weight_decay": decay})
+        return groups
 
     @cached_property
     def _stacked(self) -> _Stacked:
@@ -245,10 +236,7 @@ class TrainingStep:
                 for name, t in [*b.named_parameters(), *b.named_buffers()]:
                     if name in stacked.state:
                         t.data = t.data.clone(memory_format=torch.preserve_format)
-        for p in itertools.chain(*self._idle):
-            p.grad = None
         self.flats, self._left = {}, []
-        self._idle = [[] for _ in self.pairs]
         self._graphs.clear()
 
     # -- the step ---------------------------------------------------------------------------------
@@ -284,8 +272,6 @@ class TrainingStep:
 
     def evaluate(self, x: Tensor, y: Tensor) -> Tensor:
         """Leave the gradients in the rows; returns the loss as ``__call__`` does."""
-        for p in itertools.chain(*self._idle):
-            p.grad = None
         graph = self._graph(x, y)
         if graph is None:
             return self._eager(x, y)
@@ -316,15 +302,7 @@ class TrainingStep:
         whole batch, with the log-likelihoods and costs by depth where they are needed; returns the
         loss of the batch."""
         part = ranks.part(rows)
-        late = [p for p in itertools.chain(*self._idle) if p.requires_grad]
-        here = ranks.which([p.grad is not None for p in late]) if late else []
-        for p, somewhere in zip(late, here, strict=True):
-            if somewhere and p.grad is None:
-                p.grad = torch.zeros_like(p)
-        grads = [
-            *(f.grad for f in self.flats.values()),
-            *(p.grad for p in late if p.grad is not None),
-        ]
+        grads = [f.grad for f in self.flats.values()]
         rest = (self.seen["y"], self.seen.get("depth")) if by_depth else (None, None)
         loss, y, costs = add_up(ranks, part, rows, loss, grads, *rest)
         if y is not None:
@@ -401,7 +379,8 @@ class TrainingStep:
     def _no_recording(self, reason: str) -> None:
         if self.unrecorded is None:
             self.unrecorded = reason
-            warn_unrecorded(reason, CompileFallback)
+            said = f"No CUDA graph could be recorded ({reason}): kernels are launched one by one."
+            warnings.warn(said, CompileFallback, stacklevel=2)
 
     def _key(self, x: Tensor, y: Tensor) -> Any:
         """The key of what a graph holds for."""

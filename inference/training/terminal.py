@@ -9,14 +9,7 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TextColumn
 from torch import Tensor
 
 SIGNALS = tuple(
@@ -31,13 +24,8 @@ class FitProgress(Progress):
     def __init__(self, label: str, total: int, show: bool | None = None, start: int = 0) -> None:
         console = Console(stderr=True)
         super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
+            *self.get_default_columns(),
             TextColumn("{task.fields[loss]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
             console=console,
             disable=not (console.is_terminal if show is None else show),
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import torch
-from pyro.distributions import ExpandedDistribution, TorchDistribution
+from pyro.distributions import ExpandedDistribution, MaskedDistribution, TorchDistribution
 from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.infer.inspect import TrackProvenance
 from pyro.poutine.block_messenger import BlockMessenger
@@ -108,7 +108,7 @@ class Weighted(_Around):
 
 
 def base(fn: Any) -> Any:
-    """The distribution of the single numbers, without what only reshapes or weighs it."""
-    while isinstance(fn, Independent | ExpandedDistribution | WithHyperprior):
+    """The distribution of the single numbers, without what only reshapes, masks or weighs it."""
+    while isinstance(fn, Independent | ExpandedDistribution | MaskedDistribution | WithHyperprior):
         fn = fn.base_dist
     return fn

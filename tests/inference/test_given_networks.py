@@ -10,7 +10,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.training import trainer
 from pyroccam.inference.training.ordinary import trained
-from pyroccam.inference.training.replicate import Job
+from pyroccam.inference.training.replicate import Replicate
 from pyroccam.models import priors
 from pyroccam.models.contexts import evaluating, local_parameters
 from pyroccam.models.layers.affine import AFFINE
@@ -217,7 +217,7 @@ def test_what_is_frozen_stays_through_training_cutting_and_retraining(how, monke
     own = {**QUICK, "compile": "graph" if how == "layers" else False}
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "TRACE_FROM", 1)
-        patch.setattr(Job, "convolutional", False)
+        patch.setattr(Replicate, "convolutional", False)
         fit = inference.fit(model, guides.MeanField(model), table, epochs=4, **own)
     assert fit.engine["kind"] == ("graph" if how == "layers" else "eager")
     found = {"the means": mean_network(model, fit.guide)}

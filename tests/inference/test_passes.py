@@ -89,8 +89,14 @@ def test_the_shared_part_is_computed_once(monkeypatch):
     assert len(seen) == 1 + 2  # two rows in each
 
 
+def few_rows(patch):
+    """Four rows in a pass."""
+    for module in ("draws", "predict"):
+        patch.setattr(f"pyroccam.inference.posterior.{module}.rows_in_a_pass", lambda _: 4)
+
+
 @pytest.mark.parametrize("noise", ["weights", "activations"])
-def test_rows_in_a_pass_change_nothing_but_memory(noise):
+def test_rows_in_a_pass_change_nothing_but_memory(noise, monkeypatch):
     rows, seen = table(task="classification"), []
     counted = network(lambda net, x: seen.append(len(x)) or net.parts(x), parts=small_net())
     model = models.BayesianNetwork(counted, rows, prior=priors.Normal())
@@ -100,11 +106,14 @@ def test_rows_in_a_pass_change_nothing_but_memory(noise):
     for how in ("ensemble", "deterministic"):
         whole = fit.predict(rows.x_test, how, **asked)
         seen.clear()
-        few = fit.predict(rows.x_test, how, batch_size=4, **asked)
+        with monkeypatch.context() as patch:
+            few_rows(patch)
+            few = fit.predict(rows.x_test, how, **asked)
         assert max(seen) == 4
         if noise == "weights" or how == "deterministic":
             torch.testing.assert_close(whole, few)
     seen.clear()
-    ways, one = fit.evaluate_ways(batch_size=4, **asked), fit.evaluate(batch_size=4, **asked)
+    few_rows(monkeypatch)
+    ways, one = fit.evaluate_ways(**asked), fit.evaluate(**asked)
     assert max(seen) == 4
     assert one == pytest.approx(ways["ensemble"])

@@ -72,13 +72,15 @@ def test_the_mean_network():
     assert not any(isinstance(m, BayesianLayer) for m in plain.modules())
 
 
-def test_drawn_networks():
+def test_drawn_networks(monkeypatch):
     """Each draw is one network for all inputs, in whatever batches; seeded."""
     model, guide = pair(small_net(), (3,), FourScales())
     model.train()
     x = torch.randn(3, 3)[[0, 1, 2, 0, 1, 2, 0]]
     state = torch.get_rng_state()
-    out = draw_outputs(model, guide, x, 4, seed=1, batch_size=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("pyroccam.inference.posterior.draws.rows_in_a_pass", lambda _: 2)
+        out = draw_outputs(model, guide, x, 4, seed=1)
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training
     assert out.shape == (4, 7, 2)

@@ -158,13 +158,14 @@ def test_a_step_together_has_the_gradients_of_steps_apart():
     assert abs((one @ other) / (one.norm() * other.norm())) < 0.3  # not the same noise
 
 
-def test_the_bound_of_a_linear_regression():
+def test_the_bound_of_a_linear_regression(monkeypatch):
     """Its expected log-likelihood and its KL are known."""
     rows = table("regression")
     likelihood = models.Regression(1, scale=0.4, floor=0.0)
     model = BayesianNetwork(nn.Linear(3, 1), rows, prior=priors.Normal(), likelihood=likelihood)
     guide = guides.MeanField(model, scale=0.3)
-    found = inference.elbo.evidence(model, guide, rows, passes=100, batch_size=40)
+    monkeypatch.setattr("pyroccam.inference.elbo.full_data.BATCH", 40)
+    found = inference.elbo.evidence(model, guide, rows, passes=100)
     x, y = rows.split("train")
     with torch.no_grad():
         q = {n: guide.posterior(f".{n}").base_dist for n in ("weight", "bias")}

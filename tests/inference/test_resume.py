@@ -180,14 +180,14 @@ def told(f, at=1):
     return call
 
 
-@pytest.mark.parametrize("when", ["Replicate", "_prepare"])
+@pytest.mark.parametrize("when", ["Trainer", "_prepare"])
 def test_a_signal_during_set_up_leaves_before_the_first_step(when, monkeypatch, tmp_path):
     whole = run()
     with monkeypatch.context() as patch:
         if when == "_prepare":
             spy(patch, when, before=lambda t: tell())
         else:
-            patch.setattr(fitting, when, told(fitting.Replicate))
+            patch.setattr(fitting, when, told(fitting.Trainer))
         with pytest.raises(inference.Interrupted, match=r"after step 0 of 32 \(saved in"):
             run(out=tmp_path)
     assert_same(whole, run(out=tmp_path, resume=True))

@@ -10,9 +10,9 @@ from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.inference.shrinking.weight_sharing import (
-    assign,
     assigned_guide,
     belongs,
+    books,
     levels_of,
     merged,
     mixtures,
@@ -91,22 +91,19 @@ def test_only_what_does_not_differ_is_merged(loc, scale, left):
 
 def test_the_assigned_point_is_a_guide_of_shared_values():
     model, guide = fitted()
-    found = assign(model, guide)
-    for name, one in found.items():
+    for name, (book, index) in books(model, guide).items():
         w = guide.posterior(f"{name}.weight").v.detach()
         expected = torch.tensor([-0.5, 0.0, 0.5]).repeat(4)[: w.numel()].reshape(w.shape)
-        torch.testing.assert_close(one.weight, expected)
-        assert one.used.tolist() == [1, 2]  # of 4 components; 3 has no weight, 0 makes zeros
-        assert (one.weight[one.index == 0] == 0.0).all()
-        assert len(one.components.loc) == 4
+        assert len(book) == 2  # of 4 components; one has no weight, one makes zeros
+        torch.testing.assert_close(torch.cat([book, torch.zeros(1)])[index], expected)
     with torch.no_grad():
         guide.posterior("2.weight").v[:, :] = 0.47  # one value in this layer, and no zero
         guide.posterior("0.bias").v.fill_(0.123)
     shared = assigned_guide(model, guide)
     assert shared.sizes == {"0": 2, "2": 1}
     net = mean_network(model, shared)
-    for name, one in assign(model, guide).items():
-        assert torch.equal(net.get_submodule(name).weight, one.weight)
+    for name, (book, index) in books(model, guide).items():
+        assert torch.equal(net.get_submodule(name).weight, torch.cat([book, torch.zeros(1)])[index])
     assert net[0].bias.tolist() == pytest.approx([0.123] * 4)
     assert (guide.posterior("2.weight").v == 0.47).all()  # the fit stays as it was
     with torch.no_grad():
@@ -119,10 +116,10 @@ def test_mixtures_of_other_priors():
     model = models.BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
     assert mixtures(model) == {}
     with pytest.raises(PyroccamError):
-        assign(model, guides.Delta(model))
+        books(model, guides.Delta(model))
     mixed = {"0": priors.Normal(), "2": priors.GaussianMixture(4)}
     model = models.BayesianNetwork(small_net(), Rows(3), prior=mixed)
-    assert list(mixtures(model)) == list(assign(model, guides.Delta(model))) == ["2"]
+    assert list(mixtures(model)) == ["2"]
     guide = guides.Delta(model)
     with torch.no_grad():
         guide.posterior("2.weight").v.fill_(5.0)

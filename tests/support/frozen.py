@@ -177,7 +177,7 @@ def files() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         for name in plain.NETWORKS:
             net, _ = plain.trained(name)
-            for bits in (None, 6):
+            for bits in ({}, 6):
                 path = Small(quantised(net, bits)).save(Path(folder) / "net.pocc")
                 written.append(path.read_bytes())
     return written

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -12,6 +15,7 @@ from filelock import FileLock, Timeout
 from ...data import PyroccamError
 
 LOCK = ".lock"
+HOLDER = ".lock.txt"
 
 
 class FolderInUse(PyroccamError, RuntimeError):
@@ -51,18 +55,21 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise FolderInUse(f"{folder} is being written by another fit") from None
+        raise FolderInUse(f"{folder} is being written by {_holder(folder)}") from None
     if folder not in _held:
         _held[folder] = _identity(folder / LOCK)
         for left in folder.rglob(".*.????????.part"):  # by a write that was killed
             # A folder with a lock of its own may be another's, who is writing.
             if not any((up / LOCK).exists() for up in left.parents if folder in up.parents):
                 left.unlink(missing_ok=True)
+        _write_holder(folder)
     try:
         yield
     finally:
         if lock.lock_counter == 1:
             del _held[folder]
+            with suppress(OSError):  # the folder may be gone
+                (folder / HOLDER).unlink()
         lock.release()
 
 
@@ -80,3 +87,18 @@ def _identity(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_dev, found.st_ino
+
+
+def _write_holder(folder: Path) -> None:
+    """Say who holds a lock, beside it: on some systems a locked file cannot be read."""
+    since, command = time.strftime("%Y-%m-%d %H:%M:%S"), " ".join(sys.argv)[:200]
+    said = f"process {os.getpid()} on {socket.gethostname()}, since {since} ({command})"
+    with suppress(OSError):
+        (folder / HOLDER).write_text(said)
+
+
+def _holder(folder: Path) -> str:
+    try:
+        return (folder / HOLDER).read_text()[:500]
+    except (OSError, ValueError):
+        return "another fit"

@@ -240,8 +240,9 @@ def holder(tmp_path):
     process.stdout.close()
 
 
-def test_another_process_is_kept_out_until_it_is_killed(holder, tmp_path):
-    with pytest.raises(FolderInUse), claimed(tmp_path / "run"):
+def test_another_process_is_named_and_kept_out_until_it_is_killed(holder, tmp_path):
+    said = rf"by process {holder.pid} on .*, since \d"
+    with pytest.raises(FolderInUse, match=said), claimed(tmp_path / "run"):
         pass
     rows = blobs()
     model, guide = pair(rows)
@@ -289,7 +290,7 @@ def test_a_folder_that_was_removed_or_replaced_is_not_written_to(tmp_path, again
     assert {p.name for p in folder.glob("*")} == ({LOCK} if again else set())
 
 
-@pytest.mark.parametrize("name", [LOCK, "figures", "posterior/a.nc"])
+@pytest.mark.parametrize("name", [LOCK, ".lock.txt", "figures", "posterior/a.nc"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_folder_that_leads_elsewhere_is_refused(name, kind, tmp_path):
     theirs, run = tmp_path / "theirs", tmp_path / "run"

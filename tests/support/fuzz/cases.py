@@ -236,7 +236,7 @@ def _linked(rng: random.Random, made: Specimens, work: Path) -> Case:
     theirs = work / "theirs"
     theirs.write_text("theirs")
     path = folder / rng.choice([
-        ".lock", "figures", "diagnostics.json.part", "posterior.nc", "history.csv",
+        ".lock", ".lock.txt", "figures", "diagnostics.json.part", "posterior.nc", "history.csv",
         "metrics.json", "x", "figures/diagnose-x.png", "config.json",
     ])  # fmt: skip
     if path.is_dir():

@@ -50,7 +50,7 @@ CONFIDENCE = 0.95
 LARGEST_LOSS = 2.5
 """That loss, as a multiple of what may be lost on average."""
 
-FAILURES = 3
+FAILURES = 2
 """Networks that lose too much before a search ends, the first of them by its units."""
 
 
@@ -139,11 +139,12 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     size that loses too much on, weights of the last good network go in the order of their
     irrelevance, in all layers alike, and units that have lost all of theirs with them. What is left
     is trained from the labels and from what the posterior predicts, and is judged by
-    :func:`needed_tolerance`. The third that loses too much ends the search, as one may by luck:
-    sizes are tested in an order that is fixed but for where units fail, so that one that is too
-    small passes at three places only, each at a third of the risk. At first nothing goes: the whole
-    network that learns from the posterior stands for the plain one if it is better, or where there
-    are too few rows to tell, and if not, no network learns from it.
+    :func:`needed_tolerance`. The second that loses too much ends the search: sizes are tested in an
+    order that is fixed but for where units fail, so that one that is too small passes at two places
+    only, each at half of the risk. Where the very first loses too much, nothing goes for once: the
+    whole network that learns from the posterior stands for the plain one if it is better, or where
+    there are too few rows to tell, and if not, no network learns from it. Where so few rows could
+    not show of any network that it is as good, that one alone is tried.
 
     Returns:
         The plain network where no other passes, cut where it has zeros; with a warning where
@@ -165,47 +166,49 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     if teacher is not None and not may_teach(teacher, fit, plain.net):
         teacher = None
     found = at_thresholds(fit, nothing, means, plain.net, round_to=how.round_to)
-    good, smaller, failed = (found, replace(plain, net=found.net)), False, list[float]()
-    why = ""
-    shares = [share for share in how.shares if share < 1 or teacher is not None]
-    then_weights = how.units == "first"
-    tests = then_weights + len([share for share in shares if share < 1])
-    places, todo, whole_units = min(FAILURES, tests) if then_weights else 1, [*shares], True
-    with FitProgress("search", then_weights + len(shares)) as bar:
+    good, smaller, why = (found, replace(plain, net=found.net)), False, ""
+    then_weights, whole_units = how.units == "first", True
+    whole = [1.0] if 1.0 in how.shares and teacher is not None else []  # is still to be tried
+    todo = [share for share in how.shares if share < 1]
+    places = FAILURES if then_weights else 1
+    alike = needed_tolerance(plain.held_out, plain.held_out, fit.data, places)
+    failed = [alike] if alike > how.nats else []
+    todo = whole if failed else todo or whole
+    with FitProgress("search", then_weights + len(how.shares)) as bar:
         while todo:
-            share = todo[0]
+            share, *rest = todo
             bar.next(f"{100 * share:g} % of the {'units' if whole_units else 'weights'}")
             by = share if whole_units else means.units
             draft = _draft(fit, means, plain, share, teacher, by, how.round_to)
-            if draft is None and whole_units and then_weights:
-                whole_units = False
-                continue
             if draft is None:
+                if whole_units and then_weights:
+                    whole_units = False
+                    continue
                 why = "no way leads to the outputs of a smaller network"
                 break
             lr = how.lr or plain.lr or RATES[1]
             tried = trained(draft.net, fit, how.epochs, lr, teacher)
             needed = needed_tolerance(tried.held_out, plain.held_out, fit.data, places)
-            if share == 1:  # nothing is cut, and the better one stays
+            if share == 1:  # the better one stays
                 few = len(fit.data.x_val) < FEW
                 better = few or mean_loss(tried.held_out, plain.held_out, fit.data)[0] <= 0
                 good, teacher = ((draft, tried), teacher) if better else (good, None)
             elif needed <= how.nats:
-                good, smaller = (draft, tried), True
+                good, smaller, whole = (draft, tried), True, []
                 means = replace(means, units=by)
             else:
                 failed.append(needed)
-                if len(failed) == FAILURES or not then_weights:
+                if len(failed) == FAILURES:
                     break
                 if whole_units:
-                    whole_units = False
-                    continue
-            todo = todo[1:]
+                    whole_units, rest = False, todo if then_weights else []
+                rest, whole = whole + rest, []
+            todo = rest
     decision, kept = good
     if failed:
         why = (
-            f"by the {len(fit.data.x_val)} validation rows the best of {len(failed)} that were "
-            f"tried needs a tolerance of {min(failed):.2g}, and {how.nats:g} is allowed"
+            f"by the {len(fit.data.x_val)} validation rows the least tolerance that a smaller one "
+            f"needs is {min(failed):.2g}, and {how.nats:g} is allowed"
         )
     if why and not smaller:
         decision = replace(decision, warnings=[f"No weight was cut: {why}."])

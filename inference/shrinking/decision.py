@@ -159,7 +159,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     # With all layers as they are, though weights that are zero already may leave some out.
     plain = how.plain
     if plain is None and fit.guide.traits.point:  # which is trained as numbers already
-        plain = replace(score_untrained(means.whole.cpu(), fit), lr=fit.settings.lr)
+        rate = fit.settings.lr if fit.history else None  # of one that was trained elsewhere
+        plain = replace(score_untrained(means.whole.cpu(), fit), lr=rate)
     elif plain is None:
         plain = retrain(means.whole, fit, how.epochs)
     teacher = teacher_of(fit, plain.net if how.teacher == "plain" else None)

@@ -32,6 +32,7 @@ process has (EX_TEMPFAIL), of Ctrl-C."""
 
 _LONGEST = 1500  # characters of a message
 _AGAIN = 0.05  # seconds until a Ctrl-C that waits looks again
+_waits = False  # a Ctrl-C, for the end of an import
 _INFERENCE = f"{__name__.rsplit('.', 2)[0]}.inference"
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -82,13 +83,15 @@ def _between_imports() -> Iterator[None]:
         yield
         hear_ctrl_c()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        _no_longer_waits()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGALRM, alarm)
 
 
 def _when_imported(number: int, frame: FrameType | None) -> None:
+    global _waits
     if _importing(frame):
+        _waits = True
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
     else:
         signal.default_int_handler(number, frame)
@@ -96,8 +99,17 @@ def _when_imported(number: int, frame: FrameType | None) -> None:
 
 def hear_ctrl_c() -> None:
     """Raise a Ctrl-C that waits for the end of an import, where none is made."""
-    if signal.setitimer(signal.ITIMER_REAL, 0.0)[0]:
+    if _no_longer_waits():
         raise KeyboardInterrupt
+
+
+def _no_longer_waits() -> bool:
+    """Whether a Ctrl-C waited; the timer of somebody else stays."""
+    global _waits
+    waited, _waits = _waits, False
+    if waited:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    return waited
 
 
 def _importing(frame: FrameType | None) -> bool:

@@ -145,8 +145,17 @@ class _Run:
         self, cut: str | None, nats: float | None, code: Any, epochs: int, target: Path
     ) -> None:
         """Write rounded weights; the run's own file again where rules and place are its own."""
+        from ...inference import Search
         from ...inference.storage import seal
-        from ..methods import FILE, compress_run, cut_of, evaluate, network_of_file, said_of_file
+        from ..methods import (
+            FILE,
+            OverWeights,
+            compress_run,
+            cut_of,
+            evaluate,
+            network_of_file,
+            said_of_file,
+        )
         from ..runs import known_of
 
         folder, result = self.folder, self.result
@@ -160,9 +169,9 @@ class _Run:
                 f"{target.stat().st_size:,} bytes; {tested(evaluate(result, net))}"
             )
             return
-        searched = cut_at is None and not result.guide.traits.point
-        rule = cut_of(result, cut_at, allowed, epochs)
-        how = replace(code, epochs=0 if searched else epochs, rest=True)
+        method, rule = self.config.chosen, cut_of(result, cut_at, allowed, epochs)
+        rule = method.rule(rule) if isinstance(method, OverWeights) else rule
+        how = replace(code, epochs=0 if isinstance(rule, Search) else epochs, rest=True)
         small, written = compress_run(result, rule, target, how)
         if target == folder / FILE:  # the run's own, made again
             seal(folder)

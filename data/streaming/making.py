@@ -35,6 +35,7 @@ from .. import (
     numbered,
     on_scale,
 )
+from ..formats import Images
 from .arrays import Arrays, is_array_folder
 from .items import Items
 from .pairs import Columns
@@ -149,7 +150,7 @@ def stream(
             raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
         reader, aside = _placed(found, counts, seed, workers, held)
         given |= {what: read_apart(found, places) for what, places in aside.items()}
-        raw = reader.take(np.arange(min(reader.rows, EXAMPLES, reader.shuffle.held)))
+        raw = reader.take(np.arange(min(reader.rows, EXAMPLES, max(TRIED, reader.shuffle.held))))
     examples = reader.places(np.arange(len(raw[0])))
     rows_of = {"train": _Rows.of("train", raw, examples)} | {
         what: _Rows.of(what, _packed(what, given[what], reader, len(raw) > 2), aside.get(what))
@@ -206,10 +207,9 @@ def _stamps(source: Any) -> list[tuple[str, int, int]]:
     """Names, sizes and times of files, by which it is seen that they were written to; none of what
     is no file."""
     rows = isinstance(source, str | Path)  # which lie side by side
-    path = source if rows else getattr(source, "path", None)
-    if path is None:
+    if not rows and not isinstance(source, Images):
         return []
-    path = Path(path).expanduser()
+    path = Path(source if rows else source.path).expanduser()
     found = path.glob("*") if rows else path.rglob("*")
     files = sorted(found) if path.is_dir() else [path]
     facts = ((str(file), file.stat()) for file in files if file.is_file())

@@ -45,7 +45,7 @@ from .magnitude import by_layer
 from .narrowing import taken
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
 from .relevance import Irrelevance
-from .weight_sharing import levels_of
+from .weight_sharing import levels_of, mixtures
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -60,7 +60,7 @@ class Report(CutReport, Presentable):
     """What a cut left of each layer, and the digits of it.
 
     Attributes:
-        thresholds: by layer; what is above is cut. Empty for a point estimate.
+        thresholds: by layer; what is above is cut. Empty for a point estimate, but for a search.
         irrelevance: what was compared with them.
         bits: of a weight, by layer; of an index, where weights share values.
         rates: the three rates of the published tables. Without groups they count where weights are,
@@ -161,6 +161,8 @@ def compressed(fit: Fit, asked: Cut | None = None, code: Code | None = None) -> 
     trains = isinstance(asked, Search) or code.epochs > 0
     if trains and (fit.guide.steps or levels_of(fit.model)):
         raise PyroccamError("Weights on levels, or of whole steps, would leave them when trained")
+    if isinstance(asked, Search) and fit.guide.traits.point and mixtures(fit.model):
+        raise PyroccamError(f"cut={asked} of weights that gather around values", "none")
     fit, again, temperature = settled(fit), None, 1.0
     if isinstance(asked, Search):
         decision, again = smallest(fit, asked)

@@ -64,7 +64,7 @@ class Decision:
         layers: the moments of all weights, by layer.
         whole: the network of the means.
         net, report: what is left of it, on the CPU, and of each layer.
-        irrelevance, thresholds: by layer; both empty for a point estimate.
+        irrelevance, thresholds: by layer; both empty for a point estimate, but for a search.
         sizes: values that the weights of a layer share, by layer, where they share few.
         units: share of the weights that is left in the tensors, before what dies of a cut is gone.
     """
@@ -115,7 +115,7 @@ def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> De
         zeros = whole
         if asked is not None:
             given = f"cut={asked} of a point estimate, which has no spread"
-            raise PyroccamError(given, "none, or Search()")
+            raise PyroccamError(given, "none, or a Search without a Draw")
         for name in model.layers:
             if not whole.get_parameter(f"{name}.weight".lstrip(".")).count_nonzero():
                 raise PyroccamError(f"All weights of layer {name!r} are zero", hint="prune it less")
@@ -159,7 +159,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     # With all layers as they are, though weights that are zero already may leave some out.
     plain = how.plain
     if plain is None and fit.guide.traits.point:  # which is trained as numbers already
-        rate = fit.settings.lr if fit.history else None  # of one that was trained elsewhere
+        ours = fit.history and fit.settings.optimizer != "sgd"  # whose rates are others
+        rate = fit.settings.lr if ours else None
         plain = replace(score_untrained(means.whole.cpu(), fit), lr=rate)
     elif plain is None:
         plain = retrain(means.whole, fit, how.epochs)
@@ -186,7 +187,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
                     whole_units = False
                     continue
                 why = "no way leads to the outputs of a smaller network"
-                break
+                todo, whole = whole, []
+                continue
             lr = how.lr or plain.lr or RATES[1]
             tried = trained(draft.net, fit, how.epochs, lr, teacher)
             needed = needed_tolerance(tried.held_out, plain.held_out, fit.data, places)
@@ -354,8 +356,8 @@ def at_thresholds(
     exact = all(map(math.isinf, thresholds.values()))
     net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu(), exact=exact, round_to=round_to)
     left = left if means is None else means.units
-    at = dict(thresholds)
-    return Decision(model, guide, layers, whole, net, report, found, at, [], units=left)
+    at, sizes = dict(thresholds), guide.sizes
+    return Decision(model, guide, layers, whole, net, report, found, at, [], sizes, units=left)
 
 
 def thresholds_of_share(

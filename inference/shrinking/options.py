@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ...data import Between, Count, NotNegative, Options, Positive, PyroccamError, Whole
+from ...data import Between, Count, NotNegative, Options, Positive, Whole
 from ..rounding import ExponentRule, SignificandRule
 
 if TYPE_CHECKING:
@@ -71,11 +70,6 @@ class Thresholds(_Rounded):
 
     at: float | Mapping[str, float]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if any(map(math.isnan, self.at.values() if isinstance(self.at, Mapping) else [self.at])):
-            raise PyroccamError(f"at={self.at}", "numbers")
-
 
 @dataclass(frozen=True)
 class Search(_Rounded):
@@ -89,7 +83,8 @@ class Search(_Rounded):
             more than two and a half times as much.
         plain: the whole network, trained as numbers; or else the posterior means are, of a point
             estimate as they are.
-        lr: learning rate of each training; that of the plain network if left out.
+        lr: learning rate of each training; that of the plain network if left out, or 0.003 where
+            that was trained elsewhere, which is much for a network that other data have trained.
         shares: of the weights, before what dies of a cut is gone, that networks keep, in the order
             in which they are tried.
         units: whole units go ``first``, and weights from the first size that loses too much on; or
@@ -118,8 +113,9 @@ class Code(Options):
         epochs: passes in which what is left is trained as numbers first
             (:func:`~pyroccam.inference.training.ordinary.retrain`). The bits are those that the
             posterior knows, or more where rounding would cost too much.
-        rest: also round what is no weight (biases, scales), to as few digits as move the loss by
-            0.001 nats at most (:func:`~pyroccam.inference.rounding.quantise.rest_bits`).
+        rest: also round what is no random weight (biases, scales, tables), to as few digits as move
+            the loss by 0.001 nats at most
+            (:func:`~pyroccam.inference.rounding.quantise.rest_bits`).
     """
 
     epochs: Whole = field(default=0, kw_only=True)

@@ -38,7 +38,7 @@ def spread_moments(fit: Fit) -> dict[str, Layer]:
     It is estimated by the squared slopes of batches whose targets are drawn from what the network
     predicts. Slopes of different rows are independent then, and have a mean of zero, so that the
     square of their sum has the sum of their squares as its mean, however many rows are in a batch.
-    No labels are looked at. Draws are those of the fit's seed.
+    No labels are looked at. Draws are those of the fit's seed. Rows count by their weights.
 
     References:
         Amari 1998, Natural gradient works efficiently in learning; Le Cun, Denker, Solla 1990,
@@ -48,24 +48,29 @@ def spread_moments(fit: Fit) -> dict[str, Layer]:
     layers = layer_moments(fit.model, fit.guide)
     if not fit.guide.traits.point:
         return layers
-    device, like = fit.data.device, fit.model.likelihood
-    net = copy.deepcopy(mean_network(fit.model, fit.guide, layers)).to(device)
+    # Draws of a device are its own: on the CPU what a run has cut is found again anywhere.
+    like = copy.deepcopy(fit.model.likelihood).cpu()
+    net = copy.deepcopy(mean_network(fit.model, fit.guide, layers)).cpu()
     weights = {name: net.get_parameter(f"{name}.weight".lstrip(".")) for name in layers}
     total = {name: torch.zeros_like(one) for name, one in weights.items()}
-    x = fit.data.head(min(ROWS, fit.data.N))[0]
-    with evaluating(net), seeded(fit.settings.seed, device), torch.enable_grad():
+    few = fit.data.first(ROWS)
+    x = few.x_train.cpu()
+    counts = torch.ones(len(x)) if few.weights is None else few.weights.cpu()
+    with evaluating(net), seeded(fit.settings.seed, x.device), torch.enable_grad():
         for one in weights.values():
             one.requires_grad_(True)
-        for part in x.split(BATCH):
-            said = like(net(part.to(device)))
+        for part, count in zip(x.split(BATCH), counts.split(BATCH), strict=True):
+            said = like(net(part))
             drawn: Tensor = said.sample().detach()
+            value = (count.sqrt() * said.log_prob(drawn)).sum()
             slopes = torch.autograd.grad(  # a layer may be there that nothing reads
-                said.log_prob(drawn).sum(), [*weights.values()], materialize_grads=True
+                value, [*weights.values()], materialize_grads=True
             )
             for name, slope in zip(weights, slopes, strict=True):
                 total[name] += slope.square()
     share = len(x) / fit.data.N
-    return {
-        name: one._replace(variance=share / total[name].to(one.variance).clamp_min(_LEAST))
-        for name, one in layers.items()
-    }
+    found = {}
+    for name, layer in layers.items():
+        variance = share / total[name].to(layer.variance).clamp_min(_LEAST)
+        found[name] = layer._replace(variance=fit.model.layers[name].affine.held(variance, 0.0))
+    return found

@@ -45,7 +45,8 @@ def shrink(
     and the rest is rounded to the digits that the posterior knows.
 
     A point estimate (:class:`~pyroccam.guides.Delta` and its kinds) does not say what it does not
-    need, nor how well it knows a digit: what is exactly zero is cut, shared values and whole
+    need, nor how well it knows a digit, unless a ``Search`` finds that by Laplace's method: what is
+    exactly zero is cut, shared values and whole
     multiples of a step stay as they are, and other weights keep 23 of float32's 24 significand
     bits, unless a ``Codebook`` is asked for. Under
     :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its

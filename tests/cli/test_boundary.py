@@ -194,10 +194,20 @@ def test_a_ctrl_c_that_waits_is_heard_before_processes_are_started(monkeypatch):
     monkeypatch.setattr(distributed, "launch", lambda *_: pytest.fail("started"))
 
     def command():
-        signal.setitimer(signal.ITIMER_REAL, 60.0)
+        monkeypatch.setattr(boundary, "_waits", True)
         training._in_processes(2, {})
 
     assert outcome(command)[0] == 130
+
+
+def test_the_timer_of_somebody_else_is_no_ctrl_c():
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 60.0)
+    try:
+        assert outcome(boundary.hear_ctrl_c)[0] == 0
+        assert signal.setitimer(signal.ITIMER_REAL, 0.0)[0] > 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_reader_that_goes_away_ends_nothing():

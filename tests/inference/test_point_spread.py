@@ -6,8 +6,8 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, inference, models
-from pyroccam.data import Dataset
-from pyroccam.inference.shrinking import point_spread
+from pyroccam.data import Dataset, PyroccamError
+from pyroccam.inference.shrinking import point_spread, share_weights
 from pyroccam.models import priors
 from torch import nn
 from torch.func import functional_call, jacrev, vmap
@@ -18,6 +18,11 @@ def point(data, outputs, likelihood=None):
     net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, outputs))
     model = models.BayesianNetwork(net, data, prior=priors.Normal(), likelihood=likelihood)
     return inference.as_fit(model, guides.Delta(model), data)
+
+
+def weighted(n):
+    data = blobs(n=n)
+    return data.with_class_weights([1.0, 4.0, 0.5])
 
 
 def lines(n):
@@ -44,12 +49,15 @@ def known(fit, x):
     found = {}
     for name in fit.model.layers:
         slopes = jacobians[f"{name}.weight"].flatten(2)
-        each = torch.einsum("bki,bkl,bli->i", slopes, curvature, slopes)
+        rows = torch.ones(len(x)) if fit.data.weights is None else fit.data.weights[: len(x)]
+        each = torch.einsum("b,bki,bkl,bli->i", rows, slopes, curvature, slopes)
         found[name] = each.reshape(weights[f"{name}.weight"].shape).detach()
     return found
 
 
-@pytest.mark.parametrize("data", [blobs(n=120), lines(90)], ids=["classes", "targets"])
+@pytest.mark.parametrize(
+    "data", [blobs(n=120), weighted(120), lines(90)], ids=["classes", "weights", "targets"]
+)
 @pytest.mark.parametrize("rows", [1024, 40])
 def test_the_information_of_drawn_targets_is_that_of_jacobians(monkeypatch, data, rows):
     """Its mean over many seeds; of a part of the rows, as much as all have if they are alike."""
@@ -81,3 +89,13 @@ def test_units_that_nothing_reads_go_first():
     small = inference.shrink(fit, cut=asked)
     assert small.report.layers["0"].outputs.tolist() == [1, 3, 5, 7]
     assert sum(p.numel() for p in small.net.parameters()) == 4 * 3 + 3 * 5
+
+
+def test_a_search_of_shared_values_is_refused():
+    data = blobs()
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+    model = models.BayesianNetwork(net, data, prior=priors.Normal())
+    fit = inference.as_fit(model, guides.Delta(model), data)
+    shared, book = share_weights(fit, bits=2)
+    with pytest.raises(PyroccamError):
+        inference.shrink(inference.as_fit(shared, book, data), cut=inference.Search(epochs=1))

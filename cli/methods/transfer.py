@@ -34,14 +34,15 @@ class Transfer(OverWeights):
         finish: fraction of the run in which the smaller network is trained, in the end.
         tables: train embeddings, too; then features of the residual stream may go.
         tolerance: nats of a row, and share of errors, that the smaller network may lose to the
-            whole one.
+            whole one, which is handed back where it loses more; if left out, what was asked for is,
+            and a sentence says what it loses.
     """
 
     keep: Share = 1.0 / 3.0
     scale: Positive = 0.1
     finish: ShareOrZero = 0.75
     tables: bool = False
-    tolerance: NotNegative = 0.02
+    tolerance: NotNegative | None = None
     units_first: ClassVar[bool] = False  # of units alone
 
     @property
@@ -51,7 +52,8 @@ class Transfer(OverWeights):
     def rule(self, usual: Cut | None) -> Cut | None:
         if not isinstance(usual, Search):
             return usual
-        return replace(usual, shares=self.shares, units="only", teacher="plain")
+        allowed, asked = self.tolerance, self.shares
+        return replace(usual, nats=allowed, shares=asked, units="only", teacher="plain")
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         for module in net.modules():

@@ -34,7 +34,7 @@ from ..training import (
     trained,
 )
 from .depth import settled
-from .options import Cut, Noise, Search
+from .options import NATS, Cut, Noise, Search
 from .point_spread import spread_moments
 from .relevance import Irrelevance, irrelevance, weight_irrelevance
 from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
@@ -49,6 +49,11 @@ CONFIDENCE = 0.95
 
 LARGEST_LOSS = 2.5
 """That loss, as a multiple of what may be lost on average."""
+
+_LOSES = (
+    "What is left needs a tolerance of {:.2g} beside the whole network, in nats of a row and in "
+    "errors, by the {} validation rows."
+)
 
 FAILURES = 2
 """Networks that lose too much before a search ends, the first of them by its units."""
@@ -174,7 +179,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     todo = [share for share in how.shares if share < 1]
     places = FAILURES if then_weights else 1
     alike = needed_tolerance(plain.held_out, plain.held_out, fit.data, places)
-    failed = [alike] if alike > how.nats else []
+    failed = [alike] if how.nats is not None and alike > how.nats else []
     todo = whole if failed else todo or whole
     with FitProgress("search", then_weights + len(how.shares)) as bar:
         while todo:
@@ -196,7 +201,9 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
                 few = len(fit.data.x_val) < FEW
                 better = few or mean_loss(tried.held_out, plain.held_out, fit.data)[0] <= 0
                 good, teacher = ((draft, tried), teacher) if better else (good, None)
-            elif needed <= how.nats:
+            elif how.nats is None or needed <= how.nats:
+                if how.nats is None and needed > NATS:
+                    draft = replace(draft, warnings=[_LOSES.format(needed, len(fit.data.x_val))])
                 good, smaller, whole = (draft, tried), True, []
                 means = replace(means, units=by)
             else:

@@ -80,7 +80,8 @@ class Search(_Rounded):
         epochs: passes of each training.
         nats: that it may lose of a row on average, and, in a classification, as a share of rows
             that it gets wrong beside: 0.01 is one of a hundred. With 95 % certainty it loses no
-            more than two and a half times as much.
+            more than two and a half times as much. Without them it may lose whatever it does, and
+            what that is is said.
         plain: the whole network, trained as numbers; or else the posterior means are, of a point
             estimate as they are.
         lr: learning rate of each training; that of the plain network if left out, or 0.003 where
@@ -94,7 +95,7 @@ class Search(_Rounded):
     """
 
     epochs: Count = 40
-    nats: NotNegative = NATS
+    nats: NotNegative | None = NATS
     plain: Trained | None = field(default=None, repr=False)
     lr: Positive | None = None
     shares: Sequence[Annotated[float, Between(0.0, 1.0, "(]")]] = SHARES

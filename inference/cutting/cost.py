@@ -14,6 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from ...data import Count, Positive
 from ...models import Fields, fields_of, give
 
+LONGEST = 30.0
+"""Seconds that rounds of a comparison take together, about; of slow networks fewer are made."""
+
+FEWEST = 5
+"""Rounds, at least."""
+
 
 def count_parameters(module: nn.Module) -> int:
     """Trainable numbers in a module."""
@@ -46,7 +52,7 @@ def seconds_per_batch(
     Arguments:
         nets: contenders, in evaluation mode.
         x: one batch.
-        rounds: measurements of each.
+        rounds: measurements of each, at most.
         least_seconds: a measurement repeats the pass until it lasts this long.
         fields: as for :func:`multiply_adds`; by default as one of the contenders has them.
     """
@@ -115,11 +121,13 @@ def _rounds(
     x = x.clone()  # which a network may change in place
     times: dict[str, list[float]] = {name: [] for name in nets}
     with torch.inference_mode():
-        counts = {}
+        counts, whole = {}, 0.0
         for name, net in nets.items():
             passes(net, 2)
-            counts[name] = max(1, int(least_seconds / max(passes(net, 2), 1e-9)))
-        for _ in range(rounds):
+            each = max(passes(net, 2), 1e-9)
+            counts[name] = max(1, int(least_seconds / each))
+            whole += counts[name] * each
+        for _ in range(min(rounds, max(FEWEST, int(LONGEST / whole)))):
             for name, net in nets.items():
                 times[name].append(passes(net, counts[name]))
     return times

@@ -34,7 +34,7 @@ class Transfer(OverWeights):
         finish: fraction of the run in which the smaller network is trained, in the end.
         tables: train embeddings, too; then features of the residual stream may go.
         tolerance: nats of a row, and share of errors, that the smaller network may lose to the
-            whole one, which is handed back where it loses more; if left out, what was asked for is,
+            whole one, which is handed back where it loses more; with null what was asked for is,
             and a sentence says what it loses.
     """
 
@@ -42,7 +42,7 @@ class Transfer(OverWeights):
     scale: Positive = 0.1
     finish: ShareOrZero = 0.75
     tables: bool = False
-    tolerance: NotNegative | None = None
+    tolerance: NotNegative | None = 0.02
     units_first: ClassVar[bool] = False  # of units alone
 
     @property

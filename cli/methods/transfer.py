@@ -16,6 +16,7 @@ from ...inference.files import Small
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import Cut, Search
 from ...inference.training import Fit, Settings
+from ...models.layers import affine_kind
 from .base import Pair, length_in
 from .weights import OverWeights, evaluate, try_to_cut
 
@@ -29,10 +30,10 @@ class Transfer(OverWeights):
     left without the units that cost least, from the labels and from what the whole one predicts.
 
     Attributes:
-        keep: share of the random weights that stays.
+        keep: share of the weights of its blocks that stays.
         scale: standard deviation of the change of a weight, in the prior.
         finish: fraction of the run in which the smaller network is trained, in the end.
-        tables: train embeddings, too; then features of the residual stream may go.
+        tables: train embeddings, too.
         tolerance: nats of a row, and share of errors, that the smaller network may lose to the
             whole one, which is handed back where it loses more; with null what was asked for is,
             and a sentence says what it loses.
@@ -59,10 +60,16 @@ class Transfer(OverWeights):
         for module in net.modules():
             if isinstance(module, nn.Embedding):
                 module.requires_grad_(self.tables)
+        blocks = tuple(f"{n}." for n, one in net.named_modules() if isinstance(one, nn.ModuleList))
+
+        def in_block(name: str, module: nn.Module) -> bool:
+            return name.startswith(blocks) and affine_kind(module) is not None
+
+        # Of a head each unit costs little by itself, and the classes need them together.
         prior = models.priors.Pretrained(net, self.scale)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "These weights")  # tables, and what is added to them
-            model = models.BayesianNetwork(net, data, prior=prior, likelihood=self.likelihood)
+        model = models.BayesianNetwork(
+            net, data, prior=prior, layers=in_block, likelihood=self.likelihood
+        )
         try_to_cut(model, data)
         return model, guides.Delta(model)
 

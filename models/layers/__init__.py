@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...data import lazy_names
 
 if TYPE_CHECKING:
-    from .affine import AFFINE, Affine
+    from .affine import AFFINE, Affine, affine_kind
     from .bayesian_layer import BayesianLayer, convolves, power
     from .choice import (
         Chosen,

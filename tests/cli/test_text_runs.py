@@ -44,6 +44,7 @@ def test_a_transformer_loses_heads_and_inner_units(tmp_path):
     request = RunRequest("transfer", str(path), f"hf:{folder}", set_=sets)
     config, data = RunConfig.resolve(request)
     metrics = run(config, data, out=tmp_path / "run", options=RunOptions(figures=False)).metrics
+    assert all(".layer." in name for name in load_fit(tmp_path / "run").model.layers)  # no head
     small = metrics["compressed"]
     assert small["parameters"] < 0.9 * small["parameters_before"]
     assert metrics["test"].keys() == small["test"].keys()

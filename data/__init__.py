@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from .rows import far_off, new_rows
     from .sets import spirals
     from .splits import Scaling, along, carve, constant_as_one, generator, pick
-    from .streaming import stream, write_rows
+    from .streaming import stream
     from .tasks import Task, check_amounts, check_targets, decide_task
     from .weighting import check_weights, of_classes, scaled
 
@@ -73,7 +73,6 @@ __all__ = [
     "new_rows",
     "spirals",
     "stream",
-    "write_rows",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -8,6 +8,5 @@ if TYPE_CHECKING:
     from .making import stream
     from .named import FORMS, is_streamable, load_stream, reader_of_path
     from .pairs import Columns
-    from .writing import write_rows
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -26,10 +26,10 @@ class Items(Pairs):
     def __init__(self, dataset: Any, columns: Columns) -> None:
         super().__init__(getattr(dataset, "name", type(dataset).__name__), columns)
         self.dataset = dataset
-        try:
-            self.rows = len(dataset)
-        except (TypeError, NotImplementedError) as error:
-            raise DataError(f"{self.name} has no length", "the number of rows") from error
+        if not all(hasattr(dataset, one) for one in ("__len__", "__getitem__")):
+            found = f"{self.name} gives no row by its number, or has no length"
+            raise DataError(found, "both, or its rows in files of arrays")
+        self.rows = len(dataset)
         if not self.rows:
             raise DataError(f"{self.name} has no rows", "at least 2")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -39,9 +39,8 @@ from ..formats import Images
 from .arrays import Arrays, is_array_folder
 from .items import Items
 from .pairs import Columns
-from .passing import Passing, Reader, is_passing
 from .placed import Placed, Source, read_apart, usual_workers
-from .shuffle import Chunk, Parts, Places
+from .shuffle import Parts, Places
 from .streamed import Streamed
 from .summary import Summary, summarise
 from .tables import Tables, is_table
@@ -75,7 +74,6 @@ Pair = tuple[Tensor, Tensor]
 def stream(
     source: Any,
     *,
-    rows: AtLeastTwo | None = None,
     val: Any = 0.1,
     test: Any = 0.1,
     task: Task | None = None,
@@ -102,11 +100,9 @@ def stream(
         source: A folder of `x.npy` and `y.npy`, or of several such files; a Parquet file, or a
             folder of them; a map-style `torch.utils.data.Dataset` (torchvision's `ImageFolder`,
             one of Hugging Face's `datasets`, ...), or anything with a length and `[i]`, that gives
-            pairs (x, y) or dicts; a :class:`~pyroccam.data.streaming.placed.Source` of your own; a
-            `DataLoader`, an `IterableDataset` or whatever else can be iterated once an epoch. In a
-            pair x may be a dict or a tuple of several inputs; plain numbers in a list or a tuple
-            are one.
-        rows: N, the number of rows in each pass, if `source` can only be iterated.
+            pairs (x, y) or dicts; or a :class:`~pyroccam.data.streaming.placed.Source` of your own.
+            In a pair x may be a dict or a tuple of several inputs; plain numbers in a list or a
+            tuple are one.
         val: The share of the rows to keep for validation, at most 10 000, drawn by `seed`; or how
             many; or the rows themselves, as arrays (x, y) or as what `source` may be. 0 for none.
         test: The same for tests.
@@ -125,32 +121,22 @@ def stream(
         name: What to call the data.
         workers: Processes that read; by default one for each core but one, at most four, for rows
             that are read one by one, and none for files.
-        held: Rows that are shuffled together where the source is read by pieces, or iterated; by
-            default as many as 16 MiB hold, up to 65 536 (1024 of what is iterated).
+        held: Rows that are shuffled together where the source is read by pieces; by default as
+            many as 16 MiB hold, up to 65 536.
 
     Raises:
-        DataError: for rows that cannot be used, or an iterable without `rows`.
+        DataError: for rows that cannot be used, or what can only be iterated.
     """
     called = named(class_names)
     columns = Columns.of(inputs, target, weights)
 
-    reader: Reader
     asked = {"val": val, "test": test}
     given = {w: _all_of(w, o, columns, called) for w, o in asked.items() if _is_rows(o)}
     counts = {what: one for what, one in asked.items() if what not in given}
-    aside: dict[str, Places] = {}
-    if is_passing(source):
-        if any(counts.values()):
-            raise DataError(f"{counts} of a stream", "0, or the rows themselves")
-        reader = Passing(source, rows, held or EXAMPLES, columns, workers)
-        raw = _first(reader.in_order())
-    else:
-        found = _source(source, columns, called)
-        if rows not in (None, found.rows):
-            raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
-        reader, aside = _placed(found, counts, seed, workers, held)
-        given |= {what: read_apart(found, places) for what, places in aside.items()}
-        raw = reader.take(np.arange(min(reader.rows, EXAMPLES, max(TRIED, reader.shuffle.held))))
+    found = _source(source, columns, called)
+    reader, aside = _placed(found, counts, seed, workers, held)
+    given |= {what: read_apart(found, places) for what, places in aside.items()}
+    raw = reader.take(np.arange(min(reader.rows, EXAMPLES, max(TRIED, reader.shuffle.held))))
     examples = reader.places(np.arange(len(raw[0])))
     rows_of = {"train": _Rows.of("train", raw, examples)} | {
         what: _Rows.of(what, _packed(what, given[what], reader, len(raw) > 2), aside.get(what))
@@ -172,12 +158,12 @@ def stream(
     whole = on_scale(
         _checked(rows_of, task, summary, ids),
         scaling,
-        name=name or getattr(reader, "name", "stream"),
+        name=name or reader.name,
         task=task,
         classes=summary.classes,
         class_names=tuple(called),
         source={"name": "stream", **settings},
-        columns=getattr(getattr(reader, "source", None), "inputs", ()),
+        columns=getattr(found, "inputs", ()),
         target=target,
         digest=fingerprint(
             train=summary.digest,
@@ -220,19 +206,13 @@ def _stamps(source: Any) -> list[tuple[str, int, int]]:
 def reader_of(
     source: Any,
     *,
-    rows: int | None = None,
     inputs: str | Sequence[object] = (),
     target: str = "",
     class_names: str | Sequence[object] = (),
-    workers: int | None = None,
-) -> Reader:
+) -> Placed:
     """All rows of a source, none of which are set aside; see :func:`stream`."""
-    columns = Columns.of(inputs, target)
-    if is_passing(source):
-        return Passing(source, rows, EXAMPLES, columns, workers)
-
-    found = _source(source, columns, named(class_names))
-    return _placed(found, {}, 0, workers, None, least=1)[0]
+    found = _source(source, Columns.of(inputs, target), named(class_names))
+    return _placed(found, {}, 0, None, None, least=1)[0]
 
 
 def _placed(
@@ -290,7 +270,7 @@ def _all_of(what: str, given: Any, columns: Columns, class_names: Sequence[str])
     if isinstance(given, tuple | list) and len(given) == 2:
         x, y = given[0], as_tensor(f"y of {what}", given[1])
         return x if are_several(x, y) else as_tensor(f"x of {what}", x), y
-    if given is None or isinstance(given, bool) or is_passing(given):
+    if given is None or isinstance(given, bool):
         expected = "a share, a number, rows (x, y) or a map-style data set, and 0 for none"
         raise DataError(f"{what}={type(given).__name__}", expected)
     source = _source(given, columns, class_names)
@@ -330,17 +310,6 @@ def _draw(rows: int, count: int, seed: int) -> Places:
         new = random.integers(0, rows, count - len(chosen))
         chosen.update(dict.fromkeys(new.tolist()))
     return np.array([*chosen], dtype=np.int64)
-
-
-def _first(chunks: Iterable[Chunk]) -> Parts:
-    """The first rows of a stream, as many as are kept as examples."""
-    found: list[Parts] = []
-    for _, *parts in chunks:
-        found.append(tuple(parts))
-        xs = [x for x, *_ in found]
-        if sum(map(len, xs)) >= EXAMPLES or sum(x.numel() for x in xs) >= HELD:
-            break
-    return tuple(torch.cat(part)[:EXAMPLES] for part in zip(*found, strict=True))
 
 
 def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:
@@ -385,7 +354,7 @@ class _Rows(NamedTuple):
         return found if self.weights is None else {**found, "weights": self.weights}
 
 
-def _packed(what: str, parts: Parts, reader: Reader, weighted: bool) -> Parts:
+def _packed(what: str, parts: Parts, reader: Placed, weighted: bool) -> Parts:
     """Rows that were given, as those of training: with the columns of several inputs, and where
     those have weights with weights, of one."""
     x, *others = parts

@@ -24,7 +24,7 @@ from .. import (
 from ..formats import MOST, Images, is_image_folder
 from .arrays import is_array_folder
 from .making import reader_of, stream
-from .passing import Reader
+from .placed import Placed
 from .streamed import Streamed
 from .tables import is_table
 
@@ -98,7 +98,7 @@ def load_stream(
     )
 
 
-def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
+def reader_of_path(path: Path, like: Dataset) -> tuple[Placed, Sequence[str]]:
     """All rows of files, or of the folder `test` of several sets, in their order, to be read as
     those of another set; and the names of their classes, if they have their own."""
     if _form(path / "train"):  # several sets, of which one is to be predicted

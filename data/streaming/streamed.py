@@ -23,7 +23,7 @@ from .. import (
     scaled,
     with_channel,
 )
-from .passing import Reader
+from .placed import Placed
 from .summary import Summary
 
 PART = 2**13
@@ -79,7 +79,7 @@ class Streamed(Dataset):
     def __init__(
         self,
         held: Dataset,
-        reader: Reader,
+        reader: Placed,
         summary: Summary,
         *,
         batch_transform: Callable[[Any], Any] | None = None,
@@ -101,7 +101,7 @@ class Streamed(Dataset):
             object.__setattr__(self, name, value)
 
     held: Dataset
-    reader: Reader
+    reader: Placed
     summary: Summary
     batch_transform: Callable[[Any], Any] | None
     memory_format: torch.memory_format

@@ -28,7 +28,7 @@ from .. import (
     refuse_classes,
     with_channel,
 )
-from .passing import Reader
+from .placed import Placed
 
 NUMBERS = 2**20
 """Numbers of which there are copies in float64 at a time."""
@@ -110,7 +110,7 @@ class Summary:
 
 
 def summarise(
-    reader: Reader,
+    reader: Placed,
     task: Task,
     *,
     classes: int | None = None,

@@ -21,15 +21,6 @@ def rows(*, seed=0, share=0.2):
     x = torch.arange(600.0).reshape(200, 3) % 7
     items = [(x[i], int(x[i, 0] > 3)) for i in range(200)]
     return data.stream(items, val=share, test=share, seed=seed, workers=0)
-
-class Passing:
-    def __iter__(self):
-        return ((torch.tensor([k % 7.0, k % 3.0]), k % 2) for k in range(120))
-
-def passing():
-    x, y = zip(*Passing())
-    aside = torch.stack(x[:20]), torch.tensor(y[:20])
-    return data.stream(Passing(), rows=120, val=aside, test=aside)
 """
 
 
@@ -125,15 +116,6 @@ def test_code_that_makes_data_runs_where_it_is_trusted_alone(tmp_path, monkeypat
     ):
         asked = ("--data", f"rows_of_mine:{name}", *SETTINGS, *more, "--out", "c")
         assert words in call("fit", "gnj", *asked, code=2)
-
-
-def test_rows_that_are_iterated_are_diagnosed(tmp_path):
-    (tmp_path / "passing.py").write_text(OWN)
-    own = ("--data", f"{tmp_path}/passing.py:passing", *SETTINGS, "--out", tmp_path / "run")
-    call("fit", "gnj", *own)
-    said = call("diagnose", tmp_path / "run", "--draws", "100", "--trust", "--rows", "60")
-    assert "k-hat" in said
-    assert "posterior.nc" in said
 
 
 def test_a_run_without_test_rows_is_refused_before_it_trains(tmp_path):

@@ -11,7 +11,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.data.streaming.shuffle import Shuffle, edges_of
 from pyroccam.data.streaming.summary import Moments
 from pyroccam.inference.training.replicate import fingerprint
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
@@ -59,14 +59,6 @@ class Rows:
         return [self[i] for i in wanted]
 
 
-class Stream(IterableDataset):
-    def __init__(self, x, y):
-        self.x, self.y = x, y
-
-    def __iter__(self):
-        return zip(torch.from_numpy(self.x), self.y.tolist(), strict=True)
-
-
 def sources(tmp_path, kind, x, y):
     """Each kind of source, in small pieces, with 60 rows for validation and 40 for tests."""
     small = {"held": 64, "val": 60, "test": 40, "seed": 3, "workers": 0}
@@ -78,17 +70,10 @@ def sources(tmp_path, kind, x, y):
         return data.stream(parquet(tmp_path / "t.parquet", x, y, 50), target="label", **small)
     if kind == "items":
         return data.stream(Rows(x, y), **small)
-    if kind == "workers":
-        return data.stream(Rows(x, y), **{**small, "workers": 1})
-    given = {"val": (x[:60], y[:60]), "test": (x[60:100], y[60:100]), "held": 64}
-    x, y = x[100:], y[100:]
-    if kind == "iterable":
-        return data.stream(Stream(x, y), rows=len(x), **given)
-    dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-    return data.stream(DataLoader(dataset, 33, shuffle=kind == "shuffled"), **given)
+    return data.stream(Rows(x, y), **{**small, "workers": 1})
 
 
-KINDS = ["workers", "npy", "shards", "parquet", "items", "iterable", "loader", "shuffled"]
+KINDS = ["workers", "npy", "shards", "parquet", "items"]
 
 
 def bounds(size=64):
@@ -123,9 +108,6 @@ def test_rows_are_those_of_memory_each_once_an_epoch(tmp_path, kind):
     for epoch in (0, 1):
         rows, batch, targets = whole(streamed.batches(5, epoch, bounds()))
         assert torch.equal(rows.sort().values, torch.arange(600))
-        if kind == "shuffled":  # by its own loader, in every pass anew
-            assert torch.equal(batch[:, 0].sort().values, trained[:, 0].sort().values)
-            continue
         assert rows.tolist() != list(range(600))
         assert torch.equal(batch, trained[rows])
         assert torch.equal(targets, labels[rows])
@@ -136,9 +118,7 @@ def test_rows_are_those_of_memory_each_once_an_epoch(tmp_path, kind):
         for a, b in zip(one, other, strict=True):
             assert torch.equal(a, b)
     other, *_ = streamed.batches(6, 2, bounds())
-    assert not torch.equal(all_of_it[0][0], other[0]) or kind == "shuffled"
-    if kind not in ("npy", "shards", "parquet", "items"):
-        return
+    assert not torch.equal(all_of_it[0][0], other[0])
     # Some rows by their numbers.
     x, y = trained, labels
     places = torch.tensor([599, 0, 17, 18, 300])
@@ -242,26 +222,20 @@ def test_the_digest_is_of_every_row_and_files_are_gone_through_once(tmp_path):
     assert data.stream(tmp_path, **how).digest != of_files.digest
 
 
-def test_streams_are_refused_what_they_cannot_give(tmp_path):
+def test_streams_are_refused_what_they_cannot_give():
     x, y = arrays()
-    none, stream = {"val": 0, "test": 0}, Stream(x, y)
-    streamed = data.stream(stream, rows=N, **none)
+    streamed = data.stream(Rows(x, y), val=0, test=0, workers=0)
     noise = [(torch.zeros(2), k % 2) for k in range(30)]
     named = [{"a": x[i, 0], "label": int(y[i])} for i in range(N)]
-    several = [({"a": torch.zeros(2), "b": torch.ones(3)}, k % 2) for k in range(9)]
     rows = TensorDataset(*map(torch.from_numpy, (x, y)))
     for ask in (
         lambda: streamed.split("train"),
         lambda: streamed.targets,
         lambda: streamed.order(0, 0),
-        lambda: data.stream(stream, **none),
-        lambda: data.stream(stream, rows=N),
-        lambda: data.stream(stream, rows=N + 1, **none),
-        lambda: data.stream(stream, rows=N - 1, **none),
-        lambda: data.stream(iter(stream), rows=N, **none),
+        lambda: data.stream(DataLoader(rows)),
+        lambda: data.stream(iter(named), target="label"),
         lambda: data.stream(named, target="c", workers=0),
         lambda: data.stream(named, target="label", held=0),
-        lambda: data.stream(named, target="label", rows=9),
         lambda: data.stream(named, target="label", val=650, test=49),
         lambda: data.stream([(object(), 0)] * 30, workers=0),
         lambda: data.stream([(np.ones(3, ">f4"), 0)] * 30, workers=0),
@@ -274,19 +248,12 @@ def test_streams_are_refused_what_they_cannot_give(tmp_path):
         lambda: data.stream(rows, class_names=["a", "b"], val=0, test=0, workers=0),
         lambda: data.stream(rows, batch_transform=lambda b: b[1:], workers=0),
         lambda: data.stream(rows, batch_transform=lambda b: b / 0.0, workers=0),
-        lambda: data.write_rows(several, tmp_path, workers=0),
     ):
         with pytest.raises(PyroccamError):
             ask()
     sneaky = data.stream(rows, batch_transform=lambda b: b[1:] if len(b) == 32 else b, workers=0)
     with pytest.raises(PyroccamError):
         list(sneaky.batches(0, 0, [(0, 32)]))
-    all_of_it, labels = whole(streamed.parts("train"))
-    places = torch.tensor([N - 1, 3, 300, 3, 0])  # for which a pass is gone through
-    got, of_them = streamed.take("train", places)
-    assert torch.equal(got, all_of_it[places])
-    assert torch.equal(of_them, labels[places])
-    assert torch.equal(streamed.sample(N).x_train, all_of_it)
 
 
 @pytest.mark.parametrize(
@@ -329,50 +296,6 @@ def test_tables_say_what_they_lack(tmp_path):
         + np.bincount(named.y_test, minlength=3),
         np.bincount(y)[[1, 0, 2]],
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["items", "iterable", "parquet"])
-def test_rows_are_written_to_files_once(tmp_path, kind):
-    x, y = arrays()
-    options = {}
-    if kind == "items":
-        source = Rows(x, y)
-    elif kind == "iterable":
-        source, options = Stream(x, y), {"rows": N}
-    else:
-        source, options = parquet(tmp_path / "t.parquet", x, y, 50), {"target": "label"}
-    folder = data.write_rows(source, tmp_path / "new" / "rows", **options)
-    assert sorted(p.name for p in folder.iterdir()) == ["x.npy", "y.npy"]
-    written, labels = (np.load(folder / f"{name}.npy") for name in "xy")
-    which = written[:, 0].astype(int) - 1000
-    assert which.tolist() != list(range(N))
-    assert np.array_equal(written, x[which])
-    assert np.array_equal(labels, y[which])
-    (folder / "x.npy").unlink()
-    (tmp_path / "theirs").write_text("theirs")
-    (folder / "x.part").symlink_to(tmp_path / "theirs")  # through no link
-    (folder / "y.npy").unlink()
-    data.write_rows(source, folder, **options)
-    assert (tmp_path / "theirs").read_text() == "theirs"
-    assert data.stream(folder).counts["train"] == 560
-    with pytest.raises(PyroccamError):
-        data.write_rows(source, folder, **options)
-
-
-def test_a_loader_with_a_generator_of_its_own_repeats_an_epoch():
-    x = torch.from_numpy(arrays()[0][:400])
-    dataset = TensorDataset(x, torch.arange(400) % 3)
-    loader = DataLoader(dataset, 50, shuffle=True, generator=torch.Generator().manual_seed(0))
-    rows = data.stream(loader, rows=400, val=0, test=0, task="classification", classes=3)
-    bounds = [(k, k + 100) for k in range(0, 400, 100)]
-    whole = [x for _, x, _ in rows.batches(0, 2, bounds)]
-    again = [x for _, x, _ in rows.batches(0, 2, bounds[:2])]
-    again += [x for _, x, _ in rows.batches(0, 2, bounds[2:])]
-    assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
-    assert len(torch.cat(whole).unique(dim=0)) == 400
-    other = torch.cat([x for _, x, _ in rows.batches(0, 3, bounds)])
-    assert not torch.equal(torch.cat(whole), other)
-    assert rows.edges.tolist() == [0, 400]
 
 
 @pytest.mark.parametrize("dtype", [">f4", "u2", "?", "f2"])

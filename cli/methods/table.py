@@ -28,7 +28,8 @@ _ADAM = {"optimizer": "adam", "schedule": "linear", "weight_decay": 0.0}
 
 # Chosen on sets of the half "tuned" of experiments.trials.strangers, and judged on the other half
 # there; the published tables have settings of their own (experiments.published.compression).
-# Steps, and not epochs: a set of 300 rows needs as many as one of 7,000.
+# Steps, and not epochs: a set of 300 rows needs as many as one of 3,000; beyond, passes count
+# (RunConfig.resolve).
 _WEIGHTS = {
     **_ADAM, "lr": 2e-3, "kl_warmup": 0.1, "batch_size": 64, "epochs": None, "steps": 2500,
 }  # fmt: skip

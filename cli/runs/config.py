@@ -38,6 +38,8 @@ FIT: dict[str, dict[str, Any]] = {
     "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 6},
     "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
 }
+PASSES = 50
+"""Passes over the rows, at least, of a run of so many steps that nobody asked for."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class RunConfig(Options):
                 known = [*options, *accepts, *fit, "data.<option>"]
                 raise PyroccamError(unknown_name("setting", name, known))
         settings["seed"] = seed
+        if "steps" in row.settings and not sets.keys() & {"epochs", "steps"}:
+            settings["epochs"] = max(PASSES, Settings.of(settings).epochs_for(dataset.N))
         # These fail early, before anything is built.
         if options["likelihood"] is None:
             options["likelihood"] = for_data(dataset).word

@@ -159,6 +159,8 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
         Maurer, Hothorn, Lehmacher 1995, for tests in a fixed order; Dunn 1961 for parts of a risk.
     """
+    if how.batch_size is not None:
+        fit = replace(fit, settings=replace(fit.settings, batch_size=how.batch_size))
     nothing = dict.fromkeys(fit.model.layers, math.inf)
     means = at_thresholds(fit, nothing)
     # With all layers as they are, though weights that are zero already may leave some out.

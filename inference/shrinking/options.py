@@ -86,6 +86,7 @@ class Search(_Rounded):
             estimate as they are.
         lr: learning rate of each training; that of the plain network if left out, or 0.003 where
             that was trained elsewhere, which is much for a network that other data have trained.
+        batch_size: rows in a minibatch of each training; as many as in the fit if left out.
         shares: of the weights, before what dies of a cut is gone, that networks keep, in the order
             in which they are tried.
         units: whole units go ``first``, and weights from the first size that loses too much on; or
@@ -98,6 +99,7 @@ class Search(_Rounded):
     nats: NotNegative | None = NATS
     plain: Trained | None = field(default=None, repr=False)
     lr: Positive | None = None
+    batch_size: Count | None = None
     shares: Sequence[Annotated[float, Between(0.0, 1.0, "(]")]] = SHARES
     units: Literal["first", "only"] = "first"
     teacher: Literal["posterior", "plain"] = "posterior"

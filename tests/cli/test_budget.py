@@ -133,6 +133,18 @@ def test_a_search_is_as_long_as_it_is_taken_for(monkeypatch, begun):
     assert known == {"search": (1, sum(made))}
 
 
+def test_a_run_is_as_long_as_its_rows_ask_for():
+    """Digits have 1,293 training rows: 21 batches of 64, 81 of 16."""
+    for words, expected in (
+        ({}, 120),  # of 2,500 steps
+        ({"batch_size": 16}, 50),
+        ({"batch_size": 16, "steps": 2500}, 31),
+        ({"epochs": 3}, 3),
+    ):
+        config, rows = RunConfig.resolve(RunRequest("gnj", "digits", set_=words))
+        assert config.training.epochs_for(rows.N) == expected
+
+
 # -- time -------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from fitting import blobs
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset, PyroccamError
 from pyroccam.inference.shrinking import point_spread, share_weights
+from pyroccam.inference.training.ordinary import RowLosses
 from pyroccam.models import priors
 from torch import nn
 from torch.func import functional_call, jacrev, vmap
@@ -77,7 +78,7 @@ def test_the_information_of_drawn_targets_is_that_of_jacobians(monkeypatch, data
         assert moments[name].mean.equal(fit.posterior.layers[name].mean)
 
 
-def test_units_that_nothing_reads_go_first():
+def test_units_that_nothing_reads_go_first(monkeypatch):
     data = blobs()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -85,8 +86,14 @@ def test_units_that_nothing_reads_go_first():
         net[2].weight[:, ::2] = 0.0
     model = models.BayesianNetwork(net, data, prior=priors.Normal())
     fit = inference.as_fit(model, guides.Delta(model), data)
-    asked = inference.Search(epochs=1, shares=(0.5,), nats=100.0, units="only")
+    asked = inference.Search(epochs=1, batch_size=7, shares=(0.5,), nats=100.0, units="only")
+    sizes = []
+    own = RowLosses.forward
+    monkeypatch.setattr(
+        RowLosses, "forward", lambda self, out: sizes.append(len(out)) or own(self, out)
+    )
     small = inference.shrink(fit, cut=asked)
+    assert 7 in sizes
     assert small.report.layers["0"].outputs.tolist() == [1, 3, 5, 7]
     assert sum(p.numel() for p in small.net.parameters()) == 4 * 3 + 3 * 5
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .weights import (
         DRAW,
         FILE,
+        SEARCHED,
         OverWeights,
         compress_run,
         cut_of,

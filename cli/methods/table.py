@@ -252,7 +252,7 @@ METHODS: dict[str, Method] = {
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
                 "schedule": "onecycle",
-                "epochs": 16,
+                "epochs": 12,
                 "compile": False,
             },
         ),

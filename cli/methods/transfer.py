@@ -41,7 +41,7 @@ class Transfer(OverWeights):
 
     keep: Share = 1.0 / 3.0
     scale: Positive = 0.1
-    finish: ShareOrZero = 0.75
+    finish: ShareOrZero = 2.0 / 3.0
     tables: bool = False
     tolerance: NotNegative | None = 0.02
     units_first: ClassVar[bool] = False  # of units alone

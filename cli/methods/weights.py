@@ -52,6 +52,8 @@ from .options import Threshold
 
 FILE = "compressed.pocc"
 DRAW = "draw.poccd"
+SEARCHED = "search"
+"""The folder of networks that a search has trained, until its run is finished."""
 
 MESSAGE_PASSES = 3
 """Passes of the training rows for the length of a message: few show an error, and it is small."""
@@ -196,7 +198,8 @@ class OverWeights(Method):
         epochs = self.retrain_epochs(run.settings, result.data.N) if judges else 0
         # What was narrowed since has other weights.
         begun = None if numbers is None or len(run.fits) > 1 else numbers.trained
-        rule = self.rule(cut_of(result, self.threshold, self.tolerance, epochs, begun))
+        kept = path.with_name(SEARCHED)
+        rule = self.rule(cut_of(result, self.threshold, self.tolerance, epochs, begun, kept))
         searched = isinstance(rule, Search)
         try:
             code = Digits(epochs=0 if searched else epochs, rest=True)
@@ -357,11 +360,12 @@ def cut_of(
     tolerance: float | None,
     epochs: int = 0,
     plain: Trained | None = None,
+    out: Path | None = None,
 ) -> Cut | None:
     """Where a fit is cut by the options of its run."""
     nats: dict[str, Any] = {} if tolerance is None else {"nats": tolerance}
     if epochs and threshold is None:
-        return Search(epochs, **nats, plain=plain)
+        return Search(epochs, **nats, plain=plain, out=out)
     if result.guide.traits.point and threshold is None:
         return None
     if by_validation(threshold, result.data):

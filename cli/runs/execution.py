@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -32,7 +33,7 @@ from ...models import BayesianNetwork
 from ...models.networks import DepthStack
 from ...models.priors import Normal
 from .. import ExecutionOptions, draw, draw_repeats
-from ..methods import Finished, Pair, find
+from ..methods import SEARCHED, Finished, Pair, find
 from .building import build_network, untrained
 from .config import RunConfig, changed_settings
 from .described import words_of
@@ -337,6 +338,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         seal(out, renewed="metrics.json")  # a kill finds the old or the new one, and both are good
         write_json(out / "metrics.json", metrics)  # last: by it a run is known to be done
         seal(out)
+        shutil.rmtree(out / SEARCHED, ignore_errors=True)
     return Outcome(result, metrics)
 
 

@@ -197,7 +197,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
                 todo, whole = whole, []
                 continue
             lr = how.lr or plain.lr or RATES[1]
-            tried = trained(draft.net, fit, how.epochs, lr, teacher)
+            tried = trained(draft.net, fit, how.epochs, lr, teacher, how.out)
             needed = needed_tolerance(tried.held_out, plain.held_out, fit.data, places)
             if share == 1:  # the better one stays
                 few = len(fit.data.x_val) < FEW

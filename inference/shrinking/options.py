@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ...data import Between, Count, NotNegative, Options, Positive, Whole
@@ -93,6 +94,8 @@ class Search(_Rounded):
             units ``only``, and that size is the last.
         teacher: what a smaller network learns from along with labels: what the ``posterior``
             predicts, or the ``plain`` network.
+        out: a folder that keeps each network that was trained, so that a search which was
+            interrupted goes on.
     """
 
     epochs: Count = 40
@@ -103,6 +106,7 @@ class Search(_Rounded):
     shares: Sequence[Annotated[float, Between(0.0, 1.0, "(]")]] = SHARES
     units: Literal["first", "only"] = "first"
     teacher: Literal["posterior", "plain"] = "posterior"
+    out: str | Path | None = None
 
 
 Cut = ByValidation | Valley | Noise | Thresholds | Search

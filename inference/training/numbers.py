@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from safetensors import safe_open
 from safetensors.torch import save
@@ -84,7 +83,7 @@ def as_numbers(
     rates = rates if len(fit.data.x_val) and len(rates) > 1 else ()
     start, path, ranks = fit.model.start_network(), None if out is None else out / NUMBERS, joined()
     tried, kept, seconds = ranks.from_first(lambda: _read(path, start))
-    found = None if kept is None else _restored(start, **kept)
+    found = None if kept is None else Trained.restored(start, *kept)
 
     def keep() -> None:
         if path is not None and ranks.first:
@@ -122,15 +121,14 @@ def _write(
     tensors = {f"tried.{rate}": losses for rate, losses in tried.items()}
     said: dict[str, object] = {"seconds": seconds}
     if found is not None:
-        tensors |= {f"net.{n}": t.contiguous().clone() for n, t in found.net.state_dict().items()}
-        tensors |= {"losses": found.losses, "held_out": found.held_out}
+        tensors |= found.tensors()
         said["lr"] = found.lr
     write_whole(path, lambda file: file.write(save(tensors, {"numbers": json.dumps(said)})))
 
 
 def _read(
     path: Path | None, start: nn.Module
-) -> tuple[dict[float, Tensor], dict[str, Any] | None, float]:
+) -> tuple[dict[float, Tensor], tuple[dict[str, Tensor], float | None] | None, float]:
     """What was tried, what was trained, and the seconds."""
     if path is None or not path.is_file():
         return {}, None, 0.0
@@ -138,22 +136,12 @@ def _read(
         with safe_open(str(path), "pt") as file:
             said = json.loads(file.metadata()["numbers"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        tried = {float(n): losses for n, losses in _under("tried.", tensors).items()}
+        of_rates = [name for name in tensors if name.startswith("tried.")]
+        tried = {float(name.removeprefix("tried.")): tensors.pop(name) for name in of_rates}
         kept = None
         if "lr" in said:
-            kept = {"lr": said["lr"], "state": _under("net.", tensors)}
-            kept |= {name: tensors[name] for name in ("losses", "held_out")}
-            _restored(start, **kept)
+            kept = tensors, said["lr"]
+            Trained.restored(start, *kept)
         return tried, kept, float(said["seconds"])
     except Exception as error:  # of a file of other content there is no end of kinds
         raise CheckpointError(f"{path} holds no network of this run ({error})") from error
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-
-
-def _restored(start: nn.Module, state: dict[str, Tensor], **rest: Any) -> Trained:
-    net = copy.deepcopy(start)
-    net.load_state_dict(state)
-    return Trained(net.eval(), **rest)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from ...data import PyroccamError
+from ...data import PyroccamError, reading
 from ...guides import Deterministic
 from ...models import PlainNetwork, seeded
 from ...models.layers import AFFINE, order_of_use
 from ...models.likelihoods import LEAST_ROWS, Likelihood
 from ..distributed import apart
 from ..posterior import suited, validated
+from ..storage import fingerprint, write_whole
 from .replicate import Replicate
 from .settings import Settings
 from .step import CompileFallback
@@ -61,6 +65,19 @@ class Trained:
     def to_json(self) -> dict[str, float | None]:
         """What a result file says of it."""
         return {"val_nll": float(self.losses.mean()), "lr": self.lr}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All but the rate, for a file; :meth:`restored` is their inverse."""
+        net = {f"net.{n}": t.contiguous().clone() for n, t in self.net.state_dict().items()}
+        return {**net, "losses": self.losses, "held_out": self.held_out}
+
+    @classmethod
+    def restored(cls, like: nn.Module, tensors: Mapping[str, Tensor], lr: float | None) -> Trained:
+        """From its tensors, with a network of this structure."""
+        net = copy.deepcopy(like)
+        own = {n.removeprefix("net."): t for n, t in tensors.items() if n.startswith("net.")}
+        net.load_state_dict(own)
+        return cls(net.eval(), tensors["losses"], tensors["held_out"], lr)
 
 
 def race(net: nn.Module, fit: Fit, epochs: int, lr: float) -> Tensor:
@@ -115,7 +132,12 @@ def score_untrained(net: nn.Module, fit: Fit) -> Trained:
 
 
 def trained(
-    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
+    net: nn.Module,
+    fit: Fit,
+    epochs: int,
+    lr: float,
+    teacher: Teacher | None = None,
+    out: str | Path | None = None,
 ) -> Trained:
     """Train a network as numbers at one learning rate, and take the best of the epochs that are
     looked at; without validation rows the last.
@@ -124,12 +146,21 @@ def trained(
 
     Arguments:
         teacher: whose predictions are learnt along with the labels, each for half of the loss.
+        out: folder that keeps what was trained, under a name of all that it was trained from, and
+            from which the same is taken another time.
 
     References:
         Hinton, Vinyals, Dean 2015, arXiv:1503.02531: what a teacher predicts says more than labels.
     """
     trainer = trainer_of(net, fit, epochs, lr, teacher)
     (one,) = trainer.replicates
+    path = None
+    if out is not None:
+        begun = f"{trainer.settings} {fingerprint(*net.state_dict().values(), *one.data.marks)}"
+        path = Path(out) / f"{hashlib.blake2b(begun.encode(), digest_size=16).hexdigest()}.trained"
+        if path.is_file():
+            with reading(path, "a network that was trained"):
+                return Trained.restored(net, load(path.read_bytes()), lr)
     if any(p.requires_grad for p in one.model.parameters()):
         with apart(), seeded(one.seed, one.data.device), warnings.catch_warnings():
             warnings.simplefilter("ignore", CompileFallback)  # it was not asked for
@@ -139,7 +170,11 @@ def trained(
     seen = look(found, fit, teacher)
     before: Any = one.model.likelihood
     looks = torch.stack([*before.looks, seen])
-    return Trained(found, seen[0], cross_fit(looks), lr)
+    made = Trained(found, seen[0], cross_fit(looks), lr)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write(save(made.tensors())))
+    return made
 
 
 def cross_fit(looks: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ def test_a_search_is_as_long_as_it_is_taken_for(monkeypatch, begun):
     rows, made = blobs(600), []
     fit = fit_weights(models.priors.GroupNormalJeffreys(), rows=rows)
 
-    def train(net, fit, epochs, lr, teacher=None):
+    def train(net, fit, epochs, lr, teacher=None, out=None):
         made.append(epochs)
         losses = torch.full((2, len(rows.x_val)), 0.5 - 0.01 * len(made)).double()
         return Trained(net, losses[0], losses, lr)

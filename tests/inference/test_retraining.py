@@ -9,7 +9,7 @@ import pytest
 import torch
 from fitting import fit_weights
 from pyroccam import inference
-from pyroccam.data import Dataset
+from pyroccam.data import Dataset, PyroccamError
 from pyroccam.inference.rounding.bits import LayerBits
 from pyroccam.inference.rounding.quantise import Significand, quantised
 from pyroccam.inference.shrinking import compression, decision
@@ -29,6 +29,7 @@ from pyroccam.inference.training.ordinary import (
     trained,
 )
 from pyroccam.inference.training.teacher import teacher_of
+from pyroccam.inference.training.trainer import Trainer
 from pyroccam.models import priors
 from torch import nn
 
@@ -122,12 +123,42 @@ def test_a_size_that_leaves_no_path_ends_the_search(monkeypatch, fit):
     assert kept.report.architecture == "8-32"
 
 
+def test_a_search_that_was_interrupted_goes_on(monkeypatch, tmp_path, fit):
+    plain = score_untrained(fit.posterior.mean_network(), fit)
+    how = inference.Search(2, plain=plain, shares=(0.5, 0.25), nats=1e3, out=tmp_path / "kept")
+    runs, own = [], Trainer.run
+
+    def run(self, *rest):
+        runs.append(self.settings.epochs)
+        if len(runs) == 2:
+            raise KeyboardInterrupt
+        return own(self, *rest)
+
+    monkeypatch.setattr(Trainer, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        smallest(fit, how)
+    _, found = smallest(fit, how)
+    assert runs == [2, 2, 2]
+    _, same = smallest(fit, how)
+    assert len(runs) == 3
+    assert same.losses.equal(found.losses)
+    assert same.held_out.equal(found.held_out)
+    for name, one in found.net.state_dict().items():
+        assert same.net.state_dict()[name].equal(one)
+    smallest(fit, dataclasses.replace(how, epochs=1))
+    assert runs[3:] == [1, 1]
+    for path in (tmp_path / "kept").iterdir():
+        path.write_bytes(b"other")
+    with pytest.raises(PyroccamError):
+        smallest(fit, how)
+
+
 def scripted(monkeypatch, fit, losses, taught=True, **how):
     """A search whose trainings lose so much of every row; shares and teachers that were tried."""
     made, sizes = [], []
     plain = Trained(fit.posterior.mean_network(), torch.zeros(100), torch.zeros(2, 100), 3e-3)
 
-    def train(net, fit, epochs, lr, teacher):
+    def train(net, fit, epochs, lr, teacher, out):
         made.append(teacher is not None)
         loss = torch.full((2, 100), losses[len(made) - 1]).double()
         return Trained(net, loss[0], loss, lr)

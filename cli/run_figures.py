@@ -51,13 +51,14 @@ _TITLES = {
     "trade": "errors and costs",
 }
 _MOST_CLASSES = 20
+_MOST_LAYERS = 16
 _MOST_TARGETS = 4  # of a regression, with a figure each
 
 
-def save_figure(picture: Figure, data: Dataset, path: Path) -> list[Path]:
+def save_figure(picture: Figure, data: Dataset, path: Path, more: str = "") -> list[Path]:
     """Save a figure of a run, with the name of the data and what it shows for a title."""
     shown = _TITLES.get(path.name.partition("-")[0], path.name)
-    return figures.save(picture, path, _FORMATS, f"{data.name}: {shown}")
+    return figures.save(picture, path, _FORMATS, f"{data.name}: {shown}{more}")
 
 
 def draw(
@@ -115,7 +116,8 @@ def draw_compressed(
     result: Fit, small: Small, folder: Path, first: Fit | None = None
 ) -> list[Path]:
     """Draw a compressed network: the thresholds and the scales behind them, where there are
-    some, what is left of each layer, and what takes the bytes of the file.
+    some, what is left of each layer, and what takes the bytes of the file. Of many layers the
+    largest are drawn.
     """
     before = (first or result).model.layers
     shapes = {name: layer.affine.shape.weight for name, layer in before.items()}
@@ -126,28 +128,35 @@ def draw_compressed(
     use = input_use(small, next(iter(shapes.values())), shape) if drawable else None
     bits = dict(zip(left, small.report.bits.values(), strict=True))
     nonzero = {name: int(one.kept.sum()) for name, one in left.items()}
+    largest = sorted(left, key=lambda name: -math.prod(left[name].before))[:_MOST_LAYERS]
+    few = {name: one for name, one in left.items() if name in largest}
+    more = "" if len(few) == len(left) else f", the {len(few)} largest of {len(left)} layers"
     drawn = {
-        "sparsity": figures.sparsity_maps(left, use, columns),
+        "sparsity": figures.sparsity_maps(few, use, columns),
         "bits": figures.bits_per_layer(bits, nonzero, bytes_by_part(small, list(left))),
     }
     if judged := small.report.irrelevance:
         names = dict(zip(judged, left, strict=True))  # as they were before narrowing
+        judged = {own: one for own, one in judged.items() if names[own] in few}
         found = {names[own]: one for own, one in judged.items()}
-        cut = {names[own]: threshold for own, threshold in small.report.thresholds.items()}
+        cut = {names[own]: small.report.thresholds[own] for own in judged}
         layers = result.model.layers
         stays = {names[n]: left_of(small, layers[n], one) for n, one in judged.items()}
         drawn["irrelevance"] = figures.irrelevance_histograms(found, cut, stays)
     if judged and not result.guide.traits.point:
         intervals = scale_intervals(result)
-        scales = {names[own]: one for own, one in intervals.items()}
+        scales = {names[own]: intervals[own] for own in judged}
         groups = {n: of_groups(one, layers[n]) for n, one in judged.items()}
         gone = {
             names[n]: replace(one, values=(~left_of(small, layers[n], one)).double())
             for n, one in groups.items()
         }
         drawn["scales"] = figures.scale_posteriors(scales, gone, dict.fromkeys(gone, 0.5))
-    files = (save_figure(picture, result.data, folder / name) for name, picture in drawn.items())
-    return [path for one in files for path in one]
+    written = []
+    for name, picture in drawn.items():
+        whole = name == "bits"
+        written += save_figure(picture, result.data, folder / name, "" if whole else more)
+    return written
 
 
 def draw_trade(

@@ -18,6 +18,16 @@ BINS = 50
 MOST = 200  # intervals that can be told apart at 600 pixels
 FINEST = 192  # squares along a side: what a panel shows at 600 pixels
 COLUMNS = 3
+LETTERS = 25
+
+
+def end_of(name: str) -> str:
+    """The name of a layer; of a long one the end, which tells more than where it begins."""
+    parts = name.split(".")
+    while len(parts) > 1 and sum(map(len, parts)) + len(parts) > LETTERS:
+        del parts[0]
+    end = ".".join(parts)
+    return end if end == name else f"…{end}"
 
 
 @styled
@@ -43,7 +53,8 @@ def irrelevance_histograms(
         if math.isfinite(threshold):
             ax.axvline(threshold, color=INK, linewidth=1.1)
         what = "groups" if one.grouped else "weights"
-        ax.set_title(f"layer {name}: {len(kept):,} of {finite.sum():,} {what} kept", loc="left")
+        title = f"layer {end_of(name)}: {len(kept):,} of {finite.sum():,} {what} kept"
+        ax.set_title(title, loc="left")
         ax.set_ylabel(what)
         if finite.sum() > 10_000:
             ax.set_yscale("log")
@@ -78,7 +89,7 @@ def scale_posteriors(
         what = "groups" if found[name].grouped else "weights"
         number, step = _intervals(ax, one, ends, values, thresholds[name])
         every = "" if step == 1 else f", one of {step} drawn"
-        title = f"layer {name}: {number:,} of {len(values):,} {what} kept{every}"
+        title = f"layer {end_of(name)}: {number:,} of {len(values):,} {what} kept{every}"
         # Above the first stands the legend.
         ax.set_title(title, loc="left", pad=20 if ax is axes[0] else None)
     axes[-1].set_xlabel("rank by size, those that are kept first")
@@ -143,7 +154,7 @@ def sparsity_maps(
         pixels = pixels.sum(0)
     count = len(found) + (pixels is not None)
     # Names such as layer2.0.downsample.0 would run into the next panel.
-    longest = max(map(len, found))
+    longest = max(len(end_of(name)) for name in found)
     columns = 2 if count == 4 or longest > 18 else min(COLUMNS, count)
     rows = math.ceil(count / columns)
     fig = new_figure(0.75 + 1.75 * rows)
@@ -167,7 +178,7 @@ def sparsity_maps(
         extent = (0.5, width + 0.5, height + 0.5, 0.5)
         shown = ax.imshow(_shares(one), aspect="auto", extent=extent, **look)
         split = "\n" if longest > 12 else " "
-        ax.set_title(f"{name}:{split}{100 * one.fraction:.3g} % left", loc="left")
+        ax.set_title(f"{end_of(name)}:{split}{100 * one.fraction:.3g} % left", loc="left")
         ax.set(xlabel="inputs", ylabel="outputs")
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
@@ -232,7 +243,7 @@ def bits_per_layer(
     left.plot(
         coded, place, "D", color=INK, markersize=5, markerfacecolor="white", label="in the file"
     )
-    left.set_yticks(place, layers)
+    left.set_yticks(place, map(end_of, layers))
     left.set(xlabel="bits of a weight that is left", ylabel="layer")
     legend_above(left, [*kinds, "in the file"], columns=2)
 
@@ -244,10 +255,10 @@ def bits_per_layer(
             f"{parts[name]:,.0f} B", (percent, row), (3, 0), textcoords="offset points",
             va="center", fontsize=7.5,
         )  # fmt: skip
-    right.set_yticks(np.arange(len(names)), names)
+    right.set_yticks(np.arange(len(names)), map(end_of, names))
     # Room for the labels, which may be beyond 100 %: more where long names leave less of the panel.
-    right.set_xlim(0, (1.3 if max(map(len, names)) <= 15 else 1.6) * max(share))
-    right.set_xticks([t for t in MaxNLocator(4).tick_values(0, max(share)) if 0 <= t <= 100])
+    right.set_xlim(0, (1.3 if max(map(len, names)) <= 15 else 3.6) * max(share))
+    right.set_xticks([t for t in MaxNLocator(2).tick_values(0, max(share)) if 0 <= t <= 100])
     right.set_xlabel(f"percent of {total:,.0f} bytes", loc="right")
     for ax in (left, right):
         ax.invert_yaxis()

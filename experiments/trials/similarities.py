@@ -19,6 +19,7 @@ import csv
 import json
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from .transfer import by_influence, by_magnitude, of_layers
 
 RESULT = Path(__file__).parents[1] / "results" / "transfer" / "similarities.json"
 PAIRS = 500
-KEEP = 0.5
+KEEP, BATCH = 0.5, 32
 
 
 def every_second(net: nn.Module, fit: inference.Fit) -> nn.Module:
@@ -65,12 +66,6 @@ def read(folder: Path, *tables: Path) -> list[dict[str, Tensor]]:
         width = made["input_ids"].shape[1]
         found.append({name: torch.from_numpy(one) for name, one in made.items()})
     return found
-
-
-def _outputs(net: nn.Module, x: dict[str, Tensor]) -> Tensor:
-    """``(N, H)``, some rows at a time."""
-    parts = zip(*(one.split(64) for one in x.values()), strict=True)
-    return torch.cat([net(**dict(zip(x, part, strict=True))) for part in parts])
 
 
 @torch.no_grad()
@@ -105,7 +100,8 @@ def compared(folder: Path, tables: list[Path], seed: int, epochs: int, lr: float
     fit = inference.as_fit(model, guides.Delta(model), rows, seed=seed)
     whole = fit.posterior.mean_network()
     begun = time.process_time()
-    how = inference.Search(epochs, shares=(KEEP,), units="only", teacher="plain", lr=lr, nats=1e6)
+    fit = replace(fit, settings=replace(fit.settings, batch_size=BATCH))  # for rivals, too
+    how = inference.Search(epochs, shares=(KEEP,), units="only", teacher="plain", lr=lr, nats=None)
     small = inference.shrink(fit, cut=how, code=inference.Digits(rest=True))
     seconds = {"ours": time.process_time() - begun}
     nets = {"whole": whole, "ours": feed_like(small.net, whole)}

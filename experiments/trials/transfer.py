@@ -12,8 +12,8 @@ what the whole network predicts, for as many epochs. They are every third layer,
 change their input most (Men et al. 2024, ShortGPT, arXiv:2403.03853), and heads and inner units by
 magnitude, by torch-pruning (extra ``strangers``). ``worse`` is the share of test rows that a
 network gets wrong beyond those of the whole one, with its standard error over the rows. Times are
-medians of alternating passes; ``cpu_seconds`` of ``transfer`` are those of the whole command, by
-``--seconds``.
+medians of alternating passes, and ``int8`` is what torch's dynamic quantisation of all linear
+layers makes; ``cpu_seconds`` of ``transfer`` are those of the whole command, by ``--seconds``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from pyroccam.inference.posterior import evaluate_net, streamed, validated
 from pyroccam.inference.training import Fit, teacher_of, trained
 from pyroccam.models.feeding import outputs_taken
 from torch import Tensor, nn
+from torch.ao.quantization import quantize_dynamic
+
+from ..published.markdown import header, plus_minus, read_all, row
 
 RESULTS = Path(__file__).parents[1] / "results" / "transfer"
 BATCHES = (1, 32, 256)
@@ -141,6 +144,8 @@ def compared(folder: Path, contenders: list[str]) -> dict[str, Any]:
         start = RIVALS[name](whole, fit)
         nets[name] = trained(start, fit, epochs, config.training.lr, teacher).net
         seconds[name] = round(time.process_time() - begun, 1)
+    for name in ("whole", "transfer"):
+        nets[f"{name}, int8"] = quantize_dynamic(copy.deepcopy(nets[name]).cpu(), {nn.Linear})
     found = {name: _said(net, fit) for name, net in nets.items()}
     missed = {name: _missed(net, fit) for name, net in nets.items()}
     for name, part in found.items():
@@ -154,6 +159,23 @@ def compared(folder: Path, contenders: list[str]) -> dict[str, Any]:
         for name, part in found.items():
             part[f"times faster, {batch}"] = round(times["whole"] / times[name], 2)
     return {"rows": fit.data.N, "epochs": epochs, "config": config.to_json(), "networks": found}
+
+
+def table(out: Path) -> str:
+    """Means over the runs, with their standard deviations."""
+    runs = [one["networks"] for one in read_all(out, "trec-*").values()]
+    faster = [f"times faster, {batch}" for batch in BATCHES]
+    titles = ("encoder", "error, %", "beyond the whole's, points", "NLL", *faster, "CPU s", "seeds")
+    lines = header("network", *titles)
+    whole = max(run["whole"]["encoder"] for run in runs)
+    for name in runs[-1] | runs[0]:
+        own = [run[name] for run in runs if name in run]
+        errors = [{"error": 1 - one["test"]["accuracy"], "worse": one["worse"][0]} for one in own]
+        share = "" if "int8" in name else plus_minus(own, "encoder", 3, 1 / whole)
+        cells = [share, plus_minus(errors, "error", 1, 100), plus_minus(errors, "worse", 2, 100)]
+        cells += [plus_minus(own, "test/nll", 3), *(plus_minus(own, one, 2) for one in faster)]
+        lines.append(row(name, *cells, plus_minus(own, "cpu_seconds", 0), len(own)))
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -171,6 +193,7 @@ def main() -> None:
             found["networks"]["transfer"]["cpu_seconds"] = asked.seconds[number]
         (asked.out / f"{run.name}.json").write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps(found["networks"], indent=1), flush=True)
+        (asked.out / "table.md").write_text(table(asked.out))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,9 @@ from .weighting import by_class, check_weights, joined, scaled
 
 _SPLITS = ("train", "val", "test")
 
+TOGETHER = 1024
+"""Rows of texts among which those of about one length come together."""
+
 _AS_ROUNDED = Scaling(*[torch.empty(0)] * 4)
 
 
@@ -229,9 +232,22 @@ class Dataset:
 
     def order(self, seed: int, epoch: int) -> Tensor:
         """The order of the training rows in an epoch of a fit (N,), of seed and epoch alone, so
-        that a fit which is taken up again goes through the same."""
+        that a fit which is taken up again goes through the same.
+
+        Of padded texts those of about one length come together, out of a thousand at a time, so
+        that little of a minibatch is padding: from a length that is random on, up to the longest
+        and then from the shortest.
+        """
         noise = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
-        return torch.randperm(self.N, generator=noise).to(self.device)
+        order = torch.randperm(self.N, generator=noise)
+        lengths = None if self.fields is None else self.fields.lengths(self.x_train)
+        if lengths is None:
+            return order.to(self.device)
+        parts = []
+        for part in order.split(TOGETHER):
+            first = int(torch.randint(len(part), (), generator=noise))
+            parts.append(part[lengths.cpu()[part].argsort(stable=True)].roll(first))
+        return torch.cat(parts).to(self.device)
 
     def batches(
         self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]

@@ -128,6 +128,12 @@ class Fields:
             for one, part in zip(self.each, self.columns(x), strict=True)
         )
 
+    def lengths(self, x: Tensor) -> Tensor | None:
+        """Of texts in a table (rows, columns), how many tokens are no padding (rows,), by the
+        input ``attention_mask``; None where there is none."""
+        found = dict(zip((one.name for one in self.each), self.columns(x), strict=True))
+        return found["attention_mask"].sum(1) if "attention_mask" in found else None
+
     def placed(self, parts: Iterable[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """The inputs as arguments, by place and by name."""
         if not self.named:

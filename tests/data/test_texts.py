@@ -94,3 +94,23 @@ def test_bad_folders_of_tokenizers_are_told(tokenizer, tmp_path):
     broken.mkdir()
     (broken / "tokenizer.json").write_text("{")
     refused(path, tokenizer=broken)
+
+
+def test_texts_of_about_one_length_come_together():
+    noise = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 40, (2500,), generator=noise)
+    mask = (torch.arange(40) < lengths[:, None]).long()
+    inputs = {"input_ids": mask * torch.arange(2500)[:, None], "attention_mask": mask}
+    few = {name: one[:9] for name, one in inputs.items()}
+    rows = data.Dataset.from_tensors(inputs, torch.arange(2500) % 2, few, torch.arange(9) % 2)
+    own = rows.x_train[:, 40:].sum(1)
+    orders = [rows.order(3, epoch) for epoch in (0, 1)]
+    for order in orders:
+        assert torch.equal(order.sort().values, torch.arange(rows.N))
+        longest = torch.stack([own[part].max() for part in order.split(25)]) * 25
+        assert float(longest.sum() / own.sum()) < 1.1  # one and a half of rows by chance
+        assert float(own[order[:1024]].mean()) == pytest.approx(float(own.mean()), abs=1.5)
+    assert torch.equal(orders[0], rows.order(3, 0))
+    starts = [int(own[rows.order(3, epoch)[0]]) for epoch in range(30)]
+    assert len({*starts}) > 12
+    assert not torch.equal(*orders)

@@ -50,7 +50,7 @@ def irrelevance_histograms(
         edges = np.histogram_bin_edges(own[finite], bins=BINS)
         kept, gone = own[stays & finite], own[~stays & finite]
         ax.hist([kept, gone], edges, stacked=True, color=[CYCLE[0], GREY], linewidth=0)
-        if math.isfinite(threshold):
+        if threshold <= edges[-1]:  # beyond, nothing is cut by it
             ax.axvline(threshold, color=INK, linewidth=1.1)
         what = "groups" if one.grouped else "weights"
         title = f"layer {end_of(name)}: {len(kept):,} of {finite.sum():,} {what} kept"
@@ -257,8 +257,10 @@ def bits_per_layer(
         )  # fmt: skip
     right.set_yticks(np.arange(len(names)), map(end_of, names))
     # Room for the labels, which may be beyond 100 %: more where long names leave less of the panel.
-    right.set_xlim(0, (1.3 if max(map(len, names)) <= 15 else 3.6) * max(share))
-    right.set_xticks([t for t in MaxNLocator(2).tick_values(0, max(share)) if 0 <= t <= 100])
+    long = max(map(len, names)) > 15
+    right.set_xlim(0, (3.6 if long else 1.3) * max(share))
+    ticks = [t for t in MaxNLocator(4).tick_values(0, max(share)) if 0 <= t <= 100]
+    right.set_xticks(ticks[:: len(ticks) - 1] if long else ticks)
     right.set_xlabel(f"percent of {total:,.0f} bytes", loc="right")
     for ax in (left, right):
         ax.invert_yaxis()

@@ -1,6 +1,7 @@
 """Figures show their data, in texts that can be read."""
 
 import math
+import sys
 from dataclasses import replace
 
 import matplotlib
@@ -103,7 +104,8 @@ def scales(sizes=(30, 7), positive=(False, True)):
 
 KEPT = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 1, 0], [1, 0, 1, 1, 1]]).bool()
 REMAINS = {"1": Remains("1", KEPT, (6, 10)), "3": Remains("3", torch.ones(2, 3).bool(), (2, 6))}
-LONG = ["conv1", "layer2.0.conv1", "layer2.0.conv2", "layer2.0.downsample.0", "fc"]
+LONG = ["conv1", "layer2.0.conv1", "layer2.0.conv2", "layer2.0.downsample.0", "fc",
+        "bert.encoder.layer.0.attention.output.dense"]  # fmt: skip
 
 
 def bands(n):
@@ -206,6 +208,13 @@ def test_a_choice_is_marked():
     said = ["d = 0,  q < 0.001", "d = 1,  q = 0.002", "d = 2,  q = 0.030", "d = 4,  q = 0.25"]
     assert [title.get_text() for title in titles] == said
     assert [title.get_fontweight() for title in titles] == ["normal"] * 3 + ["bold"]
+
+
+def test_a_threshold_beyond_all_values_is_no_line():
+    found = scales()[1]
+    left = {name: one.values <= 0.0 for name, one in found.items()}
+    fig = figures.irrelevance_histograms(found, {"a": 0.0, "b": sys.float_info.max}, left)
+    assert [len(ax.lines) for ax in fig.axes] == [1, 0]
 
 
 def test_confusions_are_shares_of_the_rows_of_a_class():

@@ -18,6 +18,7 @@ from ..inference import figures
 from ..inference.files import Small
 from ..inference.posterior import (
     Bands,
+    How,
     Reliability,
     mixture_bands,
     nll_of_rows,
@@ -70,7 +71,11 @@ def draw(
 ) -> list[Path]:
     """Draw what every run can show: q(d), functions by depth (inputs in the plane), reliability or
     predictive bands, and the training curve.
+
+    Arguments:
+        predictor: what a prediction is made by; ``deterministic`` where that is one network.
     """
+    how: How = "deterministic" if predictor == "deterministic" else "ensemble"
     folder.mkdir(parents=True, exist_ok=True)
     data = result.data
     written: list[Path] = []
@@ -81,12 +86,12 @@ def draw(
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
         written += save_figure(_functions(result), data, folder / "functions")
     if data.task in ("classification", "multi-label"):
-        picture = figures.reliability_diagram(_calibration(result, ddn, predictor))
+        picture = figures.reliability_diagram(_calibration(result, ddn, predictor, how))
         written += save_figure(picture, data, folder / "reliability")
         if 0 < len(data.class_names) <= _MOST_CLASSES:
-            written += save_figure(_confusions(result), data, folder / "confusions")
+            written += save_figure(_confusions(result, how), data, folder / "confusions")
     else:
-        for name, picture in _predictions(result).items():
+        for name, picture in _predictions(result, how).items():
             written += save_figure(picture, data, folder / name)
     history = joined_history([*before, result])
     if history:
@@ -214,12 +219,12 @@ def joined_history(fits: Sequence[Fit]) -> list[dict[str, float]]:
     return rows
 
 
-def _predictions(result: Fit) -> dict[str, Figure]:
+def _predictions(result: Fit, how: How) -> dict[str, Figure]:
     """A figure for each target: bands over one input, or predicted against observed values."""
     data = result.data
     single = math.prod(data.input_shape) == 1
     found: dict[str, Figure] = {}
-    rows = _bands(result, data.x_test)
+    rows = _bands(result, data.x_test, how)
     observed = (data.y_test * data.y_std + data.y_mean).double().cpu()
     names = [""] if data.outputs == 1 else [f"-{k}" for k in range(data.outputs)]
     for k, name in enumerate(names[:_MOST_TARGETS]):
@@ -235,7 +240,7 @@ def _predictions(result: Fit) -> dict[str, Figure]:
         low, high = float(seen.min()), float(seen.max())
         margin = 0.1 * (high - low) or 1.0
         grid = torch.linspace(low - margin, high + margin, 300, device=x.device)
-        bands = _bands(result, grid.reshape(-1, *data.input_shape))
+        bands = _bands(result, grid.reshape(-1, *data.input_shape), how)
         scale, shift = (float(t.reshape(-1)[0]) for t in (data.x_std, data.x_mean))
         found[f"predictive{name}"] = figures.predictive_bands(
             grid * scale + shift, Bands(*(part[:, k] for part in bands)),
@@ -244,26 +249,27 @@ def _predictions(result: Fit) -> dict[str, Figure]:
     return found
 
 
-def _bands(result: Fit, x: torch.Tensor) -> Bands:
+def _bands(result: Fit, x: torch.Tensor, how: How) -> Bands:
     """Moments of the predictive distribution in original units, on the CPU."""
-    data, likelihood, outputs = result.data, result.model.likelihood, result.outputs(x)
+    data, likelihood = result.data, result.model.likelihood
+    outputs, shares = result.components(x, how)
     with torch.no_grad():
         means, noise = likelihood.predicted(outputs), likelihood(outputs).variance.sqrt()
-    found = mixture_bands(means, result.weights, noise, data.y_mean, data.y_std)
+    found = mixture_bands(means, shares, noise, data.y_mean, data.y_std)
     return Bands(*(part.cpu() for part in found))
 
 
-def _confusions(result: Fit) -> Figure:
+def _confusions(result: Fit, how: How) -> Figure:
     x, y = result.data.split("test")
     names = result.data.class_names
-    both = len(names) * y + result.predict(x).argmax(-1)
+    both = len(names) * y + result.predict(x, how).argmax(-1)
     counts = both.bincount(minlength=len(names) ** 2).view(len(names), -1)
     return figures.confusions(counts, names)
 
 
-def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reliability]:
+def _calibration(result: Fit, ddn: Fit | None, predictor: str, how: How) -> dict[str, Reliability]:
     x, y = result.data.split("test")
-    contenders = {predictor: result.predict(x)}
+    contenders = {predictor: result.predict(x, how)}
     if result.structure is not None and not result.model.random_weights:
         net = at_depth(result)
         with torch.no_grad():

@@ -44,6 +44,7 @@ class Transfer(OverWeights):
     finish: ShareOrZero = 2.0 / 3.0
     tables: bool = False
     tolerance: NotNegative | None = 0.02
+    predictor: ClassVar[str] = "deterministic"  # dropout is for the training
     units_first: ClassVar[bool] = False  # of units alone
 
     @property

@@ -303,9 +303,11 @@ class Fit(Generic[M, G]):
 
         return to_arviz(self, draws, **options)
 
-    def components(self, x: Tensor | Several, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
-        """Components of an ensemble: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``."""
-        outputs = self.outputs(x, **drawing)
+    def components(
+        self, x: Tensor | Several, how: How = "ensemble", **drawing: Unpack[Drawing]
+    ) -> tuple[Tensor, Tensor]:
+        """What a prediction mixes: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``."""
+        outputs = self.outputs(x, how, **drawing)
         return outputs, self._shares(outputs)
 
     def _shares(self, outputs: Tensor) -> Tensor:

@@ -266,9 +266,10 @@ def said_of_file(sizes: Mapping[str, Any]) -> list[str]:
 
 
 def _said_of_bits(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What labels take beside the file, and what a message takes by the bound, for ``learnt``."""
+    """What labels take with a file that is shorter than they are, and what a message takes by the
+    bound, for ``learnt``."""
     said, row = [], dict[str, Any]()
-    if "sent" in found:
+    if "sent" in found and found["sent"]["file"] < found["sent"]["uniform"]:
         plain, file, left = (found["sent"][name] for name in ("uniform", "file", "left"))
         said.append(
             f"To send the training labels takes {plain:,.0f} bits if nothing is known of them, and "

@@ -11,6 +11,7 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import Delta, MaskedDistribution
+from pyro.distributions.score_parts import ScoreParts
 from pyro.distributions.util import broadcast_shape, is_identically_zero, scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from pyro.util import check_site_shape
@@ -97,7 +98,11 @@ class Expectation:
                     raise PyroccamError(said, "pyro.markov in the model only")
             self.factors.append(_Factor(name, self.position[name], plates, dim, log_q))
         else:
-            site["score_parts"] = parts = fn.score_parts(site["value"])
+            if type(fn) is Delta:  # at its own value, which nothing has to compare
+                parts = ScoreParts(fn.log_density, 0, fn.log_density)
+            else:
+                parts = fn.score_parts(site["value"])
+            site["score_parts"] = parts
             log_q, score = parts.log_prob, parts.score_function
             if not is_identically_zero(score):
                 score = score - score.detach()

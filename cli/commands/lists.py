@@ -43,7 +43,7 @@ def methods(method: str | None = None) -> None:
 def _print_method(row: Method) -> None:
     """What it is, and what `--set` takes beside options of the data."""
     from ...inference.training import Settings
-    from ..runs import FIT
+    from ..runs import FIT, PASSES
 
     console.say((row.name, "bold"), f": {row.title}. {row.reference}.")
     console.say(f"Networks: {', '.join(row.networks)}.")
@@ -56,6 +56,8 @@ def _print_method(row: Method) -> None:
             {name for one in FIT.values() for name in one} - {*row.settings}, ...
         )
     _print_options("settings of the fit", Settings, usual)
+    if "steps" in row.settings:
+        console.say(f"With neither epochs nor steps: {PASSES} passes over the rows at least.")
     for name, maker in row.networks.items():
         parameters = signature(maker).parameters.values()
         own = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}

@@ -6,7 +6,7 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .budget import Budget, same_length, within
-    from .config import FIT, RunConfig
+    from .config import FIT, PASSES, RunConfig
     from .execution import RunOptions, begun, known_of, refuse_unmet, run, run_repeats
     from .loading import load_fit, names_own_data
     from .opening import check_files, read_json, reading

@@ -171,8 +171,10 @@ def table(out: Path) -> str:
     for name in runs[-1] | runs[0]:
         own = [run[name] for run in runs if name in run]
         errors = [{"error": 1 - one["test"]["accuracy"], "worse": one["worse"][0]} for one in own]
-        share = "" if "int8" in name else plus_minus(own, "encoder", 3, 1 / whole)
-        cells = [share, plus_minus(errors, "error", 1, 100), plus_minus(errors, "worse", 2, 100)]
+        share, worse = plus_minus(own, "encoder", 3, 1 / whole), plus_minus(errors, "worse", 2, 100)
+        if "int8" in name:  # whose layers have no parameters
+            share = worse = ""
+        cells = [share, plus_minus(errors, "error", 1, 100), worse]
         cells += [plus_minus(own, "test/nll", 3), *(plus_minus(own, one, 2) for one in faster)]
         lines.append(row(name, *cells, plus_minus(own, "cpu_seconds", 0), len(own)))
     return "\n".join(lines) + "\n"

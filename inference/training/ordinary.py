@@ -17,14 +17,14 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from ...data import PyroccamError, reading
+from ...data import PyroccamError
 from ...guides import Deterministic
 from ...models import PlainNetwork, seeded
 from ...models.layers import AFFINE, order_of_use
 from ...models.likelihoods import LEAST_ROWS, Likelihood
 from ..distributed import apart
 from ..posterior import suited, validated
-from ..storage import fingerprint, write_whole
+from ..storage import CheckpointError, fingerprint, write_whole
 from .replicate import Replicate
 from .settings import Settings
 from .step import CompileFallback
@@ -159,8 +159,10 @@ def trained(
         begun = f"{trainer.settings} {fingerprint(*net.state_dict().values(), *one.data.marks)}"
         path = Path(out) / f"{hashlib.blake2b(begun.encode(), digest_size=16).hexdigest()}.trained"
         if path.is_file():
-            with reading(path, "a network that was trained"):
+            try:
                 return Trained.restored(net, load(path.read_bytes()), lr)
+            except Exception as error:  # of a file of other content there is no end of kinds
+                raise CheckpointError(f"{path} holds no network of this search") from error
     if any(p.requires_grad for p in one.model.parameters()):
         with apart(), seeded(one.seed, one.data.device), warnings.catch_warnings():
             warnings.simplefilter("ignore", CompileFallback)  # it was not asked for

@@ -99,7 +99,7 @@ class Expectation:
             self.factors.append(_Factor(name, self.position[name], plates, dim, log_q))
         else:
             if type(fn) is Delta:  # at its own value, which nothing has to compare
-                parts = ScoreParts(fn.log_density, 0, fn.log_density)
+                parts = ScoreParts(fn.log_density, 0, fn.log_density)  # type: ignore[arg-type]
             else:
                 parts = fn.score_parts(site["value"])
             site["score_parts"] = parts

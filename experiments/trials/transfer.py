@@ -32,11 +32,12 @@ from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.cutting import seconds_per_batch
 from pyroccam.inference.posterior import evaluate_net, streamed, validated
 from pyroccam.inference.training import Fit, teacher_of, trained
+from pyroccam.models import give
 from pyroccam.models.feeding import outputs_taken
 from torch import Tensor, nn
 from torch.ao.quantization import quantize_dynamic
 
-from ..published.markdown import header, plus_minus, read_all, row
+from ..published.markdown import header, mean_sd, plus_minus, read_all, row
 
 RESULTS = Path(__file__).parents[1] / "results" / "transfer"
 BATCHES = (1, 32, 256)
@@ -126,7 +127,7 @@ def _said(net: nn.Module, fit: Fit) -> dict[str, Any]:
 @torch.no_grad()
 def _missed(net: nn.Module, fit: Fit) -> Tensor:
     """1 for each test row that a network gets wrong."""
-    outputs = streamed(lambda x: net(x)[None], fit.data.x_test)[0]
+    outputs = streamed(lambda x: give(net, x, fit.data.fields)[None], fit.data.x_test)[0]
     predicted = fit.model.likelihood.predicted(outputs).argmax(-1)
     return (predicted != fit.data.y_test).double()
 
@@ -169,12 +170,14 @@ def table(out: Path) -> str:
     lines = header("network", *titles)
     whole = max(run["whole"]["encoder"] for run in runs)
     for name in runs[-1] | runs[0]:
-        own = [run[name] for run in runs if name in run]
-        errors = [{"error": 1 - one["test"]["accuracy"], "worse": one["worse"][0]} for one in own]
-        share, worse = plus_minus(own, "encoder", 3, 1 / whole), plus_minus(errors, "worse", 2, 100)
-        if "int8" in name:  # whose layers have no parameters
-            share = worse = ""
-        cells = [share, plus_minus(errors, "error", 1, 100), worse]
+        there = [run for run in runs if name in run]
+        own = [run[name] for run in there]
+        errors = [1 - one["test"]["accuracy"] for one in own]
+        wholes = [1 - run["whole"]["test"]["accuracy"] for run in there]
+        beyond = [one - other for one, other in zip(errors, wholes, strict=True)]
+        # int8 layers have no parameters
+        share = "" if "int8" in name else plus_minus(own, "encoder", 3, 1 / whole)
+        cells = [share, mean_sd(errors, 1, 100), mean_sd(beyond, 2, 100)]
         cells += [plus_minus(own, "test/nll", 3), *(plus_minus(own, one, 2) for one in faster)]
         lines.append(row(name, *cells, plus_minus(own, "cpu_seconds", 0), len(own)))
     return "\n".join(lines) + "\n"

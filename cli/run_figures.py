@@ -159,8 +159,8 @@ def draw_compressed(
         drawn["scales"] = figures.scale_posteriors(scales, gone, dict.fromkeys(gone, 0.5))
     written = []
     for name, picture in drawn.items():
-        whole = name == "bits"
-        written += save_figure(picture, result.data, folder / name, "" if whole else more)
+        own = "" if name == "bits" else more  # which has all layers
+        written += save_figure(picture, result.data, folder / name, own)
     return written
 
 

@@ -156,7 +156,8 @@ def trained(
     (one,) = trainer.replicates
     path = None
     if out is not None:
-        begun = f"{trainer.settings} {fingerprint(*net.state_dict().values(), *one.data.marks)}"
+        parts = fingerprint(*one.model.state_dict().values(), *one.data.marks)
+        begun = f"{trainer.settings} {type(fit.model.likelihood).__name__} {parts}"
         path = Path(out) / f"{hashlib.blake2b(begun.encode(), digest_size=16).hexdigest()}.trained"
         if path.is_file():
             try:

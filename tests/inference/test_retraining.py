@@ -147,6 +147,13 @@ def test_a_search_that_was_interrupted_goes_on(monkeypatch, tmp_path, fit):
         assert same.net.state_dict()[name].equal(one)
     smallest(fit, dataclasses.replace(how, epochs=1))
     assert runs[3:] == [1, 1]
+    other = dataclasses.replace(fit, model=copy.deepcopy(fit.model))
+    for noise in other.model.likelihood.parameters():
+        noise.data += 0.1
+    trained(fit.posterior.mean_network(), other, 2, 1e-3, out=how.out)
+    trained(fit.posterior.mean_network(), fit, 2, 1e-3, out=how.out)
+    trained(fit.posterior.mean_network(), fit, 2, 1e-3, out=how.out)
+    assert runs[5:] == [2, 2]
     for path in (tmp_path / "kept").iterdir():
         path.write_bytes(b"other")
     with pytest.raises(PyroccamError):

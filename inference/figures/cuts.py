@@ -251,10 +251,11 @@ def bits_per_layer(
     colours = [CYCLE[0] if name in bits else GREY for name in names]
     right.barh(np.arange(len(names)), share, height=0.62, color=colours)
     for row, (name, percent) in enumerate(zip(names, share, strict=True)):
+        size = parts[name]
+        said = f"{size:,.0f} B" if size < 1e6 else f"{size / 1e6:.1f} MB"
         right.annotate(
-            f"{parts[name]:,.0f} B", (percent, row), (3, 0), textcoords="offset points",
-            va="center", fontsize=7.5,
-        )  # fmt: skip
+            said, (percent, row), (3, 0), textcoords="offset points", va="center", fontsize=7.5
+        )
     right.set_yticks(np.arange(len(names)), map(end_of, names))
     # Room for the labels, which may be beyond 100 %: more where long names leave less of the panel.
     long = max(map(len, names)) > 15

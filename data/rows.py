@@ -128,6 +128,8 @@ def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Te
         x = torch.from_numpy(inputs)
     with numbered(frame.index):
         check_inputs(str(path), x, columns=features)
+    if not target and like.classes is None:
+        return x, torch.zeros(len(x), like.outputs)  # until another network gives some
     where = f"{path}, column {target!r}"
     with numbered(frame.index):
         if like.classes is not None:

@@ -143,4 +143,4 @@ def arguments(x: Tensor, fields: Fields | None) -> tuple[tuple[Tensor, ...], dic
 def give(net: nn.Module, x: Tensor, fields: Fields | None) -> Any:
     """What a network, fed or not, gives for rows of a table: the outputs that count."""
     args, named = arguments(x, fields)
-    return outputs_taken(net(*args, **named))
+    return outputs_taken(net(*args, **_unpadded(named)))

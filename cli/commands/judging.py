@@ -39,7 +39,7 @@ def evaluate(
     result = load_fit(folder, **vars(opening), data_file=data if same else None)
     sets = {"": result.data}
     if data is not None and not same:
-        sets = read_new_rows(console, data, opening.data_root, result.data)
+        sets = read_new_rows(console, data, folder, opening, result.data)
     found = score(console, folder, result, sets, split)
     rows = sets[""]
     shown = [

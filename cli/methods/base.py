@@ -168,6 +168,7 @@ class Method(ABC):
         full_batch: it cannot take minibatches.
         predictor: what a prediction is made by, in the legends of figures.
         lengths: options that are epochs of further fits.
+        unlabelled: options, where what the network says of the rows is all that is learnt.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Method(ABC):
     full_batch: ClassVar[bool] = False
     predictor: ClassVar[str] = "ensemble"
     lengths: ClassVar[tuple[str, ...]] = ()
+    unlabelled: ClassVar[dict[str, Any]] = {}
 
     @property
     def passes(self) -> float:

@@ -46,6 +46,8 @@ class Transfer(OverWeights):
     tolerance: NotNegative | None = 0.02
     predictor: ClassVar[str] = "deterministic"  # dropout is for the training
     units_first: ClassVar[bool] = False  # of units alone
+    # The network that was given says what is learnt: it is whole already, and no text is wrong.
+    unlabelled: ClassVar[dict[str, Any]] = {"finish": 0.99, "tolerance": None}
 
     @property
     def shares(self) -> Sequence[float]:
@@ -62,9 +64,12 @@ class Transfer(OverWeights):
             if isinstance(module, nn.Embedding):
                 module.requires_grad_(self.tables)
         blocks = tuple(f"{n}." for n, one in net.named_modules() if isinstance(one, nn.ModuleList))
+        layers = [n for n, one in net.named_modules() if affine_kind(one) is not None]
+        head = layers[-1:]
 
         def in_block(name: str, module: nn.Module) -> bool:
-            return name.startswith(blocks) and affine_kind(module) is not None
+            inside = name.startswith(blocks) if blocks else name not in head
+            return inside and affine_kind(module) is not None
 
         # Of a head each unit costs little by itself, and the classes need them together.
         prior = models.priors.Pretrained(net, self.scale)

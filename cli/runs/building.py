@@ -14,6 +14,7 @@ from ...models import refuse_without_values
 from ...models.likelihoods import checked, precision
 from ..methods import Pair, find
 from .config import RunConfig
+from .unlabelled import is_unlabelled, outputs_in
 
 
 def build_network(config: RunConfig, data: Dataset) -> nn.Module:
@@ -24,7 +25,9 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     method = find(config.method)
     builder = method.network(config.network)
     ready = config.network in method.networks
-    outputs = checked(config.options.get("likelihood"), data).outputs
+    outputs: int | None = checked(config.options.get("likelihood"), data).outputs
+    if is_unlabelled(data, config.network):
+        outputs = outputs_in(config.network)
     if ready and data.fields is not None:
         raise PyroccamError(
             f"{data.name} has several inputs ({data.fields}), and {config.network} takes one"

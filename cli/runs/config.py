@@ -14,11 +14,12 @@ from ... import data as datasets
 from ...data import Dataset, Options, PyroccamError, options_of
 from ...inference.training import Settings
 from ...models import unknown_name
-from ...models.likelihoods import for_data, parse, words
+from ...models.likelihoods import Embedding, for_data, parse, words
 from ...models.networks import NETWORKS
 from .. import RunRequest
 from ..methods import FOLDER, Method, Stage, find
 from .opening import read_json, reading
+from .unlabelled import is_unlabelled, with_own_targets
 
 # Sizes that train in a minute or so on two cores; everything can be set.
 _TOY = {"width": 20, "max_depth": 20}
@@ -93,6 +94,8 @@ class RunConfig(Options):
         stack = row.over == "stack" or row.network(network) is NETWORKS.get(network)
         network_options = dict(_TOY if toy else _NETWORK.get(network, {})) if stack else {}
         options = row.options
+        if network is not None and is_unlabelled(dataset, network):
+            dataset, options = with_own_targets(dataset, network), options | row.unlabelled
         usual = FIT.get(network, FIT["conv" if len(shape) == 3 else "mlp"])
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
@@ -120,6 +123,8 @@ class RunConfig(Options):
         # These fail early, before anything is built.
         if options["likelihood"] is None:
             options["likelihood"] = for_data(dataset).word
+            if dataset.classes is None and is_unlabelled(dataset, network):
+                options["likelihood"] = Embedding.word
         checked, chosen = Settings.of(settings), row.with_options(options)
         parse(options["likelihood"], dataset)
         chosen.stages(checked)
@@ -167,7 +172,9 @@ class RunConfig(Options):
         """The data of this run, from files that are here: nothing is downloaded."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", datasets.DataWarning)  # the run has said it
-            return datasets.load(**{**self.data, **other, "download": False})
+            found = datasets.load(**{**self.data, **other, "download": False})
+        unlabelled = is_unlabelled(found, self.network)
+        return with_own_targets(found, self.network) if unlabelled else found
 
     def flat(self) -> dict[str, Any]:
         """Every setting under one name, such as ``settings.lr``."""

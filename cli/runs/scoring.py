@@ -10,21 +10,25 @@ from typing import Any
 from ... import data as datasets
 from ...data import Dataset, PyroccamError
 from ...inference.training import Fit
-from .. import PlainConsole
+from .. import OpenOptions, PlainConsole
 from ..methods import FILE, evaluate, network_of_file
 from .config import RunConfig
 from .execution import known_of
 from .opening import reading
+from .unlabelled import is_unlabelled, with_own_targets
 
 
 def read_new_rows(
-    console: PlainConsole, data: str, data_root: str | None, own: Dataset
+    console: PlainConsole, data: str, folder: Path, opening: OpenOptions, own: Dataset
 ) -> dict[str, Dataset]:
     """New rows as data sets to score, by what is added to the names of their scores: all of them,
     and, where some were seen before, those that were not.
     """
-    where: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
+    where: dict[str, Any] = {} if opening.data_root is None else {"data_root": opening.data_root}
+    network = opening.network or RunConfig.read(folder).network
     new = datasets.new_rows(data, like=own, **where)
+    if is_unlabelled(new, network):
+        new = with_own_targets(new, network, ("test",))
     for sentence in datasets.far_off(new):
         console.say(("Beware: ", "yellow"), sentence)
     met = own.seen(new.x_test)

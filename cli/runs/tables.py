@@ -15,6 +15,7 @@ METRICS = {
     "auroc": "AUROC",
     "rmse": "RMSE, target units",
     "mae": "MAE, target units",
+    "similarity": "rank correlation of similarities",
     "deviance": "deviance",
     "nll": "NLL",
     "coverage": "coverage of 90 %",

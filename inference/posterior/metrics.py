@@ -32,6 +32,7 @@ __all__ = [
 
 _TOLERANCE = 1e-3  # how far a row of probabilities may be from one
 _NO_MEANS = ("ece", "f1", "auroc")
+_ROWS = 1000  # whose similarities are compared, at most
 _TAIL = 0.05  # of each side of the interval whose coverage is counted
 
 
@@ -99,6 +100,25 @@ def classification_metrics(log_probs: Tensor, y: Tensor) -> dict[str, float]:
         "brier": float((probs - one_hot).square().sum(-1).mean()),
         "ece": _reliability(probs, labels).ece,
     }
+
+
+def rank_correlation(first: Tensor, other: Tensor) -> float:
+    """Spearman's correlation of the cosines of all pairs of rows in two embeddings of them: whether
+    the same rows are the most alike.
+
+    Arguments:
+        first, other: ``(N, T)`` and ``(N, U)``, N at least 3.
+
+    References:
+        Spearman 1904, "The proof and measurement of association between two things"; Cer et al.
+        2017, arXiv:1708.00055, for embeddings of sentences.
+    """
+    from scipy.stats import spearmanr
+
+    lower, upper = torch.triu_indices(len(first), len(first), 1)
+    units = (torch.nn.functional.normalize(one.double().cpu(), dim=-1) for one in (first, other))
+    pairs = [(one @ one.T)[lower, upper].numpy() for one in units]
+    return float(spearmanr(*pairs).statistic)
 
 
 def label_metrics(probs: Tensor, y: Tensor) -> dict[str, float]:
@@ -272,8 +292,8 @@ def score_targets(
     Returns:
         ``rmse`` (or what :func:`label_metrics` gives, of
         labels) and ``nll``; of counts ``deviance``, that of a Poisson distribution; of some
-        likelihoods ``mae``, mean absolute error, and ``coverage``, the share of targets in the
-        central 90 % of the mixture.
+        likelihoods ``mae``, mean absolute error, ``coverage``, the share of targets in the
+        central 90 % of the mixture, and ``similarity`` (:func:`rank_correlation`).
     """
     mean, y = mean.double(), y.double()
     if likelihood.task == "multi-label":
@@ -282,6 +302,8 @@ def score_targets(
         found = {"rmse": float((mean - y).square().mean().sqrt())}
     if "mae" in likelihood.scores:
         found["mae"] = float((mean - y).abs().mean())
+    if "similarity" in likelihood.scores:
+        found["similarity"] = rank_correlation(mean[:_ROWS], y[:_ROWS])
     if likelihood.task == "counts":
         # 2 (y log(y / m) - y + m): nothing where both are equal, and y log y is zero at zero.
         found["deviance"] = float(2 * (torch.xlogy(y, y / mean) - y + mean).mean())

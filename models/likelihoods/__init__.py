@@ -1,7 +1,7 @@
 """Likelihoods, one file for each kind of target: from outputs of a network to a distribution."""
 
 # All are imported: those of a kind are found by it.
-from .amounts import ClosedForm, Heteroscedastic, Regression, StudentT
+from .amounts import ClosedForm, Embedding, Heteroscedastic, Regression, StudentT
 from .base import Likelihood, TargetSpec
 from .choosing import checked, for_data, has_weights, parse, precision, words
 from .classes import Classification, MultiLabel, Ordinal

@@ -9,7 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ...data import Between, Count, NotNegative, Positive, PyroccamError, checked
+from ...data import AtLeastTwo, Between, Count, NotNegative, Positive, PyroccamError, checked
 from ..networks import PRIOR_ROWS, closed_form_of, with_closed_form
 from .base import Likelihood
 
@@ -159,6 +159,34 @@ class Heteroscedastic(Likelihood):
         mean, log_variance = outputs.chunk(2, -1)
         scale = (self.floor**2 + log_variance.exp()).sqrt()
         return dist.Normal(mean, scale).to_event(1)
+
+
+class Embedding(Likelihood):
+    r"""``Normal(u / |u|, 1)`` of outputs u: directions, as embeddings of texts are, of which
+    similarities are cosines.
+
+    Targets ``(B, T)`` have length one and are as they were given, so that a row costs
+    :math:`1 - \cos(u, y)` nats more than one that is met.
+
+    Arguments:
+        targets: T, at least 2.
+    """
+
+    task = "regression"
+    word = "embedding"
+    scores = ("similarity",)
+
+    @checked
+    def __init__(self, targets: AtLeastTwo) -> None:
+        super().__init__()
+        self.outputs = targets
+
+    def arguments(self) -> dict[str, int]:
+        return {"targets": self.outputs}
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        self.refuse_other(outputs)
+        return dist.Normal(nn.functional.normalize(outputs, dim=-1), 1.0).to_event(1)
 
 
 class ClosedForm(Regression):

@@ -42,7 +42,8 @@ class Likelihood(nn.Module):
             weights are numbers they are learnt from validation rows
             (:mod:`~pyroccam.inference.training.validated_noise`).
         own_head: it has a last layer of its own, see :meth:`headed`.
-        scores: metrics beside those of the task: ``mae``, ``coverage`` or ``rank_mae``.
+        scores: metrics beside those of the task: ``mae``, ``coverage``, ``rank_mae`` or
+            ``similarity``.
     """
 
     task: str

@@ -3,12 +3,12 @@
 import folders
 import pytest
 import torch
-from pyroccam.cli import PlainConsole
+from pyroccam.cli import OpenOptions, PlainConsole
 from pyroccam.cli.methods.weights import evaluate
 from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import RunConfig, load_fit
 from pyroccam.cli.runs.execution import RunOptions, run
-from pyroccam.cli.runs.scoring import score
+from pyroccam.cli.runs.scoring import read_new_rows, score
 from pyroccam.data import PyroccamError
 from pyroccam.models.feeding import feed
 
@@ -58,6 +58,50 @@ def test_a_transformer_loses_heads_and_inner_units(tmp_path):
     (tmp_path / "run" / "compressed.pocc").unlink()
     result = load_fit(tmp_path / "run")
     assert [*score(PlainConsole(), tmp_path / "run", result, {"": data}, "test")] == ["full"]
+
+
+def test_an_encoder_of_texts_without_labels_learns_its_own_embeddings(tmp_path):
+    folder = folders.with_tokenizer(transformers, tmp_path / "net")
+    given = folders.configured(transformers, "Bert", num_hidden_layers=2).bert
+    given.save_pretrained(str(folder))
+    path = folders.table(tmp_path / "a.csv", 160, labels=False)
+    sets = {"epochs": 6, "lr": 1e-3, "keep": 0.5}
+    request = RunRequest("transfer", str(path), f"hf:{folder}", set_=sets)
+    config, data = RunConfig.resolve(request)
+    assert (config.options["likelihood"], config.options["tolerance"]) == ("embedding", None)
+    inputs = data.fields.split(data.x_test)
+    with torch.no_grad():
+        places = given(**inputs).last_hidden_state
+    mask = inputs["attention_mask"][..., None]
+    own = torch.nn.functional.normalize((mask * places).sum(1), dim=-1)  # of the mean
+    torch.testing.assert_close(data.y_test, own, rtol=1e-4, atol=1e-5)
+    metrics = run(config, data, out=tmp_path / "run", options=RunOptions(figures=False)).metrics
+    whole, small = metrics["test"], metrics["compressed"]
+    assert small["parameters"] < 0.9 * small["parameters_before"]
+    assert whole["similarity"] > 0.97
+    assert small["test"]["similarity"] > 0.5
+    # New texts have what the whole network says of them as targets, too.
+    result, opening = load_fit(tmp_path / "run"), OpenOptions()
+    new = folders.table(tmp_path / "b.csv", 50, seed=1, labels=False)
+    console = PlainConsole()
+    sets = read_new_rows(console, str(new), tmp_path / "run", opening, result.data)
+    found = score(console, tmp_path / "run", result, sets, "test")
+    assert found["full"]["similarity"] > 0.97
+    assert len(sets[""].y_test) == 50
+
+
+def test_a_classifier_of_texts_without_labels_learns_its_own_classes(tmp_path):
+    folder = folders.with_tokenizer(transformers, tmp_path / "net")
+    given = folders.configured(transformers, "Bert", num_hidden_layers=1)
+    given.save_pretrained(str(folder))
+    path = folders.table(tmp_path / "a.csv", 60)
+    sets = {"epochs": 1, "data.target": ""}  # the labels of the table are not looked at
+    config, data = RunConfig.resolve(RunRequest("transfer", str(path), f"hf:{folder}", set_=sets))
+    with torch.no_grad():
+        logits = given(**data.fields.split(data.x_test)).logits
+    assert data.classes == 3
+    assert torch.equal(data.y_test, logits.argmax(-1))
+    assert torch.equal(config.load_data().y_train, data.y_train)
 
 
 @pytest.fixture(scope="module")

@@ -177,3 +177,23 @@ def test_out_of_domain_of_one_fit_and_of_an_ensemble():
     for name in Uncertainty._fields:
         scores = [getattr(uncertainty(one), name) for one in outputs]
         assert found[name] == pytest.approx(auroc(*scores), abs=1e-6)
+
+
+def test_similarities_are_ranked_as_by_hand():
+    """Pearson's correlation of ranks, of cosines that are taken pair by pair."""
+    torch.manual_seed(0)
+    first = torch.randn(7, 5).double()
+    other = torch.cat([first + 0.7 * torch.randn(7, 5), torch.ones(7, 1)], 1)
+
+    def ranks(rows):
+        lengths = [math.hypot(*row) for row in rows.tolist()]
+        cosines = [
+            float(rows[i] @ rows[j]) / (lengths[i] * lengths[j])
+            for i, j in itertools.combinations(range(7), 2)
+        ]
+        return [sum(b < a for b in cosines) for a in cosines]
+
+    expected = np.corrcoef(ranks(first), ranks(other))[0, 1]
+    assert 0.2 < expected < 0.98
+    assert metrics.rank_correlation(first, other) == pytest.approx(expected)
+    assert metrics.rank_correlation(first, 3.0 * first) == pytest.approx(1.0)

@@ -92,6 +92,8 @@ def by_scipy(word, likelihood, outputs, y):
     elif word == "heteroscedastic":
         sd = np.sqrt(1e-4 + np.exp(f[..., 3:]))
         found = stats.norm.logpdf(t, f[..., :3], sd)
+    elif word == "embedding":
+        found = stats.norm.logpdf(t, f / np.sqrt((f**2).sum(-1, keepdims=True)), 1)
     elif word == "poisson":
         found = stats.poisson.logpmf(t, np.exp(f) * np.exp(likelihood.log_rate.numpy()))
     elif word == "negative-binomial":

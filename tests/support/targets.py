@@ -8,6 +8,7 @@ WORDS = (
     "heteroscedastic",
     "student-t",
     "closed-form",
+    "embedding",
     "poisson",
     "negative-binomial",
     "multi-label",
@@ -31,6 +32,9 @@ def made(word, n=300, test=200, seed=0, **more):
         y = mean + spread(x) * torch.randn(total, 1)
     elif word == "student-t":
         y = mean + 0.2 * torch.distributions.StudentT(3.0).sample((total, 1))
+    elif word == "embedding":
+        y = torch.cat([mean, x], 1) + 0.2 * torch.randn(total, 3)
+        y, more = torch.nn.functional.normalize(y, dim=-1), {"standardise": False, **more}
     elif word in ("poisson", "negative-binomial"):
         rate, task = 20.0 * mean.exp(), "counts"
         if word == "negative-binomial":  # a gamma mixture: dispersion 0.4

@@ -170,7 +170,8 @@ def compared(folder: Path, contenders: list[str]) -> dict[str, Any]:
         times = seconds_per_batch(nets, fit.data.x_test[:batch], rounds=9)
         for name, part in found.items():
             part[f"times faster, {batch}"] = round(times["whole"] / times[name], 2)
-    return {"rows": fit.data.N, "epochs": epochs, "config": config.to_json(), "networks": found}
+    told = {"options": config.options, "settings": config.settings}
+    return {"rows": fit.data.N, "epochs": epochs, **told, "networks": found}
 
 
 def table(out: Path, name: str) -> str:

@@ -4,6 +4,7 @@ import folders
 import pytest
 import torch
 from pyroccam.cli import OpenOptions, PlainConsole
+from pyroccam.cli.methods import find
 from pyroccam.cli.methods.weights import evaluate
 from pyroccam.cli.requests import RunRequest
 from pyroccam.cli.runs import RunConfig, load_fit
@@ -11,6 +12,7 @@ from pyroccam.cli.runs.execution import RunOptions, run
 from pyroccam.cli.runs.scoring import read_new_rows, score
 from pyroccam.data import PyroccamError
 from pyroccam.models.feeding import feed
+from targets import made
 
 transformers = pytest.importorskip("transformers")
 
@@ -102,6 +104,15 @@ def test_a_classifier_of_texts_without_labels_learns_its_own_classes(tmp_path):
     assert data.classes == 3
     assert torch.equal(data.y_test, logits.argmax(-1))
     assert torch.equal(config.load_data().y_train, data.y_train)
+
+
+def test_without_a_list_of_blocks_all_layers_but_the_head_may_lose_units():
+    data = made("categorical", n=40, test=10)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+    )
+    model, _ = find("transfer").build(net, data)
+    assert {*model.layers} == {"0", "2"}
 
 
 @pytest.fixture(scope="module")

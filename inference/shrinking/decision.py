@@ -148,8 +148,9 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
     order that is fixed but for where units fail, so that one that is too small passes at two places
     only, each at half of the risk. Where the very first loses too much, nothing goes for once: the
     whole network that learns from the posterior stands for the plain one if it is better, or where
-    there are too few rows to tell, and if not, no network learns from it. Where so few rows could
-    not show of any network that it is as good, that one alone is tried.
+    there are too few rows to tell, of which the posterior itself had to be as good
+    (:func:`~pyroccam.inference.training.teacher.may_teach`); if not, no network learns from it.
+    Where so few rows could not show of any network that it is as good, that one alone is tried.
 
     Returns:
         The plain network where no other passes, cut where it has zeros; with a warning where

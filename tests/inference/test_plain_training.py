@@ -410,39 +410,39 @@ def test_a_teacher_says_what_draws_say_on_average(fitted, task):
         assert ((found - each.mean(0)).abs() <= error + 1e-3).all()
 
 
-@pytest.mark.parametrize(("more", "worth"), [(-1e-3, True), (1e-3, False)])
-def test_a_rival_of_few_rows_may_be_ahead_by_luck(fitted, more, worth):
-    """A rival whose loss on the validation rows lies at the limit, a little to either side."""
-    data, k, rows = fitted.data, fitted.data.outputs, FEW - 1
-    y = (data.y_train[:rows] + 1) % k  # wrong, so that there is some to lose
-    fit = with_data(fitted, x_val=data.x_train[:rows], y_val=y)
-    teacher = teacher_of(fit)
-    assert not may_teach(teacher, fit, Says(torch.zeros(rows, k)))
-    own = nn.functional.nll_loss(teacher.val.log(), y)
-    ahead = float(own) - math.log(1000) / (rows + 1) - more
-    right = torch.full((rows, k), (1 - math.exp(-ahead)) / (k - 1))
-    right[torch.arange(rows), y] = math.exp(-ahead)
-    assert (right.argmax(-1) != y).all()  # or else it would win by that
-    assert may_teach(teacher, fit, Says(right.log())) == worth
+def test_a_rival_that_is_too_sure_of_few_rows_yields_to_a_posterior(fitted):
+    """One that is right on all rows: to either side of where it is as good with half a row more,
+    whose label is each of the classes in turn."""
+    k, rows = fitted.data.outputs, 20
+    fit = with_few(fitted, rows)
+    teacher, y = teacher_of(fit), fit.data.y_val
+
+    def loss(logs):
+        labels = sum(float(logs[n, y[n]]) for n in range(rows))
+        others = [float(logs[n, c]) for n in range(rows) for c in range(k)]
+        return -labels - 0.5 * sum(others) / len(others)
+
+    def ahead(sure):
+        logs = (sure * one_hot(y, k)).double().log_softmax(-1)
+        return loss(teacher.val.double().log()) - loss(logs)
+
+    best = optimize.minimize_scalar(lambda sure: -ahead(sure), bounds=(0, 20), method="bounded").x
+    for least, most in ((0.0, best), (best, 200.0)):
+        limit = optimize.brentq(ahead, least, most)
+        for sure in (limit - 0.01, limit + 0.01):
+            rival = Says(sure * one_hot(y, k))
+            assert may_teach(teacher, fit, rival) == (ahead(sure) <= 0), sure
+            dropped = nn.Sequential(rival, nn.Dropout(0.999)).train()
+            assert may_teach(teacher, fit, dropped) == (ahead(sure) <= 0)  # as it predicts
+            assert all(module.training for module in dropped)
 
 
-def test_a_posterior_that_gets_few_rows_wrong_is_no_teacher(fitted):
-    """A rival that is no better by its loss, but is right where the posterior is wrong."""
+def test_many_rows_are_not_asked_of_classes(fitted):
     data, k = fitted.data, fitted.data.outputs
-    teacher = teacher_of(fitted)
-    says = teacher.val.argmax(-1)
-    for wrong, worth in ((2, True), (3, False), (20, False)):  # of 1 + sqrt(2) = 2.4 and so on
-        y = says.clone()
-        y[:wrong] = (y[:wrong] + 1) % k
-        rival = Says(0.2 * one_hot(y, k))  # right on all rows, not sure of one
-        assert may_teach(teacher, with_data(fitted, y_val=y), rival) == worth, wrong
-    for rows, may in ((FEW - 1, False), (FEW, True)):  # many rows are not asked
-        x, y = data.x_train[:rows], (data.y_train[:rows] + 1) % k
-        fit = with_data(fitted, x_val=x, y_val=y)
-        assert may_teach(teacher_of(fit), fit, Says(90.0 * one_hot(y, k))) == may
-        net = nn.Sequential(Says(90.0 * one_hot(y, k)), nn.Dropout(0.999)).train()
-        assert may_teach(teacher_of(fit), fit, net) == may  # judged as it predicts
-        assert [module.training for module in net] == [True, True]
+    for rows, may in ((FEW - 1, False), (FEW, True)):
+        y = (data.y_train[:rows] + 1) % k  # wrong
+        fit = with_data(fitted, x_val=data.x_train[:rows], y_val=y)
+        assert may_teach(teacher_of(fit), fit, Says(torch.zeros(rows, k))) == may
 
 
 @pytest.mark.parametrize(("rows", "factor", "may"), [

@@ -23,7 +23,7 @@ from torch.fx import Node
 from ...models.plain import Edit, is_select, rows_first
 from ...models.unpacked import Cell
 from .ports import is_depthwise, pads_zeros
-from .recurrence import connections, constant_bias, needed, silent
+from .recurrence import connections, constant_bias, needed, reached, silent
 from .wiring import Step, Wiring
 
 
@@ -129,9 +129,7 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
             else:
                 mine = (_weight(step) != 0).any(2)[:, fed].any(1)
             if isinstance(step.module, Cell):
-                reads = (connections(step.module)[1] != 0).any(2)
-                for _ in mine:  # at most so many steps from unit to unit
-                    mine = mine | reads[:, mine].any(1)
+                mine = reached((connections(step.module)[1] != 0).any(2).T, mine)
         moves[node] = mine
         if not stopped and step.name and step.reads is not None and not mine.any():
             stopped = step.name

@@ -21,6 +21,7 @@ from ...models.plain import (
     TRANSPOSED,
     is_select,
     layer_kind,
+    rows_first,
     selected_dim,
     trace,
 )
@@ -73,13 +74,10 @@ class Step:
     @property
     def width(self) -> int:
         """Number of inputs of a layer."""
-        if isinstance(self.module, Cell):
-            return self.module.ih.in_features
-        if isinstance(self.module, nn.Linear):
-            return self.module.in_features
         if is_select(self.module):
             return int(self.module.index.max()) + 1
-        return int(self.module.in_channels)
+        layer = self.module.ih if isinstance(self.module, Cell) else self.module
+        return rows_first(layer).shape[1] * self.groups
 
 
 @dataclass

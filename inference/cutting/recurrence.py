@@ -48,11 +48,7 @@ def silent(cell: Cell, known: Tensor) -> Tensor:
         biases.append(cell.hh.bias.detach().cpu().double())
     for bias in biases:
         still &= bias.unflatten(0, (-1, len(still)))[candidate] == 0
-    while True:
-        fewer = still & ~(units[:, ~still, candidate] != 0).any(1)
-        if torch.equal(fewer, still):
-            return still
-        still = fewer
+    return ~reached(units[:, :, candidate].T != 0, ~still)
 
 
 def needed(cell: Cell, read: Tensor, still: Tensor) -> Tensor:
@@ -63,9 +59,11 @@ def needed(cell: Cell, read: Tensor, still: Tensor) -> Tensor:
         still: of :func:`silent`, which nobody needs.
     """
     reads = (connections(cell)[1] != 0).any(2)
-    found = read & ~still
-    while True:
-        more = found | (reads[found].any(0) & ~still)
-        if torch.equal(more, found):
-            return found
-        found = more
+    return reached(reads & ~still, read & ~still)
+
+
+def reached(leads: Tensor, start: Tensor) -> Tensor:
+    """``(units,)`` bool: some units, and all that these lead to, ``(from, to)``, at any step."""
+    while not torch.equal(more := start | leads[start].any(0), start):
+        start = more
+    return start

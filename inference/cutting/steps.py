@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from ...models.plain import CONVS, NORMS, PaddedLayerNorm
+from ...models.plain import NORMS, PaddedLayerNorm
 from ...models.unpacked import Cell, Heads
-from .ports import Call, Link, Passing, is_depthwise, pads_zeros, straight
+from .ports import Call, Link, Passing, straight
 
 
 def passing(call: Call) -> Passing | None:
@@ -31,8 +31,6 @@ def passing(call: Call) -> Passing | None:
     if any(isinstance(v, Node) for v in call.node.kwargs.values()):
         return None
     rule = _RULES.get(call.node.target if call.module is None else type(call.module))
-    if is_depthwise(call.module):
-        rule = _depthwise
     return None if rule is None else rule(call)
 
 
@@ -81,26 +79,6 @@ def _norm(call: Call) -> Passing | None:
         return shift.masked_fill(varies, math.nan)
 
     return Passing(last, [straight(source, call.ports[source])], constants, uses, whole=source)
-
-
-def _depthwise(call: Call) -> Passing | None:
-    """Convolutions of each channel alone, which take long to ask."""
-    module, source = call.module, call.only
-    assert isinstance(module, CONVS)
-    if source is None or call.ports[source].axis != 1:
-        return None
-    weight = _double(module.weight).flatten(1)
-    bias = weight.new_zeros(len(weight)) if module.bias is None else _double(module.bias)
-    uses = (weight != 0).any(1)
-    padded = pads_zeros(module)
-
-    def constants(values: Mapping[Node, Tensor]) -> Tensor:
-        value = values[source]
-        if padded:
-            value = value.masked_fill(value != 0, math.nan)
-        return torch.where(uses, weight.sum(1) * value + bias, bias)
-
-    return Passing(1, [straight(source, call.ports[source])], constants, uses)
 
 
 def _lookup(call: Call) -> Passing | None:

@@ -268,11 +268,6 @@ def _layer_axis(module: nn.Module, port: Port) -> int | None:
     return None
 
 
-def _is_shareable(module: nn.Module) -> bool:
-    """True for a layer that can be cut though it is called at several places."""
-    return layer_kind(module) not in (None, nn.Embedding) and not is_depthwise(module)
-
-
 def _needed_whole(node: Node, ports: dict[Node, Port]) -> set[Node]:
     """Features that an unknown step needs whole: all it reads, but for sizes of other axes."""
     needed = set(node.all_input_nodes)
@@ -324,11 +319,12 @@ def _left_whole(net: nn.Module, graph: Graph, calls: Counter[str]) -> dict[str, 
     for name, module in net.named_modules(remove_duplicate=False):
         own = list(module.parameters(recurse=isinstance(module, Cell)))
         kept = bool(own) or is_select(module)
+        layer = layer_kind(module) not in (None, nn.Embedding) and not is_depthwise(module)
         if module is net and layer_kind(module) is not None:
             reasons[name] = "it is the whole network (in an nn.Sequential it can be cut)"
         elif module._forward_hooks or module._forward_pre_hooks:
             reasons[name] = "it has forward hooks"
-        elif kept and (names[id(module)] > 1 or (calls[name] > 1 and not _is_shareable(module))):
+        elif kept and (names[id(module)] > 1 or (calls[name] > 1 and not layer)):
             reasons[name] = AGAIN
         elif any(homes[id(p)] > 1 for p in own):
             reasons[name] = "it shares its parameters with another module"

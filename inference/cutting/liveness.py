@@ -22,7 +22,7 @@ from torch.fx import Node
 
 from ...models.plain import Edit, is_select, rows_first
 from ...models.unpacked import Cell
-from .ports import is_depthwise, pads_zeros
+from .ports import is_depthwise, pads_zeros, straight
 from .recurrence import connections, constant_bias, needed, reached, silent
 from .wiring import Step, Wiring
 
@@ -44,6 +44,11 @@ class Rows:
     reads: Tensor
     bias: Tensor
     merged: tuple[int, Tensor] | None = None
+
+    def joined(self, other: Rows) -> Rows:
+        """Of a layer that is called twice."""
+        constant = self.constant.masked_fill(self.constant != other.constant, math.nan)
+        return Rows(constant, self.reads | other.reads, self.bias)
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,9 @@ def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
     steps = wiring.steps.values()
     links = [(step.node, link) for step in steps for link in step.passing.links]
     links += [tie for step in steps for tie in step.passing.ties]
+    for first, other in wiring.again():
+        links.append((first.node, straight(other.node, other.port)))
+        links.append((first.reads, straight(other.reads, wiring.steps[other.reads].port)))
     changed = True
     while changed:
         changed = False
@@ -219,8 +227,10 @@ def _known(step: Step, values: dict[Node, Tensor]) -> Tensor:
     if not step.aligned:
         return torch.full((step.width,), math.nan, dtype=torch.double)
     value = values[step.reads]
-    # A border of zeros around a constant image is an edge, unless the constant is zero too.
-    return value.masked_fill(value != 0, math.nan) if pads_zeros(step.module) else value
+    # A border of zeros around a constant image is an edge, unless the constant is zero too; and
+    # another call may have another constant.
+    zeros = step.shared or pads_zeros(step.module)
+    return value.masked_fill(value != 0, math.nan) if zeros else value
 
 
 def _merged(step: Step, values: dict[Node, Tensor]) -> tuple[int, Tensor] | None:
@@ -229,7 +239,7 @@ def _merged(step: Step, values: dict[Node, Tensor]) -> tuple[int, Tensor] | None
     Channels ``c_i`` with kernels ``w_i`` do what one channel ``c_r`` with the kernel
     ``sum_i w_i c_i / c_r`` does, at the border too.
     """
-    if not step.aligned or not pads_zeros(step.module) or step.groups > 1:
+    if not step.aligned or step.shared or not pads_zeros(step.module) or step.groups > 1:
         return None
     value = values[step.reads].nan_to_num(0.0)
     if not value.any():
@@ -268,7 +278,19 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
         node: torch.full((step.port.size,), node in wiring.whole)
         for node, step in wiring.steps.items()
     }
-    layers = {}
+    while True:
+        layers = _read(wiring, values, used)
+        calls = [(used[first.node], used[other.node]) for first, other in wiring.again()]
+        if all(torch.equal(one, other) for one, other in calls):
+            return used, layers
+        for one, other in calls * 2:  # what is used of one is of all
+            one |= other
+            other |= one
+
+
+def _read(wiring: Wiring, values: dict[Node, Tensor], used: dict[Node, Tensor]) -> dict[str, Rows]:
+    """The layers; what they, and others, use is added."""
+    layers: dict[str, Rows] = {}
     for node, step in reversed(wiring.steps.items()):
         mine = used[node]
         if isinstance(step.module, Cell):
@@ -298,7 +320,8 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
                 weight[:, merged[0]] = merged[1]
             columns = (weight[mine] != 0).any(2).any(0) & known.isnan()
             bias = _with_constants(step, known)
-            layers[step.name] = Rows(values[node], columns, bias, merged)
+            rows = Rows(values[node], columns, bias, merged)
+            layers[step.name] = layers[step.name].joined(rows) if step.name in layers else rows
         if step.aligned:
             used[step.reads] |= columns
-    return used, layers
+    return layers

@@ -31,6 +31,8 @@ from .ports import NOTHING, Call, Passing, Port, is_depthwise
 from .recording import Example, Run, ValuesDecide, recorded
 from .steps import passing
 
+AGAIN = "it is used more than once"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -50,6 +52,7 @@ class Step:
         reads: for layers, the tensor before it.
         aligned: for layers, whether that tensor has its features along the axis the layer reads.
         bare: for layers, whether nothing may stand around them, for their tensors are looked at.
+        shared: for layers, whether they are called more than once.
     """
 
     node: Node
@@ -61,6 +64,7 @@ class Step:
     reads: Any = None
     aligned: bool = False
     bare: bool = False
+    shared: bool = False
 
     def chosen(self, values: Tensor, zero: float) -> Tensor:
         """What a ``select`` takes of values ``(I,)`` of features, with that of its zeros."""
@@ -103,6 +107,13 @@ class Wiring:
             alone = isinstance(step.module, nn.Embedding) and step.kind == "passing"
             if cuttable or alone or (step.module is not None and is_depthwise(step.module)):
                 yield step
+
+    def again(self) -> Iterator[tuple[Step, Step]]:
+        """The first call of each layer that is called more than once, with each of the others."""
+        first: dict[str, Step] = {}
+        for step in self.steps.values():
+            if step.shared and first.setdefault(step.name, step) is not step:
+                yield first[step.name], step
 
 
 class _Noting(Interpreter):
@@ -170,7 +181,8 @@ def read_wiring(
     example = example.head(ROWS)
     graph, run, symbols = _seen(net.eval(), example)
     wiring = Wiring(graph, overwritten=run.overwritten)
-    whole = _left_whole(net, graph)
+    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
+    whole = _left_whole(net, graph, calls)
     ports: dict[Node, Port] = {}
     inner: dict[Node, tuple[Node, ...]] = {}
     fixed: set[Node] = set()
@@ -180,8 +192,8 @@ def read_wiring(
         shape = run.shapes.get(node)
         before = dict.fromkeys(n for m in node.all_input_nodes for n in inner.get(m, ()))
         one_tensor = shape is not None and (len(shape) < 2 or shape[0] == 1 or shape[0] % rows == 0)
-        calls = module is None and node.op.startswith("call_")
-        if calls and node not in run.numbers and not one_tensor:
+        operation = module is None and node.op.startswith("call_")
+        if operation and node not in run.numbers and not one_tensor:
             inner[node] = (*before, node)
             continue
         if shape is not None and len(shape) > 1 and node.op != "output":
@@ -189,8 +201,9 @@ def read_wiring(
             step = _step(call, whole, symbols, None if call.name == doubted else answers)
             if step.passing.asked:
                 wiring.asked.add(call.name)
-            if step.kind == "layer" and step.name in run.seen:
-                step = replace(step, bare=True)
+            if step.kind == "layer":
+                bare, shared = step.name in run.seen, calls[step.name] > 1
+                step = replace(step, bare=bare, shared=shared)
             wiring.steps[node] = step
             ports[node] = step.port
             links = step.passing.links
@@ -202,6 +215,12 @@ def read_wiring(
                 continue
         for one in (*before, node):
             wiring.whole |= _needed_whole(one, ports)
+    alike = Counter(step.name for step in wiring.steps.values() if step.shared and step.aligned)
+    for node, step in wiring.steps.items():
+        if step.shared and alike[step.name] < calls[step.name]:
+            wiring.steps[node] = Step(node, step.port, "source")
+            wiring.whole.add(step.reads)
+            whole[step.name] = AGAIN
     wiring.whole |= wiring.overwritten
     wiring.whole &= set(wiring.steps)
     wiring.reasons = _reasons(net, wiring, whole)
@@ -291,9 +310,8 @@ def _reasons(net: nn.Module, wiring: Wiring, whole: dict[str, str]) -> dict[str,
     return reasons
 
 
-def _left_whole(net: nn.Module, graph: Graph) -> dict[str, str]:
+def _left_whole(net: nn.Module, graph: Graph, calls: Counter[str]) -> dict[str, str]:
     """The modules that must not be cut whatever their place, with the reason."""
-    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     direct = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
     homes = Counter(id(p) for _, p in net.named_parameters(remove_duplicate=False))
     names = Counter(id(m) for _, m in net.named_modules(remove_duplicate=False))
@@ -301,12 +319,13 @@ def _left_whole(net: nn.Module, graph: Graph) -> dict[str, str]:
     for name, module in net.named_modules(remove_duplicate=False):
         own = list(module.parameters(recurse=isinstance(module, Cell)))
         kept = bool(own) or is_select(module)
+        layer = layer_kind(module) not in (None, nn.Embedding) and not is_depthwise(module)
         if module is net and layer_kind(module) is not None:
             reasons[name] = "it is the whole network (in an nn.Sequential it can be cut)"
         elif module._forward_hooks or module._forward_pre_hooks:
             reasons[name] = "it has forward hooks"
-        elif kept and (calls[name] > 1 or names[id(module)] > 1):
-            reasons[name] = "it is used more than once"
+        elif kept and (names[id(module)] > 1 or (calls[name] > 1 and not layer)):
+            reasons[name] = AGAIN
         elif any(homes[id(p)] > 1 for p in own):
             reasons[name] = "it shares its parameters with another module"
         elif kept and name in direct:

@@ -237,8 +237,11 @@ def tied():
     return net
 
 
-def twice():
-    return with_layers(lambda net, x: net.c(F.relu(net.a(F.relu(net.a(x))))), b=None)
+def along_two_axes():
+    def forward(net, x):
+        return net.c(net.a(net.b(x)) + net.a(net.b(x).transpose(1, 2)))
+
+    return with_layers(forward)
 
 
 def direct():
@@ -253,7 +256,7 @@ def hooked():
 
 @pytest.mark.parametrize(
     ("build", "why"),
-    [(twice, "more than once"), (tied, "shares"), (direct, "directly"), (hooked, "hooks")],
+    [(tied, "shares"), (direct, "directly"), (hooked, "hooks")],
 )
 def test_layers_used_in_other_ways_are_left_whole(build, why):
     masks = {"a": Mask(inputs=keep(6, 0, 1, 2, 4)), "c": Mask(inputs=keep(6, 3, 4))}
@@ -262,6 +265,46 @@ def test_layers_used_in_other_ways_are_left_whole(build, why):
     assert small.a.weight.shape == (6, 6)
     assert list(report.layers) == ["c"]
     assert report.layers["c"].inputs.tolist() == [3, 4]  # by a choice in front
+
+
+def test_a_layer_that_reads_another_axis_the_next_time_is_left_whole():
+    masks = {"b": Mask(outputs=keep(6, 0, 1, 4)), "a": Mask(outputs=keep(6, 1, 2))}
+    _, report = cut_exactly(along_two_axes(), torch.randn(5, 6, 6).double(), masks)
+    assert "more than once" in report.left_whole["a"]
+
+
+def again_and_again(conv):
+    """Two layers that are called three times, around a sum, in front of the first of which other
+    things are constant each time."""
+
+    def forward(net, x):
+        x = net.stem(x)
+        for _ in range(3):
+            x = net.a(torch.sigmoid(net.down(F.relu(net.up(x))))) + x
+        return net.head(x)
+
+    def layer(inputs, outputs, groups=1):
+        if conv:
+            return nn.Conv2d(inputs, outputs, 3, padding=1, groups=groups)
+        return nn.Linear(inputs, outputs)
+
+    layers = {"stem": layer(4, 8), "up": layer(8, 12), "down": layer(12, 8, 2), "a": layer(8, 8)}
+    return made(lambda: network(forward, **layers, head=layer(8, 2)))
+
+
+@pytest.mark.parametrize("conv", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_layer_that_is_called_again_loses_what_all_its_calls_can_spare(conv, seed):
+    net = again_and_again(conv)
+    x = torch.randn(3, 4, *[5, 5][: 2 * conv]).double()
+    torch.manual_seed(seed)
+    random = at_random(net, 0.4, least=2)
+    cut_exactly(net, x, {name: mask for name, mask in random.items() if name != "head"})
+    inner = {"up": Mask(outputs=keep(12, 1, 4, 5, 7, 8, 11)), "a": Mask(inputs=keep(8, 0, 2, 4, 6))}
+    small, report = cut_exactly(net, x, inner)
+    assert not report.left_whole
+    assert (len(report.layers["up"].outputs), len(report.layers["a"].inputs)) == (6, 4)
+    assert len(small.up.weight) == 6
 
 
 @pytest.mark.parametrize("large", [False, True])

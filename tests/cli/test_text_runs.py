@@ -78,6 +78,7 @@ def test_an_encoder_of_texts_without_labels_learns_its_own_embeddings(tmp_path):
     own = torch.nn.functional.normalize((mask * places).sum(1), dim=-1)  # of the mean
     torch.testing.assert_close(data.y_test, own, rtol=1e-4, atol=1e-5)
     metrics = run(config, data, out=tmp_path / "run", options=RunOptions(figures=False)).metrics
+    assert metrics["warnings"] == []
     whole, small = metrics["test"], metrics["compressed"]
     assert small["parameters"] < 0.9 * small["parameters_before"]
     assert whole["similarity"] > 0.97

@@ -77,8 +77,11 @@ def test_an_encoder_of_texts_without_labels_learns_its_own_embeddings(tmp_path):
     mask = inputs["attention_mask"][..., None]
     own = torch.nn.functional.normalize((mask * places).sum(1), dim=-1)  # of the mean
     torch.testing.assert_close(data.y_test, own, rtol=1e-4, atol=1e-5)
-    metrics = run(config, data, out=tmp_path / "run", options=RunOptions(figures=False)).metrics
+    metrics = run(config, data, out=tmp_path / "run").metrics
     assert metrics["warnings"] == []
+    drawn = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
+    assert drawn >= {"training", "sparsity"}
+    assert not any("predictive" in name for name in drawn)  # there is no noise to draw
     whole, small = metrics["test"], metrics["compressed"]
     assert small["parameters"] < 0.9 * small["parameters_before"]
     assert whole["similarity"] > 0.97

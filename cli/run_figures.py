@@ -36,7 +36,6 @@ from ..inference.shrinking import (
     scale_intervals,
 )
 from ..inference.training import Fit
-from ..models.likelihoods import Embedding
 
 _FORMATS = ("png", "svg")  # for everywhere, and for print
 _TITLES = {
@@ -91,7 +90,7 @@ def draw(
         written += save_figure(picture, data, folder / "reliability")
         if 0 < len(data.class_names) <= _MOST_CLASSES:
             written += save_figure(_confusions(result, how), data, folder / "confusions")
-    elif not isinstance(result.model.likelihood, Embedding):  # which has no noise to draw
+    elif result.model.likelihood.has_noise:
         for name, picture in _predictions(result, how).items():
             written += save_figure(picture, data, folder / name)
     history = joined_history([*before, result])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...models.likelihoods import LEAST_ROWS, Embedding, learns_noise
+from ...models.likelihoods import LEAST_ROWS, learns_noise
 
 if TYPE_CHECKING:
     from ...data import Dataset, Marginal
@@ -68,7 +68,7 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
         ]
     units = float(data.y_std.double().log().sum())
     found = fit.evaluate(split)["nll"]
-    if found < alone + units or isinstance(fit.model.likelihood, Embedding):  # which has no noise
+    if found < alone + units or not fit.model.likelihood.has_noise:
         return []
     return [
         f"The network is too sure of itself, though nearer than the mean: {found:.3f} nats on the "

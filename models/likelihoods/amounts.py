@@ -174,6 +174,7 @@ class Embedding(Likelihood):
 
     task = "regression"
     word = "embedding"
+    has_noise = False  # a nat is a unit of direction
     scores = ("similarity",)
 
     @checked

@@ -41,6 +41,7 @@ class Likelihood(nn.Module):
         noise: names of the parameters that say how far targets lie from what is predicted. Where
             weights are numbers they are learnt from validation rows
             (:mod:`~pyroccam.inference.training.validated_noise`).
+        has_noise: it says how far targets lie from what is predicted.
         own_head: it has a last layer of its own, see :meth:`headed`.
         scores: metrics beside those of the task: ``mae``, ``coverage``, ``rank_mae`` or
             ``similarity``.
@@ -50,6 +51,7 @@ class Likelihood(nn.Module):
     outputs: int
     word: ClassVar[str] = ""
     noise: ClassVar[tuple[str, ...]] = ()
+    has_noise: ClassVar[bool] = True
     own_head: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ()
 

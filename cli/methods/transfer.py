@@ -65,16 +65,11 @@ class Transfer(OverWeights):
                 module.requires_grad_(self.tables)
         blocks = tuple(f"{n}." for n, one in net.named_modules() if isinstance(one, nn.ModuleList))
         layers = [n for n, one in net.named_modules() if affine_kind(one) is not None]
-        head = layers[-1:]
-
-        def in_block(name: str, module: nn.Module) -> bool:
-            inside = name.startswith(blocks) if blocks else name not in head
-            return inside and affine_kind(module) is not None
-
+        inside = [n for n in layers if n.startswith(blocks)] if blocks else layers[:-1]
         # Of a head each unit costs little by itself, and the classes need them together.
         prior = models.priors.Pretrained(net, self.scale)
         model = models.BayesianNetwork(
-            net, data, prior=prior, layers=in_block, likelihood=self.likelihood
+            net, data, prior=prior, layers=inside, likelihood=self.likelihood
         )
         try_to_cut(model, data)
         return model, guides.Delta(model)

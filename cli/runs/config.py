@@ -94,7 +94,7 @@ class RunConfig(Options):
         stack = row.over == "stack" or row.network(network) is NETWORKS.get(network)
         network_options = dict(_TOY if toy else _NETWORK.get(network, {})) if stack else {}
         options = row.options
-        if network is not None and is_unlabelled(dataset, network):
+        if is_unlabelled(dataset, network):
             dataset, options = with_own_targets(dataset, network), options | row.unlabelled
         usual = FIT.get(network, FIT["conv" if len(shape) == 3 else "mlp"])
         settings = {**(usual if stack else {}), **row.settings}

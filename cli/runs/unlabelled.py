@@ -16,10 +16,9 @@ from ...models.networks import classes_in, pretrained
 from ..methods import FOLDER
 
 
-def is_unlabelled(data: Dataset, network: str | None) -> bool:
+def is_unlabelled(data: Dataset, network: str) -> bool:
     """Texts have no targets, and a network that says something of them."""
-    texts = "tokenizer" in data.source and not data.target
-    return texts and network is not None and network.startswith(FOLDER)
+    return "tokenizer" in data.source and not data.target and network.startswith(FOLDER)
 
 
 def outputs_in(network: str) -> int | None:

@@ -13,8 +13,7 @@ import pytest
 from house import public
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyroccam.data import ranges
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError, ranges
 
 ANYTHING = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats()

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from pyroccam.cli import boundary
-from pyroccam.cli.boundary import App, place_in_own_code
+from pyroccam.cli import App, PlainConsole, boundary
+from pyroccam.cli.boundary import place_in_own_code
 from pyroccam.cli.commands import training
-from pyroccam.cli.console import PlainConsole, printable, styled
-from pyroccam.data.errors import PyroccamError
+from pyroccam.cli.console import printable, styled
+from pyroccam.data import PyroccamError
 from pyroccam.inference import Interrupted, distributed
-from pyroccam.inference.training.terminal import StopSignal
+from pyroccam.inference.training import StopSignal
 from typer.testing import CliRunner
 
 

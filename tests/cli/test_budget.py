@@ -8,19 +8,15 @@ import torch
 from command_line import call, metrics_of
 from fitting import blobs, fit_weights, pair
 from pyroccam import inference, models
+from pyroccam.cli import RunRequest
+from pyroccam.cli.methods import find
 from pyroccam.cli.methods.depth import ClosedForm
-from pyroccam.cli.methods.table import find
-from pyroccam.cli.requests import RunRequest
+from pyroccam.cli.runs import Budget, RunConfig
 from pyroccam.cli.runs import budget as budgets
-from pyroccam.cli.runs.budget import Budget, Paces, choose, parts_of
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.data.errors import PyroccamError
+from pyroccam.cli.runs.budget import Paces, choose, parts_of
+from pyroccam.data import PyroccamError
 from pyroccam.inference.shrinking import decision
-from pyroccam.inference.training import ordinary
-from pyroccam.inference.training.ordinary import Trained
-from pyroccam.inference.training.replicate import Replicate
-from pyroccam.inference.training.settings import Settings
-from pyroccam.inference.training.trainer import Pace, Trainer
+from pyroccam.inference.training import Pace, Replicate, Settings, Trained, Trainer, ordinary
 from safetensors.torch import load_file
 
 DIGITS = ["--data", "digits", "--set", "hidden=[8]"]

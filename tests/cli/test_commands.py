@@ -10,16 +10,13 @@ import pytest
 import torch
 from command_line import call, metrics_of, sets
 from pyroccam import data, guides, models
-from pyroccam.cli import requests
+from pyroccam.cli import RunRequest, parse_settings, requests, said_of
 from pyroccam.cli.commands import app
 from pyroccam.cli.methods import METHODS, find
-from pyroccam.cli.requests import RunRequest
+from pyroccam.cli.runs import RunConfig, loading
 from pyroccam.cli.runs import execution as runs_of
-from pyroccam.cli.runs import loading
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.signatures import parse_settings, said_of
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.shrinking.relevance import irrelevance
+from pyroccam.data import PyroccamError
+from pyroccam.inference.shrinking import irrelevance
 from torch import nn
 from typer.testing import CliRunner
 

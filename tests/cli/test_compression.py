@@ -10,16 +10,14 @@ from command_line import SMALL, WHOLE, call, metrics_of, sets
 from pictures import unrendered
 from pyroccam import data as data_sets
 from pyroccam import guides, inference, models
+from pyroccam.cli import RunRequest
 from pyroccam.cli.methods import weights
-from pyroccam.cli.requests import RunRequest
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.execution import RunOptions
-from pyroccam.cli.runs.execution import run as run_config
-from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference.files.packed import read
-from pyroccam.inference.rounding.quantise import rest_bits
+from pyroccam.cli.runs import RunConfig, RunOptions, load_fit
+from pyroccam.cli.runs import run as run_config
+from pyroccam.inference.files import read
+from pyroccam.inference.rounding import rest_bits
 from pyroccam.inference.shrinking import decision, thresholds
-from pyroccam.inference.storage.checkpoint import seal
+from pyroccam.inference.storage import seal
 from pyroccam.inference.training import numbers
 from pyroccam.inference.training import ordinary as retraining
 from safetensors.torch import load_file

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from command_line import call
 from pyroccam.cli.diagnosis import overall
-from pyroccam.cli.runs.loading import load_fit
+from pyroccam.cli.runs import load_fit
 from pyroccam.inference import diagnostics
-from pyroccam.inference.diagnostics.finding import Finding
+from pyroccam.inference.diagnostics import Finding
 
 
 def test_findings_figures_and_files(ensemble: tuple[Path, str], tmp_path: Path) -> None:

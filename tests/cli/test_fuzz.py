@@ -10,7 +10,7 @@ from fuzz.cases import KINDS, sound_cases
 from fuzz.specimens import make
 from fuzz.verdicts import Case, Failed, judge
 from pictures import unrendered
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 
 
 @pytest.fixture(scope="module", name="made")

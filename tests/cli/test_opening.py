@@ -12,9 +12,9 @@ import pytest
 import torch
 from command_line import call, metrics_of, sets
 from pyroccam import data
-from pyroccam.cli.runs.loading import load_fit
+from pyroccam.cli.runs import load_fit
 from pyroccam.cli.runs.opening import RunError
-from pyroccam.inference.storage.checkpoint import seal
+from pyroccam.inference.storage import seal
 from pyroccam.inference.storage.digests import DamagedFile
 from safetensors.torch import load_file, save_file
 

@@ -12,11 +12,10 @@ import torch
 from command_line import SMALL, WHOLE, call, metrics_of, sets
 from pyroccam import data as datasets
 from pyroccam import models
+from pyroccam.cli import RunRequest
 from pyroccam.cli.methods import METHODS, weights
-from pyroccam.cli.requests import RunRequest
+from pyroccam.cli.runs import RunConfig, load_fit
 from pyroccam.cli.runs.building import build_network
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.loading import load_fit
 from pyroccam.inference.files import packed
 from pyroccam.inference.posterior import evaluate_outputs
 from several import logits, pictured, texts

@@ -13,15 +13,14 @@ import pytest
 from command_line import call, metrics_of
 from pages import Reader, check
 from PIL import Image
-from pyroccam.cli.pages import html, read_run, report
-from pyroccam.cli.pages.catalogue import slug
+from pyroccam.cli.pages import html, read_run, report, slug
 from pyroccam.cli.pages.html import BUDGET, Page, Picture, Section, render
 from pyroccam.cli.pages.inlined import inline
 from pyroccam.cli.pages.numbers import best_of
 from pyroccam.cli.pages.words import doubts, summary
-from pyroccam.cli.runs.tables import METRICS, Cell, Table, learnt
-from pyroccam.data.errors import TooLarge
-from pyroccam.inference.storage.checkpoint import seal
+from pyroccam.cli.runs import METRICS, Cell, Table, learnt
+from pyroccam.data import TooLarge
+from pyroccam.inference.storage import seal
 from scipy.stats import ttest_ind
 
 SVG = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 6 3"></svg>'

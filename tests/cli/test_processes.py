@@ -15,9 +15,10 @@ from processes import failing, together
 from pyroccam import data
 from pyroccam.cli import commands as cli
 from pyroccam.cli.runs import execution as _runs  # noqa: F401  before it is forked
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference import distributed
-from pyroccam.inference.distributed.launching import Ended, _quiet, refuse_device
+from pyroccam.inference.distributed import Ended, refuse_device
+from pyroccam.inference.distributed.launching import _quiet
 from pyroccam.inference.distributed.ranks import RanksError
 from typer.testing import CliRunner
 

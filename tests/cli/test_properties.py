@@ -2,11 +2,11 @@
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyroccam.cli.methods.table import METHODS
-from pyroccam.cli.requests import RunRequest
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.training.settings import Settings
+from pyroccam.cli import RunRequest
+from pyroccam.cli.methods import METHODS
+from pyroccam.cli.runs import RunConfig
+from pyroccam.data import PyroccamError
+from pyroccam.inference.training import Settings
 
 ANY = settings(
     max_examples=100, deadline=None, derandomize=True, database=None,

@@ -14,11 +14,10 @@ from pages import check
 from pyroccam import guides, inference, models
 from pyroccam.cli.methods import METHODS, weights
 from pyroccam.cli.pages import report
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.loading import load_fit
+from pyroccam.cli.runs import RunConfig, load_fit
 from pyroccam.inference import diagnostics
-from pyroccam.inference.files.packed import read
-from pyroccam.inference.training.trainer import Trainer
+from pyroccam.inference.files import read
+from pyroccam.inference.training import Trainer
 from safetensors.torch import load_file
 
 SMALLER = ("draw", "compressed", "pruned", "discretised")  # parts of metrics.json, the first counts

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from command_line import WHOLE, call, metrics_of, sets
 from pyroccam import data
-from pyroccam.cli.runs.config import RunConfig
+from pyroccam.cli.runs import RunConfig
 
 SETTINGS = ["--epochs", "2", *sets("hidden=[6] lr=0.01"), *WHOLE]
 

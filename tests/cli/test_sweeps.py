@@ -13,20 +13,16 @@ from types import SimpleNamespace
 import kills
 import pytest
 from command_line import call, metrics_of
+from pyroccam.cli import PlainConsole, RunRequest
 from pyroccam.cli.commands import app
-from pyroccam.cli.console import PlainConsole
-from pyroccam.cli.requests import RunRequest
+from pyroccam.cli.runs import RunConfig
 from pyroccam.cli.runs import execution as runs
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.sweeps import pool
+from pyroccam.cli.sweeps import finished_cells, parse_lists, pool, run_sweep, trials_of
 from pyroccam.cli.sweeps.cluster import ClusterPool, train
-from pyroccam.cli.sweeps.driver import run_sweep
-from pyroccam.cli.sweeps.plan import parse_lists, trials_of
 from pyroccam.cli.sweeps.pool import Pool, slots_of
-from pyroccam.cli.sweeps.results import finished_cells
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.storage.lock import claimed
-from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
+from pyroccam.data import PyroccamError
+from pyroccam.inference.storage import claimed
+from pyroccam.inference.training import NonFiniteLoss, Trainer
 
 SETS = {"max_depth": 1, "width": 4, "data.n": 120, "steps": 12, "batch_size": 54, "compile": False}
 ASKED = RunRequest("ldn", "spirals", set_=SETS)

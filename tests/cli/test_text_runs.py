@@ -3,13 +3,9 @@
 import folders
 import pytest
 import torch
-from pyroccam.cli import OpenOptions, PlainConsole
-from pyroccam.cli.methods import find
-from pyroccam.cli.methods.weights import evaluate
-from pyroccam.cli.requests import RunRequest
-from pyroccam.cli.runs import RunConfig, load_fit
-from pyroccam.cli.runs.execution import RunOptions, run
-from pyroccam.cli.runs.scoring import read_new_rows, score
+from pyroccam.cli import OpenOptions, PlainConsole, RunRequest
+from pyroccam.cli.methods import evaluate, find
+from pyroccam.cli.runs import RunConfig, RunOptions, load_fit, read_new_rows, run, score
 from pyroccam.data import PyroccamError
 from pyroccam.models.feeding import feed
 from targets import made

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError
-from pyroccam.data.splits import generator, pick
-from pyroccam.data.tasks import decide_task
+from pyroccam.data import PyroccamError, decide_task, generator, pick
 
 ROWS = 300
 X = np.random.default_rng(0).normal(size=(ROWS, 2))

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError, TooLarge
-from pyroccam.data.limits import VARIABLE, allowed_bytes, allowing, ask
-from pyroccam.data.roots import read_bytes
+from pyroccam.data import PyroccamError, TooLarge, allowing, ask, read_bytes
+from pyroccam.data.limits import VARIABLE, allowed_bytes
 from strange_files import (
     ARRAYS,
     X,

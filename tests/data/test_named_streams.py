@@ -9,10 +9,9 @@ import pytest
 import torch
 from PIL import Image
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError, TooLarge
-from pyroccam.data.formats.image_folders import is_image_folder
-from pyroccam.data.limits import allowing
-from pyroccam.data.registry import absolute, is_code, is_own, options_of
+from pyroccam.data import PyroccamError, TooLarge, allowing, is_code, is_own, options_of
+from pyroccam.data.formats import is_image_folder
+from pyroccam.data.registry import absolute
 from pyroccam.data.streaming.placed import _Reading
 
 N = 120

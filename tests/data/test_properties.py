@@ -10,12 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from pyroccam import data
-from pyroccam.data import ranges
-from pyroccam.data.errors import PyroccamError
-from pyroccam.data.sets.embedded import load_digits
-from pyroccam.data.sets.images import load_images
-from pyroccam.data.sets.toys import load_spirals, load_wiggle
-from pyroccam.data.streaming.named import load_stream
+from pyroccam.data import PyroccamError, ranges
+from pyroccam.data.sets import load_digits, load_images, load_spirals, load_wiggle
+from pyroccam.data.streaming import load_stream
 from pyroccam.data.tables import load_csv, load_npz
 
 FIXED = {"deadline": None, "derandomize": True, "database": None,

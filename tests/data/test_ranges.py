@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pyroccam.data.errors import PyroccamError
-from pyroccam.data.ranges import (
+from pyroccam.data import (
     Between,
     Count,
     Finite,
     NotNegative,
     Positive,
+    PyroccamError,
     Share,
     Whole,
     check,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data import Dataset
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import Dataset, PyroccamError
 
 ROWS = 60
 

@@ -13,7 +13,7 @@ import torch
 import torchvision.datasets
 from downloads import downloaded
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.data.sets.toys import wiggle
 from strange_files import in_little_memory, reloaded
 

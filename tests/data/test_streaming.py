@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.data.streaming.shuffle import Shuffle, edges_of
 from pyroccam.data.streaming.summary import Moments
 from pyroccam.inference.training.replicate import fingerprint

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyroccam.models.distributions.temperature import LearntTemperature
+from pyroccam.models.distributions import LearntTemperature
 
 from experiments.published.structure.competing import (
     SITE,

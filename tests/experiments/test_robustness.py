@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.posterior.ensemble import EnsembleNetwork
+from pyroccam.inference.posterior import EnsembleNetwork
 from torch import nn
 
 from experiments.published.variance.robustness import Pixels, adversarial

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from command_line import SMALL, WHOLE
 from downloads import downloaded
-from pyroccam.cli.requests import RunRequest
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.signatures import parse_settings
+from pyroccam.cli import RunRequest, parse_settings
+from pyroccam.cli.runs import RunConfig
 from scripts import call, read
 
 from experiments.published import catalogue, coded_draws, compression, runner, tables

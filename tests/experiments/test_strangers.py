@@ -3,11 +3,10 @@
 import pytest
 import torch
 from pyroccam import data as datasets
-from pyroccam.cli.requests import RunRequest
-from pyroccam.cli.runs.config import RunConfig
-from pyroccam.cli.runs.execution import RunOptions, run
+from pyroccam.cli import RunRequest
+from pyroccam.cli.runs import RunConfig, RunOptions, run
 from pyroccam.data import Dataset
-from pyroccam.inference.storage.checkpoint import write_json
+from pyroccam.inference.storage import write_json
 from torch import nn
 from torch.distributions import Normal
 

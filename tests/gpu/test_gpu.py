@@ -9,10 +9,9 @@ import torch
 from fitting import assert_same, blobs, images, pair, run, stopped
 from guide_case import CASES, network
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.training.step import TrainingStep
-from pyroccam.models import priors
-from pyroccam.models.contexts import seeded
+from pyroccam.inference.elbo import bound
+from pyroccam.inference.training import TrainingStep
+from pyroccam.models import priors, seeded
 from same_noise import SameNoise
 from stepping import tensors
 from torch import nn

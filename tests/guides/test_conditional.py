@@ -14,9 +14,9 @@ from conjugate import rows as ridge_rows
 from fitting import SHORT, assert_same, blobs, stopped
 from guide_case import CASES, network, structured
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.guides.forms import place
-from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.elbo import bound
 from pyroccam.inference.posterior.depth import depth_posterior_of_weights
 from pyroccam.models import priors
 from random_weights import assert_same_means

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyro.infer import TraceEnum_ELBO, config_enumerate
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("clean")

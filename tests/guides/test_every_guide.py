@@ -4,7 +4,7 @@ import pytest
 import torch
 from guide_case import CASES
 from pyroccam import guides
-from pyroccam.guides.base import Guide, NetworkGuide
+from pyroccam.guides import Guide, NetworkGuide
 from pyroccam.guides.factors import NormalFactor
 from pyroccam.testing import GuideCase
 

@@ -9,7 +9,7 @@ import torch
 from fitting import blobs
 from guide_case import network
 from pyroccam import guides, inference
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.guides.mean_kl import log_variance_ratio
 from pyroccam.models import priors
 from scipy.special import lambertw

@@ -8,12 +8,11 @@ import pyro
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.guides.factors import NormalFactor
-from pyroccam.inference.elbo.estimator import bound
-from pyroccam.models import local_reparameterisation, priors
-from pyroccam.models.bayesian import BayesianNetwork
-from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
+from pyroccam.inference.elbo import bound
+from pyroccam.models import BayesianNetwork, local_reparameterisation, priors
+from pyroccam.models.priors import Latent, LayerPrior, WeightPrior
 from random_weights import (
     OPTIONS,
     PRIORS,

@@ -6,9 +6,9 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.guides.points import SwitchedFactor
-from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.elbo import bound
 from pyroccam.models import priors
 from random_weights import Rows, small_net
 from stepping import assert_close, batches, stacked, walk

@@ -7,10 +7,10 @@ import pytest
 import torch
 from fitting import assert_same, blobs, stopped
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.elbo.estimator import bound
+from pyroccam.data import PyroccamError
+from pyroccam.inference.elbo import bound
 from pyroccam.models import priors
-from pyroccam.models.distributions.blurred import BlurredLogistics, RoundedPoint
+from pyroccam.models.distributions import BlurredLogistics, RoundedPoint
 from scipy import stats
 from scipy.integrate import quad
 from torch import nn

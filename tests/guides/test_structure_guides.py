@@ -9,17 +9,17 @@ import pytest
 import torch
 from alternatives import FIRST, SECOND, batch, make, pair
 from pyroccam import guides
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.guides import StructureFamily
-from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.elbo import bound
 from pyroccam.models import priors
-from pyroccam.models.distributions.relaxed import (
+from pyroccam.models.distributions import (
     ExpDirichlet,
     ExpRelaxedCategorical,
+    LearntTemperature,
     LogitRelaxedBernoulli,
 )
 from pyroccam.models.distributions.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
-from pyroccam.models.distributions.temperature import LearntTemperature
 from random_weights import limit
 from stepping import step_of
 

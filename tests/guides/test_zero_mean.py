@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 from pyroccam import guides, inference
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.elbo.estimator import bound
+from pyroccam.data import PyroccamError
+from pyroccam.inference.elbo import bound
+from pyroccam.inference.posterior import layer_moments
 from pyroccam.inference.posterior.draws import draw_outputs
-from pyroccam.inference.posterior.layers import layer_moments
-from pyroccam.models import priors
-from pyroccam.models.bayesian import BayesianNetwork
+from pyroccam.models import BayesianNetwork, priors
 from random_weights import Rows, assert_same_means, outputs, pair, small_net, table
 from scipy import stats
 from torch import nn

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyroccam.inference.training.step import CompileFallback
+from pyroccam.inference.training import CompileFallback
 from stepping import assert_close, batches, build, stacked, step_of, tensors
 from torch.utils._pytree import tree_map_only
 

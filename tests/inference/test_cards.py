@@ -10,7 +10,7 @@ from fitting import SHORT, blobs, fit_weights
 from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.data import card
-from pyroccam.inference.diagnostics.finding import Finding
+from pyroccam.inference.diagnostics import Finding
 from pyroccam.inference.posterior import summarise
 from pyroccam.models import priors
 from torch import nn

@@ -10,12 +10,12 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference import Draw
 from pyroccam.inference.draws import draw, phases
 from pyroccam.inference.draws.phases import Phase
 from pyroccam.inference.files.draw_file import decoded
-from pyroccam.inference.training.step import TrainingStep
+from pyroccam.inference.training import TrainingStep
 from pyroccam.models import priors
 from stacks import odd_stack
 from torch import nn

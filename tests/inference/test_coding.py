@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.inference.coding import decode_pocc
-from pyroccam.inference.coding.arrays import put_floats
+from pyroccam.inference.coding import SymbolReader, SymbolWriter, decode_pocc, put_floats
 from pyroccam.inference.coding.decode_pocc import DENSITIES, MOST_ROWS, read_floats
-from pyroccam.inference.coding.entropy import (
-    SymbolReader,
-    SymbolWriter,
-)
 from pyroccam.inference.rounding.bits import round_significand
 
 

@@ -10,13 +10,18 @@ from fitting import blobs, fit_weights, images
 from fitting import run as fit_depth
 from plain import network
 from pyroccam import inference
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference import Thresholds
-from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.rounding.quantise import FixedPoint, Significand, quantised
-from pyroccam.inference.rounding.rates import Layer, group_rates, sparse_rates
-from pyroccam.inference.shrinking import thresholds
-from pyroccam.inference.shrinking.relevance import irrelevance
+from pyroccam.inference.posterior import evaluate_net
+from pyroccam.inference.rounding import (
+    FixedPoint,
+    Layer,
+    Significand,
+    group_rates,
+    quantised,
+    sparse_rates,
+)
+from pyroccam.inference.shrinking import irrelevance, thresholds
 from pyroccam.inference.shrinking.thresholds import with_zeros
 from pyroccam.models import priors
 from torch import nn

@@ -6,7 +6,7 @@ import pytest
 import torch
 from cutting import NETWORKS, at_random, block, cut_exactly, exactly, first, keep, made
 from plain import lenet_5_caffe, lenet_300_100, network
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference.cutting import Mask, count_parameters, cut, masked
 from pyroccam.models.plain import is_select
 from torch import fx, nn

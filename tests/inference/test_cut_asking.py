@@ -10,7 +10,7 @@ from fitting import fit_weights, images
 from plain import network
 from pyroccam import inference
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.inference.posterior.layers import mean_network
+from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.shrinking.decision import decide
 from pyroccam.models import priors
 from pyroccam.models.plain import layer_kind

@@ -5,8 +5,7 @@ import torch
 from cutting import cut_exactly
 from plain import network
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.models.plain import describe, fill, rebuild, state, torch_only
-from pyroccam.models.plain.norms import PaddedLayerNorm
+from pyroccam.models.plain import PaddedLayerNorm, describe, fill, rebuild, state, torch_only
 from torch import nn
 
 KEPT = torch.arange(16) % 3 > 0

@@ -10,9 +10,9 @@ from cutting import cut_exactly, keep
 from plain import network
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.inference.posterior.layers import mean_network
+from pyroccam.inference.posterior import mean_network
+from pyroccam.inference.shrinking import irrelevance
 from pyroccam.inference.shrinking.decision import decide
-from pyroccam.inference.shrinking.relevance import irrelevance
 from pyroccam.models.plain import describe, fill, rebuild, state, torch_only
 from pyroccam.models.unpacked import copied, unpacked
 from torch import nn

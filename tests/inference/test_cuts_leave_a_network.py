@@ -8,8 +8,8 @@ import torch
 from fitting import blobs, fit_weights, images
 from plain import network
 from pyroccam import inference
-from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.shrinking.relevance import irrelevance
+from pyroccam.inference.posterior import mean_network
+from pyroccam.inference.shrinking import irrelevance
 from pyroccam.inference.shrinking.thresholds import COSTLY, TOLERANCE, Cuts, choose_thresholds
 from pyroccam.models import priors
 from torch import nn

@@ -13,8 +13,8 @@ import json
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.inference.posterior import total_variation
-from pyroccam.inference.posterior.depth import DepthStructure, choose_depth
+from pyroccam.inference.posterior import DepthStructure, total_variation
+from pyroccam.inference.posterior.depth import choose_depth
 from pyroccam.inference.training.depth_update import IncrementalPosterior
 from torch import nn
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 from alternatives import EDGES, FIRST, SECOND, graph
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.shrinking import discretise
-from pyroccam.inference.shrinking.graph import random_structures
+from pyroccam.data import PyroccamError
+from pyroccam.inference.shrinking import discretise, random_structures
 from pyroccam.models import priors
-from pyroccam.models.networks.discrete import discretised
+from pyroccam.models.networks import discretised
 from pyroccam.models.networks.primitives import Zero
 from scipy import stats
 from torch import nn

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.data import Dataset
-from pyroccam.data.errors import NetworkError
+from pyroccam.data import Dataset, NetworkError
 from pyroccam.inference import diagnostics
 from pyroccam.models import priors
 from torch import nn

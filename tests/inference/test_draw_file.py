@@ -4,10 +4,11 @@ import numpy as np
 import plain
 import pytest
 import torch
-from pyroccam.data.errors import PyroccamError, TooLarge
+from pyroccam.data import PyroccamError, TooLarge
 from pyroccam.inference.coding import CODES, BitReader, BitWriter, PackedFileError
+from pyroccam.inference.files import Sent, encoded_draw
 from pyroccam.inference.files.architecture import read_network, tensors, write_network
-from pyroccam.inference.files.draw_file import Sent, decoded, encoded_draw
+from pyroccam.inference.files.draw_file import decoded
 from pyroccam.models.plain import select
 from torch import nn
 

@@ -11,11 +11,10 @@ import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, autoguide, config_enumerate
 from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
+from pyroccam.data import PyroccamError
+from pyroccam.inference.elbo import EnumMeanFieldELBO, bound
 from pyroccam.inference.elbo.joined import JoinedKL
-from pyroccam.models import priors
-from pyroccam.models.parameters import LocalModule
+from pyroccam.models import LocalModule, priors
 from random_weights import Rows
 from torch import nn
 

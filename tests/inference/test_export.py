@@ -10,9 +10,10 @@ import torch
 from cut_stacks import cut, trained
 from fitting import blobs
 from pyroccam import data, models
-from pyroccam.inference.files import Small, exporting
-from pyroccam.inference.files.exporting import FORMS, ExportError, export
-from pyroccam.models.plain.feature_choice import select
+from pyroccam.inference import Small
+from pyroccam.inference.files import ExportError, export, exporting
+from pyroccam.inference.files.exporting import FORMS
+from pyroccam.models.plain import select
 from torch import nn
 
 

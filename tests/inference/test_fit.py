@@ -12,13 +12,12 @@ import pytest
 import torch
 from fitting import QUICK, assert_same, blobs, pair, run
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference.posterior import exact_depth_posterior, total_variation
 from pyroccam.inference.posterior.depth import choose_depth
-from pyroccam.inference.storage.checkpoint import load_checkpoint
+from pyroccam.inference.storage import load_checkpoint
 from pyroccam.inference.storage.digests import DamagedFile
-from pyroccam.inference.training.requests import pick_device
-from pyroccam.inference.training.trainer import Trainer
+from pyroccam.inference.training import Trainer, pick_device
 from safetensors.torch import load_file
 from torch import nn
 

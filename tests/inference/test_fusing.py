@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from pyroccam.inference.files.fusing import fused
+from pyroccam.inference.files import fused
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 

@@ -6,14 +6,11 @@ import pytest
 import torch
 from plain import network
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.inference.training import trainer
-from pyroccam.inference.training.ordinary import trained
-from pyroccam.inference.training.replicate import Replicate
-from pyroccam.models import priors
-from pyroccam.models.contexts import evaluating, local_parameters
-from pyroccam.models.layers.affine import AFFINE
+from pyroccam.data import PyroccamError
+from pyroccam.inference.posterior import mean_network
+from pyroccam.inference.training import Replicate, trained, trainer
+from pyroccam.models import evaluating, local_parameters, priors
+from pyroccam.models.layers import AFFINE
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 

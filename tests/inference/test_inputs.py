@@ -13,8 +13,8 @@ import torch
 from fitting import QUICK, blobs
 from plain import network
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import NetworkError
-from pyroccam.inference.cutting.cost import seconds_per_batch
+from pyroccam.data import NetworkError
+from pyroccam.inference.cutting import seconds_per_batch
 from pyroccam.inference.posterior import predict
 from pyroccam.models import priors
 from torch import nn

@@ -6,17 +6,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior.uncertainties import mixture_bands
-from pyroccam.inference.rounding.bits import LayerBits
-from pyroccam.inference.rounding.rates import Rates
-from pyroccam.inference.shrinking.compression import Report
-from pyroccam.inference.shrinking.intervals import scale_intervals
-from pyroccam.inference.shrinking.inventory import bytes_by_part, input_use, remains
-from pyroccam.inference.shrinking.relevance import irrelevance
+from pyroccam.data import PyroccamError
+from pyroccam.inference.posterior import mixture_bands
+from pyroccam.inference.rounding import LayerBits, Rates
+from pyroccam.inference.shrinking import (
+    Report,
+    bytes_by_part,
+    input_use,
+    irrelevance,
+    remains,
+    scale_intervals,
+)
 from pyroccam.models import priors
 from pyroccam.models.networks import plain as plain_networks
-from pyroccam.models.plain.feature_choice import select
+from pyroccam.models.plain import select
 from random_weights import FourScales, limit, pair, small_net
 from torch import nn
 

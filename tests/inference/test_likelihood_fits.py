@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference import diagnostics
-from pyroccam.inference.posterior.depth import exact_depth_posterior
-from pyroccam.inference.posterior.metrics import label_metrics, score_classes, score_targets
-from pyroccam.inference.training.settings import Settings
+from pyroccam.inference.posterior import exact_depth_posterior, score_classes, score_targets
+from pyroccam.inference.posterior.metrics import label_metrics
+from pyroccam.inference.training import Settings
 from scipy import optimize, stats
 from sklearn import metrics
 from targets import WORDS, made, spread

@@ -6,15 +6,10 @@ import pytest
 import torch
 from fitting import SHORT, fit_weights, images
 from pyroccam import guides, inference
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.files.packed import read
-from pyroccam.inference.rounding.rates import Layer, place_bits
-from pyroccam.inference.shrinking.magnitude import (
-    by_layer,
-    prune_weights,
-    share_weights,
-    splice_weights,
-)
+from pyroccam.data import PyroccamError
+from pyroccam.inference.files import read
+from pyroccam.inference.rounding import Layer, place_bits
+from pyroccam.inference.shrinking import by_layer, prune_weights, share_weights, splice_weights
 from pyroccam.models import priors
 from torch import nn
 

@@ -12,12 +12,12 @@ from fitting import run as fit_depth
 from plain import network
 from pyroccam import data as spirals
 from pyroccam import guides, inference
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference import Thresholds
 from pyroccam.inference.cutting import cut
 from pyroccam.inference.files import packed
-from pyroccam.inference.posterior.layers import layer_moments, mean_network
-from pyroccam.inference.shrinking.relevance import irrelevance
+from pyroccam.inference.posterior import layer_moments, mean_network
+from pyroccam.inference.shrinking import irrelevance
 from pyroccam.inference.shrinking.thresholds import with_zeros
 from pyroccam.models import priors
 from torch import nn

@@ -8,8 +8,7 @@ import pytest
 import torch
 from cut_stacks import WEIGHTS, cut, own_stack, trained
 from pyroccam import inference, models
-from pyroccam.data.errors import PyroccamError, TooLarge
-from pyroccam.data.limits import allowing
+from pyroccam.data import PyroccamError, TooLarge, allowing
 from pyroccam.inference.files import load_folder, network_folder, save_folder
 from pyroccam.inference.storage.digests import DamagedFile
 from pyroccam.models.plain import PrunedNetwork

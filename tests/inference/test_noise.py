@@ -2,16 +2,8 @@
 
 import pytest
 import torch
-from pyroccam.inference.compilation.fusion import differentiable
-from pyroccam.inference.compilation.inductor import compiled
-from pyroccam.inference.compilation.noise import (
-    COUNTED,
-    FEWEST,
-    lift_noise,
-    random_word,
-    threefry,
-)
-from pyroccam.inference.compilation.trace import Untraceable
+from pyroccam.inference.compilation import Untraceable, compiled, differentiable, lift_noise
+from pyroccam.inference.compilation.noise import COUNTED, FEWEST, random_word, threefry
 from scipy import stats
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx

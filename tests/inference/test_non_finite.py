@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.inference.elbo.non_finite import first_non_finite
+from pyroccam.inference.elbo import first_non_finite
 from pyroccam.models import priors
 from random_weights import small_net, table
 

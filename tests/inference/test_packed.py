@@ -16,11 +16,9 @@ from both_readers import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroccam import data, inference
-from pyroccam.data.errors import TooLarge
-from pyroccam.data.limits import allowing
+from pyroccam.data import TooLarge, allowing
 from pyroccam.inference import Small
-from pyroccam.inference.coding import decode_pocc
-from pyroccam.inference.coding.entropy import PackedFileError
+from pyroccam.inference.coding import PackedFileError, decode_pocc
 from pyroccam.inference.files import is_described, packed, packed_file
 from pyroccam.inference.rounding import Codebook, quantised
 from random_networks import networks

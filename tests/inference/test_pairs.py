@@ -16,10 +16,10 @@ from plain import network
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference.training.optimizer import parameter_groups
 from pyroccam.models import BayesianNetwork, LocalReparameterization, priors
-from pyroccam.models.layers.bayesian_layer import BayesianLayer
+from pyroccam.models.layers import BayesianLayer
 from random_weights import small_net, table
 from torch import nn
 

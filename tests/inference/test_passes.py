@@ -5,12 +5,8 @@ import pytest
 import torch
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.inference.posterior.draws import (
-    DrawnNetwork,
-    draw_outputs,
-    draw_weights,
-    outputs_of,
-)
+from pyroccam.inference.posterior import DrawnNetwork, outputs_of
+from pyroccam.inference.posterior.draws import draw_outputs, draw_weights
 from pyroccam.models import priors
 from random_weights import Rows, assert_same_means, small_net, table
 from torch import nn

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fitting import QUICK, blobs
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from torch import nn
 
 

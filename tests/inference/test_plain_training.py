@@ -10,29 +10,33 @@ import torch
 from fitting import blobs, cut_net, fit_weights
 from pyroccam import guides, models
 from pyroccam.cli.runs.building import untrained
-from pyroccam.data import Dataset
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import Dataset, PyroccamError
+from pyroccam.inference.posterior import validated
 from pyroccam.inference.posterior.draws import draw_weights
-from pyroccam.inference.posterior.predict import validated
-from pyroccam.inference.storage.checkpoint import CheckpointError
-from pyroccam.inference.training import numbers, ordinary
-from pyroccam.inference.training.numbers import NUMBERS, as_numbers
-from pyroccam.inference.training.ordinary import (
+from pyroccam.inference.storage import CheckpointError
+from pyroccam.inference.training import (
+    FEW,
+    NUMBERS,
     RATES,
-    choose_rate,
+    FitProgress,
+    Settings,
+    StopSignal,
+    Teacher,
+    as_numbers,
+    may_teach,
+    numbers,
+    ordinary,
     retrain,
     row_changes,
     row_losses,
-    temperature_of_rows,
+    teacher_of,
     tempered,
     trained,
     trainer_of,
 )
-from pyroccam.inference.training.settings import Settings
-from pyroccam.inference.training.teacher import FEW, Teacher, may_teach, teacher_of
-from pyroccam.inference.training.terminal import FitProgress, StopSignal
+from pyroccam.inference.training.ordinary import choose_rate, temperature_of_rows
 from pyroccam.models import priors
-from pyroccam.models.likelihoods.noise import LEAST_ROWS
+from pyroccam.models.likelihoods import LEAST_ROWS
 from scipy import optimize
 from torch import nn
 from torch.func import functional_call

@@ -7,9 +7,9 @@ import torch
 from plain import network
 from pyroccam import guides
 from pyroccam.data import Dataset
-from pyroccam.inference.posterior import layer_moments, mean_network
+from pyroccam.inference.posterior import layer_moments, mean_network, same_inputs, same_targets
 from pyroccam.inference.posterior.draws import draw_outputs
-from pyroccam.inference.posterior.same_rows import on_scale_of, same_inputs, same_targets
+from pyroccam.inference.posterior.same_rows import on_scale_of
 from pyroccam.models import priors
 from pyroccam.models.layers import BayesianLayer
 from random_weights import FourScales, assert_same_means, pair, small_net

@@ -4,10 +4,10 @@ import pyro
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference import Settings
-from pyroccam.inference.compilation.half_products import products
-from pyroccam.inference.training.step import TrainingStep
+from pyroccam.inference.compilation import products
+from pyroccam.inference.training import TrainingStep
 from random_weights import Rows
 from torch import nn
 from torch.nn.functional import conv2d

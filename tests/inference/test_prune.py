@@ -3,10 +3,10 @@
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.cutting import seconds_per_batch
-from pyroccam.inference.cutting.cost import compare_speed, count_parameters
-from pyroccam.inference.shrinking.depth import at_depth, full_network, kept_depth_probs
+from pyroccam.data import PyroccamError
+from pyroccam.inference.cutting import compare_speed, count_parameters, seconds_per_batch
+from pyroccam.inference.shrinking import at_depth, full_network
+from pyroccam.inference.shrinking.depth import kept_depth_probs
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ import pytest
 import torch
 from bayesian import QUICK, bayesian, noisy_net
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.elbo.estimator import bound
-from pyroccam.models import priors
-from pyroccam.models.bayesian import BayesianNetwork
+from pyroccam.data import PyroccamError
+from pyroccam.inference.elbo import bound
+from pyroccam.models import BayesianNetwork, priors
 from random_weights import FourScales, assert_same_means, limit, normal_kl, table
 from stepping import assert_close, stacked, step_of, walk
 from torch import nn

@@ -9,14 +9,11 @@ import torch
 from fitting import QUICK, blobs, pair, run, spy
 from processes import together
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.distributed import joined
+from pyroccam.inference.distributed import Ranks, joined
 from pyroccam.inference.distributed.group import Group
-from pyroccam.inference.distributed.ranks import Ranks
 from pyroccam.inference.storage import load_checkpoint
+from pyroccam.inference.training import Settings, Trainer, TrainingStep
 from pyroccam.inference.training import trainer as trainer_module
-from pyroccam.inference.training.settings import Settings
-from pyroccam.inference.training.step import TrainingStep
-from pyroccam.inference.training.trainer import Trainer
 from torch import nn
 
 

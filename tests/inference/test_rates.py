@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from pyroccam.inference.rounding import rates
-from pyroccam.inference.rounding.rates import Layer
+from pyroccam.inference.rounding import Layer, rates
 from torch import nn
 
 

@@ -5,9 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from pyroccam.inference.compilation import inductor
-from pyroccam.inference.compilation.graphs import graph_of
-from pyroccam.inference.compilation.region_calls import in_regions
+from pyroccam.inference.compilation import graph_of, in_regions, inductor
 from pyroccam.inference.compilation.regions import LEAST, SHORTEST, repeats
 from stepping import WIDTH
 from torch.testing import assert_close as assert_near

@@ -5,17 +5,22 @@ import itertools
 
 import numpy as np
 import pytest
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.coding import CODES, BitReader, BitWriter, Target
-from pyroccam.inference.coding.counter import assignment, block_sizes, philox
-from pyroccam.inference.coding.integers import code_lengths
-from pyroccam.inference.coding.normals import (
+from pyroccam.data import PyroccamError
+from pyroccam.inference.coding import (
+    CODES,
+    BitReader,
+    BitWriter,
+    Target,
+    assignment,
+    block_sizes,
     candidates,
     deviation,
     nearest,
-    quantiles,
     scaled,
 )
+from pyroccam.inference.coding.counter import philox
+from pyroccam.inference.coding.integers import code_lengths
+from pyroccam.inference.coding.normals import quantiles
 from scipy import special, stats
 
 FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed

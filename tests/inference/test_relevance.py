@@ -6,16 +6,11 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
+from pyroccam.inference.posterior import layer_moments
 from pyroccam.inference.posterior.draws import draw_weights
-from pyroccam.inference.posterior.layers import layer_moments
-from pyroccam.inference.shrinking.relevance import (
-    irrelevance,
-    of_groups,
-    search,
-    valley,
-    weight_irrelevance,
-)
+from pyroccam.inference.shrinking import irrelevance, of_groups
+from pyroccam.inference.shrinking.relevance import search, valley, weight_irrelevance
 from pyroccam.models import priors
 from torch import nn
 

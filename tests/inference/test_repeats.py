@@ -12,12 +12,10 @@ import torch
 from bayesian import bayesian
 from fitting import QUICK, Wobble, assert_same, blobs, pair, spy, stopped
 from pyroccam import guides, inference, models
-from pyroccam.data import Dataset
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components
-from pyroccam.inference.training import trainer
-from pyroccam.inference.training.result import Fit, Repeats
-from pyroccam.inference.training.settings import Settings
+from pyroccam.data import Dataset, PyroccamError
+from pyroccam.inference.posterior import EnsembleNetwork
+from pyroccam.inference.posterior.ensemble import components
+from pyroccam.inference.training import Fit, Repeats, Settings, trainer
 from pyroccam.models import priors
 from random_weights import table
 from stepping import WIDTH, Residual, build, linear, norm

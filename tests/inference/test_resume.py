@@ -13,10 +13,9 @@ from bayesian import QUICK as FEW
 from bayesian import bayesian, noisy_net
 from fitting import QUICK, Wobble, assert_same, blobs, pair, run, spy, stopped
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.training import fitting
-from pyroccam.inference.training.terminal import SIGNALS, StopSignal
-from pyroccam.inference.training.trainer import Trainer
+from pyroccam.data import PyroccamError
+from pyroccam.inference.training import StopSignal, Trainer, fitting
+from pyroccam.inference.training.terminal import SIGNALS
 from pyroccam.models import priors
 from random_weights import table
 from torch import nn

@@ -10,26 +10,22 @@ import torch
 from fitting import fit_weights
 from pyroccam import inference
 from pyroccam.data import Dataset, PyroccamError
-from pyroccam.inference.rounding.bits import LayerBits
-from pyroccam.inference.rounding.quantise import Significand, quantised
-from pyroccam.inference.shrinking import compression, decision
+from pyroccam.inference.rounding import LayerBits, Significand, quantised
+from pyroccam.inference.shrinking import SHARES, compression, decision
 from pyroccam.inference.shrinking.decision import smallest, thresholds_of_share
-from pyroccam.inference.shrinking.options import SHARES
 from pyroccam.inference.shrinking.relevance import Irrelevance
-from pyroccam.inference.training.ordinary import (
+from pyroccam.inference.training import (
     RATES,
-    RowLosses,
     Trained,
-    choose_rate,
-    cross_fit,
+    Trainer,
     retrain,
     row_changes,
     row_losses,
     score_untrained,
+    teacher_of,
     trained,
 )
-from pyroccam.inference.training.teacher import teacher_of
-from pyroccam.inference.training.trainer import Trainer
+from pyroccam.inference.training.ordinary import RowLosses, choose_rate, cross_fit
 from pyroccam.models import priors
 from torch import nn
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.inference.compilation import elementary, inductor
+from pyroccam.inference.compilation import differentiable, elementary, graph_of, inductor, lean
 from pyroccam.inference.compilation.elementary import FUSED, LARGE
-from pyroccam.inference.compilation.fusion import differentiable
-from pyroccam.inference.compilation.graphs import graph_of
-from pyroccam.inference.compilation.passes import LEAST, lean
+from pyroccam.inference.compilation.passes import LEAST
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 from torch.testing import assert_close

@@ -23,7 +23,7 @@ from pyroccam.inference.rounding import (
 )
 from pyroccam.inference.rounding import bits as of
 from pyroccam.inference.rounding.bits import exponent_bits, significand_bits
-from pyroccam.inference.training.ordinary import row_changes
+from pyroccam.inference.training import row_changes
 from pyroccam.models import priors
 from torch import nn
 

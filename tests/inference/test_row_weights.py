@@ -3,10 +3,9 @@
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.data import DataError, Dataset
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import DataError, Dataset, PyroccamError
 from pyroccam.inference import diagnostics, selection
-from pyroccam.inference.posterior.depth import exact_depth_posterior
+from pyroccam.inference.posterior import exact_depth_posterior
 from targets import made
 from torch import nn
 

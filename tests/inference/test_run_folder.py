@@ -13,11 +13,11 @@ import pytest
 import torch
 from fitting import blobs, pair
 from pyroccam import inference
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
+from pyroccam.inference import CheckpointError
 from pyroccam.inference.storage import (
     LOCK,
     WEIGHTS,
-    CheckpointError,
     FolderInUse,
     check_digests,
     claimed,

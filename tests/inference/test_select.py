@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference.selection import (
     Against,
     Greedy,
@@ -23,8 +23,7 @@ from pyroccam.inference.selection import (
 from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.bilevel import IndefiniteCurvature
 from pyroccam.inference.selection.levels import Key, Objectives
-from pyroccam.models import priors
-from pyroccam.models.contexts import seeded
+from pyroccam.models import priors, seeded
 from selecting import (
     F64,
     POLYNOMIAL,

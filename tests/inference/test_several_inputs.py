@@ -14,9 +14,9 @@ from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.inference.files.exporting import export
-from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.shrinking.relevance import irrelevance
+from pyroccam.inference.files import export
+from pyroccam.inference.posterior import evaluate_net
+from pyroccam.inference.shrinking import irrelevance
 from pyroccam.models.feeding import feed
 from several import Pair, Reader, logits, of, pictured, texts
 from torch import nn

@@ -4,7 +4,8 @@ import torch
 from bayesian import bayesian
 from pyroccam import guides
 from pyroccam.models import priors
-from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
+from pyroccam.models.priors import Latent, LayerPrior, WeightPrior
+from pyroccam.models.priors.base import normal
 from random_weights import small_net, table
 from stepping import step_of, walk
 

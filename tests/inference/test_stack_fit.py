@@ -8,14 +8,14 @@ import pytest
 import torch
 from plain import network
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.cutting.cost import multiply_adds
-from pyroccam.inference.diagnostics.sensitivity import prior_sensitivity
+from pyroccam.data import PyroccamError
+from pyroccam.inference.cutting import multiply_adds
+from pyroccam.inference.diagnostics import prior_sensitivity
 from pyroccam.inference.diagnostics.simulation import _Simulation
-from pyroccam.inference.elbo.full_data import evidence
-from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
-from pyroccam.inference.posterior.posteriors import posterior_of
-from pyroccam.inference.shrinking.depth import settled
+from pyroccam.inference.elbo import evidence
+from pyroccam.inference.posterior import EQUAL, posterior_of
+from pyroccam.inference.posterior.depth import depth_posterior_of_weights
+from pyroccam.inference.shrinking import settled
 from pyroccam.models import priors
 from scipy.stats import norm
 from stacks import odd_stack

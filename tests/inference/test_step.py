@@ -9,10 +9,7 @@ from fitting import blobs, images, pair
 from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.inference.compilation import inductor
-from pyroccam.inference.training.replicate import Replicate
-from pyroccam.inference.training.settings import Settings
-from pyroccam.inference.training.step import CompileFallback
-from pyroccam.inference.training.trainer import Trainer
+from pyroccam.inference.training import CompileFallback, Replicate, Settings, Trainer
 from random_weights import assert_same_means
 from stepping import (
     WIDTH,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from plain import network
 from pyroccam import inference
-from pyroccam.data.errors import NetworkError
+from pyroccam.data import NetworkError
 from pyroccam.inference.training import fused
 from stepping import (
     Residual,

@@ -9,14 +9,13 @@ import pytest
 import torch
 from fitting import stopped
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference import diagnostics
-from pyroccam.inference.elbo.full_data import evidence
+from pyroccam.inference.elbo import evidence
 from pyroccam.inference.marginal_likelihood import Importance, Laplace
 from pyroccam.inference.marginal_likelihood.curvature import CURVATURES
 from pyroccam.inference.marginal_likelihood.joint import joint
-from pyroccam.inference.posterior import exact_depth_posterior
-from pyroccam.inference.posterior.posteriors import posterior_of
+from pyroccam.inference.posterior import exact_depth_posterior, posterior_of
 from pyroccam.inference.selection.search import batches
 from pyroccam.inference.training.depth_update import BlockPosterior, IncrementalPosterior
 from pyroccam.inference.training.validated_noise import validate_noise

@@ -9,8 +9,8 @@ from alternatives import EDGES, FIRST, batch, computed, graph, pair, small
 from fitting import assert_same, spy, stopped
 from pyroccam import guides, inference
 from pyroccam.guides import StructureFamily
+from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.posterior.draws import draw_weights
-from pyroccam.inference.posterior.layers import mean_network
 from pyroccam.models import Annealed, NonCentred, StructuredNetwork, priors
 from random_weights import assert_same_means, limit, table
 from stepping import assert_close, step_of

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from torch import nn
 
 P = models.priors

@@ -10,9 +10,9 @@ from fitting import blobs
 from plain import network
 from pyro.nn import PyroModule
 from pyroccam import guides, models
-from pyroccam.inference.compilation.trace import TracedBound, Untraceable
-from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.training.step import CompileFallback
+from pyroccam.inference.compilation import TracedBound, Untraceable
+from pyroccam.inference.elbo import bound
+from pyroccam.inference.training import CompileFallback
 from stepping import (
     WIDTH,
     batches,

@@ -10,11 +10,10 @@ import torch
 from fitting import QUICK, assert_same, blobs, pair, run, spy
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
+from pyroccam.inference.training import Replicate, Settings, Trainer
 from pyroccam.inference.training.optimizer import make_optimizer, parameter_groups
-from pyroccam.inference.training.replicate import Replicate
-from pyroccam.inference.training.settings import Settings, learning_rate_factor
-from pyroccam.inference.training.trainer import Trainer
+from pyroccam.inference.training.settings import learning_rate_factor
 from torch import nn
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from differences import along, differences, directions, dot, error
 from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference.selection import Against, Level
 from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.levels import structure_kl

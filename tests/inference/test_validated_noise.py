@@ -4,10 +4,9 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.posterior.depth import exact_depth_posterior
-from pyroccam.inference.posterior.predict import outputs_by_depth
+from pyroccam.inference.posterior import exact_depth_posterior, outputs_by_depth
 from pyroccam.inference.training.validated_noise import has_validated_noise
-from pyroccam.models.likelihoods.noise import noise_of_rows
+from pyroccam.models.likelihoods import noise_of_rows
 from scipy import optimize
 from torch import nn
 

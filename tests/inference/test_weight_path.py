@@ -11,10 +11,9 @@ from conjugate import NOISE, model_of, rows
 from fitting import SHORT, blobs
 from guide_case import network, structured
 from pyroccam import guides, inference, models
-from pyroccam.data import load
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError, load
 from pyroccam.inference import Bytes, Milliseconds
-from pyroccam.inference.posterior.predict import evaluate_net
+from pyroccam.inference.posterior import evaluate_net
 from pyroccam.inference.shrinking import weight_path
 from torch import nn
 

@@ -7,19 +7,18 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior.layers import mean_network
+from pyroccam.data import PyroccamError
+from pyroccam.inference.posterior import mean_network
+from pyroccam.inference.shrinking import books, levels_of
 from pyroccam.inference.shrinking.weight_sharing import (
     assigned_guide,
     belongs,
-    books,
-    levels_of,
     merged,
     mixtures,
     on_levels,
 )
 from pyroccam.models import priors
-from pyroccam.models.distributions.mixture import Components
+from pyroccam.models.distributions import Components
 from random_weights import Rows, small_net
 from scipy import stats
 from torch import nn

@@ -10,9 +10,8 @@ import pytest
 import torch
 from plain import network
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.posterior.depth import EQUAL
-from pyroccam.inference.shrinking import depth
-from pyroccam.inference.shrinking.depth import settled, worthwhile
+from pyroccam.inference.posterior import EQUAL
+from pyroccam.inference.shrinking import depth, settled, worthwhile
 from pyroccam.models import priors
 from stacks import odd_stack
 from torch import nn

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from pyroccam.data.errors import PyroccamError
-from pyroccam.models.layers.affine import AFFINE, Affine, with_weights
-from pyroccam.models.unpacked.recurrent import Matrix
+from pyroccam.data import PyroccamError
+from pyroccam.models.layers import AFFINE, Affine
+from pyroccam.models.layers.affine import with_weights
+from pyroccam.models.unpacked import Matrix
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from plain import network
 from pyro import poutine
-from pyroccam.models import priors
-from pyroccam.models.bayesian import BayesianNetwork
-from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
+from pyroccam.models import BayesianNetwork, priors
+from pyroccam.models.priors import Latent, LayerPrior, WeightPrior
 from random_weights import FourScales, Rows, small_net
 from torch import nn
 from torch.func import functional_call

@@ -6,11 +6,10 @@ import pyro
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.elbo.estimator import bound
+from pyroccam.data import PyroccamError
+from pyroccam.inference.elbo import bound
 from pyroccam.inference.posterior.depth import depth_posterior_of_weights
-from pyroccam.models import priors
-from pyroccam.models.contexts import local_parameters, seeded
+from pyroccam.models import local_parameters, priors, seeded
 from random_weights import Rows
 from torch import nn
 from torch.distributions import kl_divergence

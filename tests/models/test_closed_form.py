@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference import diagnostics
 from pyroccam.inference.posterior import evaluate_outputs, posterior_of
 from pyroccam.inference.training.replicate import validation_nll

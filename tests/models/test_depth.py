@@ -2,8 +2,8 @@ import pyro
 import pytest
 import torch
 from pyroccam import models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.models.learnt_depth import log_likelihood_by_depth
+from pyroccam.data import PyroccamError
+from pyroccam.models import log_likelihood_by_depth
 from torch import nn
 
 

@@ -6,15 +6,21 @@ import plain
 import pytest
 import torch
 from hypothesis import given, settings
-from pyroccam.data import ranges
-from pyroccam.data.errors import TooLarge, shown
-from pyroccam.data.limits import allowing
+from pyroccam.data import TooLarge, allowing, ranges, shown
 from pyroccam.models.networks import OrientedEdges
-from pyroccam.models.plain.description import DescriptionError, describe, fill, rebuild, state
-from pyroccam.models.plain.norms import PaddedLayerNorm
-from pyroccam.models.plain.untrusted import NotJSON, parsed
-from pyroccam.models.plain.vocabulary import MODULES, arguments_of, make
-from pyroccam.models.unpacked.attention import AttentionWeights, Heads
+from pyroccam.models.plain import (
+    MODULES,
+    DescriptionError,
+    NotJSON,
+    PaddedLayerNorm,
+    describe,
+    fill,
+    parsed,
+    rebuild,
+    state,
+)
+from pyroccam.models.plain.vocabulary import arguments_of, make
+from pyroccam.models.unpacked import AttentionWeights, Heads
 from random_networks import json_values, networks
 from torch import fx, nn
 

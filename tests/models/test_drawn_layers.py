@@ -5,13 +5,13 @@ import pytest
 import torch
 from pyro import poutine
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of, weights_of
-from pyroccam.inference.posterior.layers import layer_moments
+from pyroccam.data import PyroccamError
+from pyroccam.inference.posterior import layer_moments, outputs_of, weights_of
+from pyroccam.inference.posterior.draws import draw_outputs, draw_weights
 from pyroccam.models import priors
-from pyroccam.models.distributions.wrapped import base
-from pyroccam.models.layers.affine import Affine
-from pyroccam.models.unpacked.recurrent import Matrix
+from pyroccam.models.distributions import base
+from pyroccam.models.layers import Affine
+from pyroccam.models.unpacked import Matrix
 from random_weights import Rows, normal_kl, pair
 from torch import nn
 from torch.func import functional_call

@@ -6,8 +6,7 @@ import folders
 import pytest
 import torch
 from pyroccam import inference
-from pyroccam.data import PyroccamError
-from pyroccam.data.limits import allowing
+from pyroccam.data import PyroccamError, allowing
 from pyroccam.models.networks import pretrained
 
 transformers = pytest.importorskip("transformers")

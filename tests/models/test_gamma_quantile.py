@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.models.distributions.gamma_quantile import gamma_of, gamma_quantile
+from pyroccam.models.distributions import gamma_of
+from pyroccam.models.distributions.gamma_quantile import gamma_quantile
 from scipy.stats import gamma, kstest
 
 SHAPES = (4.0, 4.3, 5.0, 8.5, 30.0, 300.0, 10_000.0)

@@ -8,11 +8,10 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO
 from pyroccam import guides, models
-from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.training.settings import Settings
-from pyroccam.inference.training.step import TrainingStep
+from pyroccam.inference.elbo import bound
+from pyroccam.inference.training import Settings, TrainingStep
 from pyroccam.models import priors
-from pyroccam.models.distributions.mixture import NormalMixture
+from pyroccam.models.distributions import NormalMixture
 from random_weights import Rows, small_net, table
 from scipy import stats
 from scipy.integrate import quad

@@ -5,11 +5,15 @@ import itertools
 import pytest
 import torch
 from plain import network
-from pyroccam.data.errors import PyroccamError
-from pyroccam.models.networks.discrete import discretised, structures
-from pyroccam.models.networks.graphs import cell_graph, perceptron_graph
-from pyroccam.models.networks.identifiers import distinct
-from pyroccam.models.networks.structure_graph import StructureGraph
+from pyroccam.data import PyroccamError
+from pyroccam.models.networks import (
+    StructureGraph,
+    cell_graph,
+    discretised,
+    distinct,
+    perceptron_graph,
+    structures,
+)
 from torch import nn
 
 

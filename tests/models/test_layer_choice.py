@@ -5,10 +5,9 @@ import torch
 from plain import network
 from pyro.infer import Predictive
 from pyroccam import guides
-from pyroccam.data.errors import NetworkError, PyroccamError
-from pyroccam.inference.posterior.layers import mean_network
-from pyroccam.models import BayesianStack, DepthStack, LearntDepth, priors
-from pyroccam.models.bayesian import BayesianNetwork
+from pyroccam.data import NetworkError, PyroccamError
+from pyroccam.inference.posterior import mean_network
+from pyroccam.models import BayesianNetwork, BayesianStack, DepthStack, LearntDepth, priors
 from random_weights import Rows, small_net
 from torch import nn
 from torch.nn import functional as F

@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.models import Classification, Likelihood, Regression
 from pyroccam.models.likelihoods import checked, for_data, parse, words
 from scipy import stats

@@ -10,10 +10,10 @@ import torch
 from pyro import poutine
 from pyro.infer import TraceMeanField_ELBO
 from pyroccam import guides, models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
+from pyroccam.data import PyroccamError
+from pyroccam.inference.elbo import EnumMeanFieldELBO, bound
 from pyroccam.models import LocalReparameterization, local_reparameterisation, priors
-from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
+from pyroccam.models.priors import Latent, LayerPrior, WeightPrior
 from random_weights import (
     FourScales,
     Rows,

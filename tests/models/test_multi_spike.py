@@ -6,12 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from pyroccam.models.distributions import MultiSpikeLogUniform
 from pyroccam.models.distributions.log_uniform import LOG_DENSITY_AT_ONE
-from pyroccam.models.distributions.multi_spike import (
-    MultiSpikeLogUniform,
-    achterhold_kl,
-    multi_spike_kl,
-)
+from pyroccam.models.distributions.multi_spike import achterhold_kl, multi_spike_kl
 from scipy.integrate import quad
 from torch.distributions import Normal, kl_divergence
 

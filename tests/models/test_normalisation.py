@@ -3,11 +3,8 @@ import copy
 import pytest
 import torch
 from pyroccam import models
-from pyroccam.data.errors import PyroccamError
-from pyroccam.models.networks.normalisation import (
-    DepthBatchNorm,
-    without_statistics,
-)
+from pyroccam.data import PyroccamError
+from pyroccam.models.networks import DepthBatchNorm, without_statistics
 from torch import nn
 
 K, B, C = 3, 7, 5

@@ -4,7 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from pyroccam.models.checks import as_number
+from pyroccam.models import as_number
 
 
 @pytest.mark.parametrize(

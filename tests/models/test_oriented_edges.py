@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 
 import torch
-from pyroccam.inference import load
+from pyroccam.inference import Small, load
 from pyroccam.inference.cutting import Mask, cut
-from pyroccam.inference.files import Small
 from pyroccam.models import networks
 from pyroccam.models.networks import OrientedEdges
 from pyroccam.models.plain import describe, fill, rebuild, state, torch_only

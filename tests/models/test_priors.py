@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from pyroccam import models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.models import priors
 
 PRIORS = [  # and what they are in proportion to, at each depth

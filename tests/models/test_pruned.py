@@ -9,13 +9,11 @@ import torch
 from cut_stacks import WEIGHTS, cut, trained
 from fitting import SHORT, blobs, fit_weights
 from pyroccam import guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference.cutting import cut as cut_out
+from pyroccam.models.networks import Residual
 from pyroccam.models.networks.primitives import One, Zero
-from pyroccam.models.networks.ready import Residual
-from pyroccam.models.plain.feature_choice import is_select, select, selected_dim
-from pyroccam.models.plain.own_classes import torch_only
-from pyroccam.models.plain.pruned import PrunedNetwork
+from pyroccam.models.plain import PrunedNetwork, is_select, select, selected_dim, torch_only
 from torch import nn
 
 

@@ -7,8 +7,8 @@ import mpmath
 import pytest
 import torch
 import torch.distributions as td
-from pyroccam.data.errors import PyroccamError
-from pyroccam.models.distributions.relaxed import (
+from pyroccam.data import PyroccamError
+from pyroccam.models.distributions import (
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,

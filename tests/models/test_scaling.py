@@ -21,12 +21,12 @@ from alternatives import (
 from plain import network
 from pyro import poutine
 from pyroccam import guides
-from pyroccam.inference.elbo.estimator import bound
-from pyroccam.inference.posterior.draws import DrawnNetwork, draw_outputs
-from pyroccam.inference.posterior.layers import mean_network
+from pyroccam.inference.elbo import bound
+from pyroccam.inference.posterior import DrawnNetwork, mean_network
+from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.models import Floored, NonCentred, StructureGraph, local_reparameterisation, priors
-from pyroccam.models.layers.bayesian_layer import BayesianLayer
-from pyroccam.models.networks.discrete import discretised
+from pyroccam.models.layers import BayesianLayer
+from pyroccam.models.networks import discretised
 from torch import nn
 
 SIGMA = 0.8

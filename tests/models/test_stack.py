@@ -3,12 +3,17 @@ import copy
 import pytest
 import torch
 from pyroccam import models
-from pyroccam.data.errors import PyroccamError, TooLarge
-from pyroccam.data.limits import allowing
-from pyroccam.models.networks.dropout import with_dropout
-from pyroccam.models.networks.normalisation import DepthBatchNorm
-from pyroccam.models.networks.plain import lenet_5_caffe, perceptron
-from pyroccam.models.networks.ready import residual_conv, residual_mlp, resnet, take_apart
+from pyroccam.data import PyroccamError, TooLarge, allowing
+from pyroccam.models.networks import (
+    DepthBatchNorm,
+    lenet_5_caffe,
+    perceptron,
+    residual_conv,
+    residual_mlp,
+    resnet,
+    take_apart,
+    with_dropout,
+)
 from torch import nn
 
 

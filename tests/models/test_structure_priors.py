@@ -7,14 +7,10 @@ import pyro.distributions as dist
 import pytest
 import torch
 from alternatives import EDGES, FIRST, SECOND, make
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.models import Annealed, priors
-from pyroccam.models.distributions.relaxed import (
-    ExpDirichlet,
-    ExpRelaxedCategorical,
-    LogitRelaxedBernoulli,
-)
-from pyroccam.models.priors.structure import StructurePrior
+from pyroccam.models.distributions import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli
+from pyroccam.models.priors import StructurePrior
 
 SIMPLEX, CUBE, LOG = (3.0, 1.0, 0.5), (0.9, 0.5, 0.2), torch.tensor([0.2, 0.5, 0.3]).log()
 KINDS = {  # the distribution of a site, and the restriction

@@ -26,7 +26,7 @@ from alternatives import (
 from pyro import poutine
 from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides
-from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.elbo import bound
 from pyroccam.models import Floored, NonCentred, StructureGraph, priors
 from pyroccam.models.distributions.relaxed_kl import relaxed_categorical_kl
 from random_weights import normal_kl, normal_log_density

@@ -5,11 +5,13 @@ import math
 
 import pytest
 import torch
-from pyroccam.models.distributions.log_uniform import (
-    LOG_DENSITY_AT_ONE,
+from pyroccam.models.distributions import (
+    CentredNormal,
+    CentredUniform,
     ImproperLogUniform,
+    Rademacher,
 )
-from pyroccam.models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
+from pyroccam.models.distributions.log_uniform import LOG_DENSITY_AT_ONE
 from random_weights import limit
 from scipy.integrate import quad
 from torch.distributions import Normal, kl_divergence

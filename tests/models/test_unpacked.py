@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 import torch
-from pyroccam.data.errors import PyroccamError
-from pyroccam.models.unpacked.unpacking import copied, folded, unpacked
+from pyroccam.data import PyroccamError
+from pyroccam.models.unpacked import copied, folded, unpacked
 from torch import nn
 from torch.utils._pytree import tree_leaves
 

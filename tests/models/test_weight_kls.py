@@ -8,8 +8,8 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from pyroccam.models.distributions import ImproperLogUniform
 from pyroccam.models.distributions.log_uniform import (
-    ImproperLogUniform,
     log_uniform_kl,
     log_uniform_kl_once,
     molchanov_kl,

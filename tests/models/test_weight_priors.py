@@ -6,15 +6,14 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.guides.factors import NormalFactor
 from pyroccam.models import priors
-from pyroccam.models.distributions.log_uniform import ImproperLogUniform
-from pyroccam.models.distributions.multi_spike import MultiSpikeLogUniform
-from pyroccam.models.distributions.wrapped import base
+from pyroccam.models.distributions import ImproperLogUniform, MultiSpikeLogUniform, base
 from pyroccam.models.priors import LayerShape
 from pyroccam.models.priors.ard import EmpiricalNormal
-from pyroccam.testing.priors import LINEAR, ONE, PriorCase
+from pyroccam.testing import PriorCase
+from pyroccam.testing.priors import LINEAR, ONE
 from random_weights import PRIORS, Rows
 from scipy import stats
 from torch import nn

@@ -2,7 +2,7 @@
 
 import torch
 from pyroccam import models
-from pyroccam.models.plain.pruned import PrunedNetwork
+from pyroccam.models.plain import PrunedNetwork
 from torch import nn
 
 

@@ -2,8 +2,8 @@
 
 import torch
 from plain import lenet_5_caffe, lenet_300_100, network, vgg
-from pyroccam.inference.cutting.masks import Mask, maskable, masked
-from pyroccam.inference.cutting.surgery import cut
+from pyroccam.inference.cutting import Mask, cut, masked
+from pyroccam.inference.cutting.masks import maskable
 from torch import nn
 from torch.nn import functional as F
 

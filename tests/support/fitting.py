@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.training.trainer import Trainer
+from pyroccam.inference.training import Trainer
 from pyroccam.testing.guides import blobs
 from torch import nn
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import cloudpickle
 import torch
 import torch.distributed as dist
-from pyroccam.inference.distributed.joining import join, joined, leave
+from pyroccam.inference.distributed import joined
+from pyroccam.inference.distributed.joining import join, leave
 
 
 def failing():

@@ -7,7 +7,7 @@ import torch
 from pyro import poutine
 from pyroccam import data, guides, models
 from pyroccam.models import priors
-from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
+from pyroccam.models.priors import Latent, LayerPrior, WeightPrior
 from pyroccam.testing.means import assert_same_means, limit  # noqa: F401 (asked for here)
 from torch import nn
 

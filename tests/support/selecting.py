@@ -2,7 +2,8 @@
 
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.inference.selection.levels import Level, Objectives
+from pyroccam.inference.selection import Level
+from pyroccam.inference.selection.levels import Objectives
 from pyroccam.inference.selection.search import Search
 from random_weights import Rows
 from torch import nn

@@ -3,7 +3,7 @@
 import torch
 from fitting import blobs
 from pyroccam import guides, inference, models
-from pyroccam.inference.training.step import TrainingStep
+from pyroccam.inference.training import TrainingStep
 from torch import nn
 from torch.nn.utils import parametrizations
 

@@ -27,7 +27,7 @@ import house
 import numpy as np
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from torch import nn
 
 SECONDS = 30

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyroccam import data
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 
 X = np.random.default_rng(0).normal(size=(20, 3))
 ARRAYS: dict[str, Any] = {"x_train": X, "y_train": np.arange(20) % 2, "x_test": X,

@@ -8,7 +8,8 @@ from conjugate import as_fit, mean_field, model_of, rows
 from pyroccam import guides, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference.arviz import rhat
-from pyroccam.inference.diagnostics.between_runs import agreement, between_runs
+from pyroccam.inference.diagnostics import agreement
+from pyroccam.inference.diagnostics.between_runs import between_runs
 from pyroccam.models import priors
 from random_weights import small_net, table
 from torch import nn

@@ -6,7 +6,8 @@ import pytest
 from pyroccam import guides
 from pyroccam.data import PyroccamError
 from pyroccam.inference import Settings
-from pyroccam.inference.diagnostics.trend import LEAST_ROWS, convergence, trend
+from pyroccam.inference.diagnostics import convergence
+from pyroccam.inference.diagnostics.trend import LEAST_ROWS, trend
 from scipy import stats
 
 

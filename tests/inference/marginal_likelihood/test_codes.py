@@ -10,7 +10,7 @@ import pytest
 import torch
 from evidences import fitted, hidden, linear
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference.elbo import estimator
 from pyroccam.inference.marginal_likelihood import ChainRule, Descent, Prequential
 from pyroccam.inference.marginal_likelihood.codes import SHARES, blocks_of, switching

@@ -4,8 +4,7 @@ import pytest
 import torch
 from evidences import fitted, hidden
 from pyroccam import guides, models
-from pyroccam.data import Dataset
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import Dataset, PyroccamError
 from pyroccam.inference.marginal_likelihood.curvature import CURVATURES
 from pyroccam.inference.marginal_likelihood.joint import joint
 from pyroccam.inference.marginal_likelihood.normals import (

@@ -8,7 +8,7 @@ import torch
 from conjugate import NOISE, model_of
 from evidences import fitted, hidden, linear, logistic
 from pyroccam import data, guides, inference, models
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 from pyroccam.inference.marginal_likelihood import (
     Annealed,
     Bound,

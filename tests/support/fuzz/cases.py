@@ -14,7 +14,8 @@ from typing import Any
 from pyroccam import data, inference
 from pyroccam.cli.methods import weights
 from pyroccam.inference.files import packed, packed_file
-from pyroccam.inference.storage.digests import FILE, write_digests
+from pyroccam.inference.storage import write_digests
+from pyroccam.inference.storage.digests import FILE
 from torch import nn
 
 from .mutations import ODD, mutated_bytes, mutated_json, mutated_tensors, replace_by_no_file

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyroccam.data.errors import PyroccamError
+from pyroccam.data import PyroccamError
 
 __all__ = ["BAD", "Case", "Verdict", "command", "judge"]
 

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from alternatives import choice_of
-from conjugate import NOISE
-from known_regression import regression
 from pyro import poutine
 from pyroccam import data, guides, inference, models
 from pyroccam.data import PyroccamError
@@ -116,18 +114,6 @@ def test_densities_are_those_of_pyro(kind, horseshoe, spirals):
             assert found == pytest.approx(known, rel=1e-4)
         each = drawn.log_likelihood[s].float()
         torch.testing.assert_close(each, trace.nodes["y"]["log_prob"], rtol=1e-3, atol=1e-4)
-
-
-def test_the_ratio_is_the_evidence_of_an_exact_posterior():
-    """Of conjugate regression log p(θ, y) - log q(θ) is log p(y) for every θ."""
-    g = torch.Generator().manual_seed(0)
-    x = torch.linalg.qr(torch.randn(12, 2, generator=g))[0]
-    y = x.sum(1, keepdim=True) + 0.5 * torch.randn(12, 1, generator=g)
-    drawn = draw_posterior(regression(x, y), 40)
-    cov = (x @ x.T).double() + NOISE**2 * torch.eye(12, dtype=torch.float64)
-    evidence = torch.distributions.MultivariateNormal(torch.zeros(12).double(), cov)
-    expected = evidence.log_prob(y[:, 0].double()).expand(40)
-    torch.testing.assert_close(drawn.log_ratio, expected, rtol=1e-5, atol=1e-4)
 
 
 def test_targets_are_in_original_units_and_keep_their_digits():

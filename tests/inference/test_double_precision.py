@@ -1,5 +1,7 @@
 """What was fitted in double precision predicts in it."""
 
+from functools import partial
+
 import pytest
 import torch
 from pyroccam import guides, inference, models
@@ -8,7 +10,6 @@ from pyroccam.inference import diagnostics
 from pyroccam.models import priors
 from torch import nn
 
-TASKS = ["classification", "regression"]
 QUICK = {"epochs": 4, "progress": False, "device": "cpu", "seed": 0}
 
 
@@ -29,7 +30,7 @@ def depth_pair(data, double=False):
     return model, guides.CategoricalDepth(model)
 
 
-def random_pair(data, prior, guide, double=False):
+def random_pair(prior, guide, data, double=False):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, data.outputs))
     model = models.BayesianNetwork(net.double() if double else net, data, prior=prior)
@@ -42,21 +43,16 @@ def floats(module):
 
 PAIRS = {
     "depth": depth_pair,
-    "normal": lambda data, double=False: random_pair(
-        data, priors.Normal(), guides.MeanField, double
-    ),
-    "groups": lambda data, double=False: random_pair(
-        data, priors.GroupNormalJeffreys(), guides.MeanField, double
-    ),
-    "dropout": lambda data, double=False: random_pair(
-        data, priors.LogUniform(), guides.VariationalDropout, double
-    ),
-    "points": lambda data, double=False: random_pair(data, priors.Normal(), guides.Delta, double),
+    "normal": partial(random_pair, priors.Normal(), guides.MeanField),
+    "groups": partial(random_pair, priors.GroupNormalJeffreys(), guides.MeanField),
+    "dropout": partial(random_pair, priors.LogUniform(), guides.VariationalDropout),
+    "points": partial(random_pair, priors.Normal(), guides.Delta),
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize(
+    ("kind", "task"), [("depth", "classification"), *((kind, "regression") for kind in PAIRS)]
+)
 def test_a_fit_of_a_network_in_double_precision(kind, task):
     data = rows(task).to(dtype=torch.float64)
     fit = inference.fit(*PAIRS[kind](data, double=True), data, **QUICK)

@@ -152,19 +152,6 @@ def test_what_is_damaged_or_missing_is_found(folder, name):
     refused(folder, FileNotFoundError)
 
 
-def test_a_folder_of_an_older_version_is_read(folder):
-    x = torch.randn(3, 5)
-    with torch.no_grad():
-        expected = load_folder(folder)(x)
-        old(folder)
-        assert torch.equal(load_folder(folder)(x), expected)
-    path = folder / "model.safetensors"
-    content = path.read_bytes()
-    for keep in (0, 5, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:keep])
-        refused(folder)
-
-
 BOMBS = {
     "depth": {"max_depth": 10**9},
     "outputs": {"outputs": 10**9},

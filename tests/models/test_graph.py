@@ -52,16 +52,6 @@ def test_value_for_any_gamma():
     torch.testing.assert_close(graph(torch.ones(2, 3)), by_hand(centre).expand(2, 3))
 
 
-def test_rows_may_differ_in_their_structure():
-    graph = diamond()
-    gamma = {edge: torch.rand(4, len(names)) for edge, names in graph.primitives.items()}
-    with graph.gamma.given(gamma):
-        out = graph(torch.ones(4, 2, 2))
-    for row in range(4):
-        one = by_hand({edge: g[row] for edge, g in gamma.items()})
-        torch.testing.assert_close(out[row], one.expand(2, 2))
-
-
 def test_several_primitives_of_an_edge_and_none():
     graph = diamond()
     choice = {"x-a": ["one", "two"], "x-b": [], "a-b": ["0"], "a-y": [], "b-y": "1"}
@@ -156,23 +146,6 @@ def test_every_choice_of_the_cube(how):
         if tried == 100:
             return
     raise AssertionError(tried)
-
-
-def test_nested_means():
-    edges = {("x", "m"): lines("ab", seed=7), ("x", "y"): lines("ab", seed=8)}
-    inner = StructureGraph({**edges, ("m", "y"): lines("a")}, aggregate={"y": "mean"})
-    edges = {("x", "h"): {"cell": inner, "line": nn.Linear(4, 4)}, ("x", "y"): lines("ab", seed=9)}
-    outer = StructureGraph({**edges, ("h", "y"): lines("ab", seed=10)}, aggregate={"y": "mean"})
-    net, x = nn.Sequential(outer), torch.randn(3, 4)
-    inside = {"x-m": "a", "x-y": [], "m-y": "a"}
-    outside = {"x-h": ["cell", "line"], "x-y": [], "h-y": "b"}
-    own, around = gamma_of(inner, inside), gamma_of(outer, outside)
-    with inner.gamma.given(own), outer.gamma.given(around):
-        expected = net(x)
-    (first, second) = structures(net)
-    choice = {f"{first}.{k}": v for k, v in outside.items()}
-    choice |= {f"{second}.{k}": v for k, v in inside.items()}
-    torch.testing.assert_close(discretised(net, choice)(x), expected)
 
 
 NAMES = [

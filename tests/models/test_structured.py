@@ -1,8 +1,5 @@
 """Networks of random structure: what they compute, and bounds over all structures, by hand."""
 
-import copy
-
-import pyro
 import pytest
 import torch
 from alternatives import (
@@ -24,11 +21,9 @@ from alternatives import (
     share,
 )
 from pyro import poutine
-from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides
 from pyroccam.inference.elbo import bound
 from pyroccam.models import Floored, NonCentred, StructureGraph, priors
-from pyroccam.models.distributions.relaxed_kl import relaxed_categorical_kl
 from random_weights import normal_kl, normal_log_density
 
 SITES = [f"{FIRST}.structure", f"{SECOND}.structure"]
@@ -175,46 +170,6 @@ def test_graphs_within_a_network(shared, random):
     torch.testing.assert_close(terms.log_likelihood, likelihood, rtol=1e-6, atol=0)
     kl = kl - sum(normal_log_density(w, 0.0, 0.8).sum() for w in weights.values() if random)
     torch.testing.assert_close(terms.kl, kl, rtol=1e-6, atol=0)
-
-
-# -- under Pyro -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("scaling", "local"), [(None, False), (NonCentred(), True)])
-def test_relaxed_structure_is_ordinary_pyro(scaling, local):
-    """It trains by SVI with Pyro's own bound, which is the same as ours at the same draws."""
-    model = make(priors.GumbelSoftmax(), prior=priors.Normal(), scaling=scaling)
-    guide = guides.MeanField(model, local=local).double()
-    x, y = batch()
-    torch.manual_seed(3)
-    ours = bound(model, guide)(x, y)
-    torch.manual_seed(3)
-    with guide.handler or pyro.validation_enabled():
-        theirs = TraceMeanField_ELBO().differentiable_loss(model, guide, x, y)
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
-    train(TraceMeanField_ELBO(), model, guide, guide.handler)
-
-
-def test_the_temperature_of_a_copy_is_one():
-    """So that its KL stays in closed form."""
-    model, guide = pair(priors.GumbelSoftmax(0.5), prior=priors.Normal())
-    other, own = copy.deepcopy((model, guide))
-    for site, prior in other.structure.items():
-        assert own.posterior(site).temperature is other.temperature.value
-        kl = torch.distributions.kl_divergence(own.posterior(site), prior())
-        torch.testing.assert_close(kl, relaxed_categorical_kl(own.edge(site).logits, prior.logits))
-    with torch.no_grad():
-        other.temperature.value.add_(1.0)
-    assert model.temperature.value == 0.5
-
-
-def train(elbo, model, guide, handler=None):
-    svi, found = SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), elbo), []
-    for step in range(16):
-        with pyro.validation_enabled(step < 2), handler or pyro.validation_enabled(step < 2):
-            found.append(svi.step(*batch()))
-    assert torch.tensor(found).isfinite().all()
-    assert sum(found[-6:]) < sum(found[:6])
 
 
 # -- copies -----------------------------------------------------------------------------------

@@ -227,8 +227,6 @@ def test_a_function_makes_a_set_from_a_module_or_a_file(mine, tmp_path, monkeypa
     assert options_of("sets_of_mine:made") == ("seed", "n", "scale", "wrap")
     assert data.load("sets_of_mine:held", n=30, seed=1).source == {"name": "sets_of_mine:held",
                                                                    "n": 30}  # fmt: skip
-    with pytest.raises(PyroccamError):
-        options_of(3)
     odd = (f"sets_of_mine:{name}" for name in ("held", "none", "nothing", "number", "by_place"))
     for name in (*odd, "nowhere_at_all:made", f"{tmp_path}/nowhere.py:made"):
         with pytest.raises(PyroccamError):

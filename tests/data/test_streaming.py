@@ -235,7 +235,6 @@ def test_streams_are_refused_what_they_cannot_give():
         lambda: data.stream(DataLoader(rows)),
         lambda: data.stream(iter(named), target="label"),
         lambda: data.stream(named, target="c", workers=0),
-        lambda: data.stream(named, target="label", held=0),
         lambda: data.stream(named, target="label", val=650, test=49),
         lambda: data.stream([(object(), 0)] * 30, workers=0),
         lambda: data.stream([(np.ones(3, ">f4"), 0)] * 30, workers=0),

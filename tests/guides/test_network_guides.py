@@ -319,9 +319,6 @@ def test_limits_by_layer():
 def test_what_is_refused():
     model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
     for ask in (
-        lambda: guides.VariationalDropout(model, rate="filter"),
-        lambda: guides.VariationalDropout(model, log_alpha=30.0),
-        lambda: guides.VariationalDropout(model, log_alpha=math.nan),
         lambda: guides.MeanField(model, scale=0.5, max_scale=0.2),
         lambda: guides.MeanField(model, max_scale={"1": 0.2}),
         lambda: guides.parse("mean-field:2", model),

@@ -156,7 +156,6 @@ def test_what_cannot_be():
     dead = BayesianNetwork(zero, Rows(3), prior=priors.LogUniform())
     other = BayesianNetwork(nn.Linear(3, 2), Rows(3), prior=priors.LogUniform())
     for of, options in (
-        (model, {"noise": "cauchy"}),
         (model, {"layers": ["first"]}),
         (model, {"layers": []}),
         (dead, {}),

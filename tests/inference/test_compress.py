@@ -243,8 +243,6 @@ def test_what_cannot_be_done_is_refused():
     for cut in (Thresholds({"1": 0.0}), inference.Search(2)):
         with pytest.raises(PyroccamError):
             inference.narrow(result, cut=cut)
-    with pytest.raises(PyroccamError):
-        Thresholds({"0": math.nan})
     for fit, given in (
         (result, {"exits": "last"}),
         (result, {"budget": inference.Bytes(100)}),

@@ -94,7 +94,6 @@ REFUSED = {
     "tensors": lambda: fit_with(data=(torch.ones(3), torch.ones(3))),
     "tensor": lambda: fit_with(data=torch.ones(1)),
     "name": lambda: fit_with(data="digits"),
-    "track": lambda: fit_with(track=3),
     "guide of Pyro": lambda: fit_with(guide=AutoNormal(pair(blobs())[0])),
     "one pair": lambda: repeats(lambda seed: KEPT),
 }

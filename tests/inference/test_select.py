@@ -327,7 +327,6 @@ def test_what_is_refused(eager):
         (Greedy(), {"rows": streamed, "Q": Level(folds=4)}),
         (OneLevel(), {"Q": Level(folds=4)}),
         (Greedy(), {"Q": Level(folds=1000)}),
-        ("greedy", {}),
     ):  # fmt: skip
         with pytest.raises(PyroccamError):
             run(method, **options)

@@ -208,8 +208,6 @@ DEEP = {("x", "y"): [nn.Unflatten(1, (3, 1))], ("y", "z"): EDGE, ("x", "z"): EDG
         (ONE, {"aggregate": {"z": "sum"}}),
         (ONE, {"aggregate": {"y": "summ"}}),
         (ONE, {"aggregate": {"y": nn.Linear(1, 1)}}),
-        (ONE, {"aggregate": "mean"}),
-        ({("x", "y"): {"f": lambda x: x}}, {}),
         *(({("x", "y"): {name: EDGE[0]}}, {}) for name in ("keys", "training", "", "a.b", 3)),
         # Shapes, which are known when it is called.
         ({("x", "y"): {"a": nn.Linear(3, 2), "b": nn.Linear(3, 4)}}, {}),

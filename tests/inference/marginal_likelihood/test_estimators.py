@@ -102,6 +102,7 @@ def test_of_a_logistic_regression(by):
         assert abs(found.details["by draws"] - known) < limit(5) * found.details["error of draws"]
 
 
+@pytest.mark.nightly
 def test_a_network_has_one_evidence():
     """The referee sees all peaks; of Laplace's they are 2! 2^2 equal ones, beside flat regions."""
     fit = hidden()

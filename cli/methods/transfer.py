@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from ... import guides, models
-from ...data import Dataset, NotNegative, Positive, PyroccamError, Share, ShareOrZero
+from ...data import Dataset, Fraction, NotNegative, Positive, PyroccamError, Share, Whole
 from ...inference.files import Small
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import Cut, Search
@@ -32,8 +32,10 @@ class Transfer(OverWeights):
     Attributes:
         keep: share of the weights of its blocks that stays.
         scale: standard deviation of the change of a weight, in the prior.
-        finish: fraction of the run in which the smaller network is trained, in the end.
+        finish: fraction of the run in which the smaller network is trained, in the end; of 1 the
+            whole one stays as it was given.
         tables: train embeddings, too.
+        pieces: of texts without labels, how many are made of pieces of others for each.
         tolerance: nats of a row, and share of errors, that the smaller network may lose to the
             whole one, which is handed back where it loses more; with null what was asked for is,
             and a sentence says what it loses.
@@ -41,13 +43,14 @@ class Transfer(OverWeights):
 
     keep: Share = 1.0 / 3.0
     scale: Positive = 0.1
-    finish: ShareOrZero = 2.0 / 3.0
+    finish: Fraction = 2.0 / 3.0
     tables: bool = False
+    pieces: Whole = 0
     tolerance: NotNegative | None = 0.02
     predictor: ClassVar[str] = "deterministic"  # dropout is for the training
     units_first: ClassVar[bool] = False  # of units alone
     # The network that was given says what is learnt: it is whole already, and no text is wrong.
-    unlabelled: ClassVar[dict[str, Any]] = {"finish": 0.99, "tolerance": None}
+    unlabelled: ClassVar[dict[str, Any]] = {"finish": 1.0, "tolerance": None}
 
     @property
     def shares(self) -> Sequence[float]:
@@ -89,6 +92,8 @@ class Transfer(OverWeights):
 
     def first(self, settings: Settings) -> dict[str, Any]:
         whole = settings.steps if settings.epochs is None else settings.epochs
+        if self.finish == 1.0:
+            return {"epochs": None, "steps": 1}
         return {length_in(settings): max(1, whole - round(self.finish * whole))}
 
     def hand_on(self, net: nn.Module, out: Path | None) -> list[str]:

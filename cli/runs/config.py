@@ -95,7 +95,9 @@ class RunConfig(Options):
         network_options = dict(_TOY if toy else _NETWORK.get(network, {})) if stack else {}
         options = row.options
         if is_unlabelled(dataset, network):
-            dataset, options = with_own_targets(dataset, network), options | row.unlabelled
+            options = options | row.unlabelled
+            pieces = sets.get("pieces", options.get("pieces", 0))
+            dataset = with_own_targets(dataset, network, pieces=pieces)
         usual = FIT.get(network, FIT["conv" if len(shape) == 3 else "mlp"])
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
@@ -173,8 +175,9 @@ class RunConfig(Options):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", datasets.DataWarning)  # the run has said it
             found = datasets.load(**{**self.data, **other, "download": False})
-        unlabelled = is_unlabelled(found, self.network)
-        return with_own_targets(found, self.network) if unlabelled else found
+        if not is_unlabelled(found, self.network):
+            return found
+        return with_own_targets(found, self.network, pieces=self.options.get("pieces", 0))
 
     def flat(self) -> dict[str, Any]:
         """Every setting under one name, such as ``settings.lr``."""

@@ -27,10 +27,16 @@ def outputs_in(network: str) -> int | None:
 
 
 def with_own_targets(
-    data: Dataset, network: str, splits: Iterable[str] = ("train", "val", "test")
+    data: Dataset, network: str, splits: Iterable[str] = ("train", "val", "test"), pieces: int = 0
 ) -> Dataset:
     """Rows whose labels are the classes that the network in a folder finds the most probable; or
-    whose targets are its embeddings, of length one."""
+    whose targets are its embeddings, of length one.
+
+    Arguments:
+        pieces: for each training row so many more, whose texts are made of pieces of the others.
+    """
+    if pieces:
+        data = data.but(x_train=torch.cat([data.x_train, _made_of_pieces(data, pieces)]))
     classes = outputs_in(network)
     net = pretrained(network.removeprefix(FOLDER), classes)
     found: dict[str, Any] = {}
@@ -56,3 +62,36 @@ def _said(net: nn.Module, data: Dataset, split: str) -> Tensor:
     with evaluating(net):
         said = streamed(lambda part: give(net, part, data.fields)[None], x[order])[0]
     return said[order.argsort()]
+
+
+def _made_of_pieces(data: Dataset, times: int) -> Tensor:
+    """Texts, so many times as many as are trained on, that no person would write: a piece of one,
+    and for every other text one of another, between a first and a last token. Of a network they
+    tell as much, and it says itself what their targets are."""
+    fields, x = data.fields, data.x_train
+    lengths = None if fields is None else fields.lengths(x)
+    assert fields is not None  # texts have names
+    assert lengths is not None  # and a mask
+    rows = x.reshape(len(x), len(fields.each), -1)  # by tokens
+    of_mask = [one.name for one in fields.each].index("attention_mask")
+    padding = rows[lengths.argmin(), :, -1:]
+    random = torch.Generator().manual_seed(data.source["seed"])
+    found = padding.expand(times * len(x), *rows.shape[1:]).clone()
+    found[:, of_mask] = 0.0
+    for new in found:
+        places = torch.randint(len(x), (2,), generator=random)
+        first, second = (rows[i][:, rows[i, of_mask] > 0] for i in places)
+        parts = [_piece(first, random)]
+        if torch.rand((), generator=random) < 0.5:
+            parts.append(_piece(second, random))
+        inner = torch.cat(parts, 1)[:, : new.shape[1] - 2]
+        tokens = torch.cat([first[:, :1], inner, first[:, -1:]], 1)
+        new[:, : tokens.shape[1]] = tokens
+    return found.reshape(len(found), -1)
+
+
+def _piece(tokens: Tensor, random: torch.Generator) -> Tensor:
+    """Some tokens that follow each other, without the first and the last of a text."""
+    inner = tokens[:, 1:-1]
+    ends = torch.randint(inner.shape[1] + 1, (2,), generator=random)
+    return inner[:, int(ends.min()) : int(ends.max())]

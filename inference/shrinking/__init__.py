@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Thresholds,
         Valley,
     )
+    from .reconstruction import reconstructed
     from .relevance import irrelevance, of_groups
     from .small_networks import load, shrink
     from .thresholds import by_layer_now, refuse_uncut
@@ -49,6 +50,7 @@ __all__ = [
     "mean_costs",
     "prune_weights",
     "random_structures",
+    "reconstructed",
     "remains",
     "scale_intervals",
     "settled",

@@ -57,8 +57,10 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
     assert data.marginal.mean is not None
     mean = data.marginal.mean
     found_by = (predicted - y).double().square().mean(0).sqrt() * data.y_std.double()
-    alone_by = (mean - y.double()).square().mean(0).sqrt() * data.y_std.double()
-    bad = (found_by >= alone_by).nonzero()[:, 0].tolist()
+    spread = (mean - y.double()).square().mean(0).sqrt()
+    alone_by = spread * data.y_std.double()
+    varies = spread > torch.finfo(torch.float32).eps  # of a constant there is nothing to learn
+    bad = ((found_by >= alone_by) & varies).nonzero()[:, 0].tolist()
     if bad:
         t = bad[0]
         which = f" of target {t}" if len(found_by) > 1 else ""

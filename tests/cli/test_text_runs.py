@@ -106,6 +106,30 @@ def test_a_classifier_of_texts_without_labels_learns_its_own_classes(tmp_path):
     assert torch.equal(config.load_data().y_train, data.y_train)
 
 
+def test_more_texts_are_made_of_pieces_of_one_or_two(tmp_path):
+    folder = folders.with_tokenizer(transformers, tmp_path / "net")
+    folders.configured(transformers, "Bert", num_hidden_layers=1).save_pretrained(str(folder))
+    path = folders.table(tmp_path / "a.csv", 40, labels=False)
+    sets = {"pieces": 3, "data.seed": 5}
+    config, data = RunConfig.resolve(RunRequest("transfer", str(path), f"hf:{folder}", set_=sets))
+    inputs = data.fields.split(data.x_train)
+    lengths = inputs["attention_mask"].sum(1)
+    rows = [ids[:length].tolist() for ids, length in zip(inputs["input_ids"], lengths, strict=True)]
+    assert len(data.y_train) == len(rows)
+    given, made = rows[: len(rows) // 4], rows[len(rows) // 4 :]
+    words = [" ".join(map(str, ["", *row[1:-1], ""])) for row in given]
+
+    def is_piece(tokens):
+        return any(" ".join(map(str, ["", *tokens, ""])) in row for row in words) or not tokens
+
+    inner = [row[1:-1] for row in made]
+    assert {row[0] for row in made} <= {row[0] for row in given}
+    assert {row[-1] for row in made} <= {row[-1] for row in given}
+    assert all(any(is_piece(r[:i]) and is_piece(r[i:]) for i in range(len(r) + 1)) for r in inner)
+    assert 0.2 < sum(map(is_piece, inner)) / len(inner) < 0.9
+    assert torch.equal(config.load_data().x_train, data.x_train)
+
+
 def test_without_a_list_of_blocks_all_layers_but_the_head_may_lose_units():
     data = made("categorical", n=40, test=10)
     net = torch.nn.Sequential(

@@ -138,3 +138,11 @@ def test_noise_that_collapses_without_validation_rows(noise):
         fit.model.likelihood.log_scale.data.fill_(noise).log_()
         said.append(bool(said_of(fit, "collapsed")))
     assert said == [False, noise < 0.05]
+
+
+def test_of_a_target_that_is_constant_nothing_is_asked():
+    data = rows(signal=1.0, targets=2)
+    ys = {f"y_{split}": data.split(split)[1].clone() for split in ("train", "val", "test")}
+    for y in ys.values():
+        y[:, 1] = 0.0
+    assert not said_of(depth_fit(data.but(**ys), lr=0.03, epochs=40), "no better than the mean")

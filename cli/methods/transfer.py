@@ -93,7 +93,7 @@ class Transfer(OverWeights):
     def first(self, settings: Settings) -> dict[str, Any]:
         whole = settings.steps if settings.epochs is None else settings.epochs
         if self.finish == 1.0:
-            return {"epochs": None, "steps": 1}
+            return {"epochs": 0}
         return {length_in(settings): max(1, whole - round(self.finish * whole))}
 
     def hand_on(self, net: nn.Module, out: Path | None) -> list[str]:

@@ -97,7 +97,8 @@ class Paces:
         for part in parts_of(config, data, compare):
             plain = part.name in ("numbers", "search")
             pace, at_most = (self.plain, EVALUATIONS) if plain else (self.fit, most)
-            looks = math.ceil(part.epochs / math.ceil(part.epochs / at_most))
+            every = math.ceil(part.epochs / at_most)
+            looks = math.ceil(part.epochs / every) if every else 1
             each = pace.begin + part.epochs * pace.epoch + looks * pace.evaluation
             total += part.number * each
         return total

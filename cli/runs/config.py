@@ -218,6 +218,8 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
     if None not in (sets.get("epochs"), sets.get("steps")):
         given = f"both epochs={sets['epochs']!r} and steps={sets['steps']!r}"
         raise PyroccamError(given, "one length")
+    if sets.get("epochs") == 0:
+        raise PyroccamError("a run of epochs=0", "one of 1 at least")
     seed = sets.get("data.seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise PyroccamError(f"data.seed={seed!r}: give a whole number from 0 on.")

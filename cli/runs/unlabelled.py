@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...data import Dataset
 from ...inference.posterior import streamed
+from ...inference.training import FitProgress
 from ...models import evaluating, give
 from ...models.networks import classes_in, pretrained
 from ..methods import FOLDER
@@ -27,7 +28,7 @@ def outputs_in(network: str) -> int | None:
 
 
 def with_own_targets(
-    data: Dataset, network: str, splits: Iterable[str] = ("train", "val", "test"), pieces: int = 0
+    data: Dataset, network: str, splits: Sequence[str] = ("train", "val", "test"), pieces: int = 0
 ) -> Dataset:
     """Rows whose labels are the classes that the network in a folder finds the most probable; or
     whose targets are its embeddings, of length one.
@@ -40,10 +41,11 @@ def with_own_targets(
     classes = outputs_in(network)
     net = pretrained(network.removeprefix(FOLDER), classes)
     found: dict[str, Any] = {}
-    for split in splits:
-        said = _said(net, data, split)
-        direction = nn.functional.normalize(said, dim=-1)
-        found[f"y_{split}"] = direction if classes is None else said.argmax(-1)
+    with FitProgress("own targets", sum(len(data.split(split)[0]) for split in splits)) as bar:
+        for split in splits:
+            said = _said(net, data, split, bar)
+            direction = nn.functional.normalize(said, dim=-1)
+            found[f"y_{split}"] = direction if classes is None else said.argmax(-1)
     if classes is not None:
         return data.but(**found, task="classification", classes=classes)
     mean, std = torch.zeros(said.shape[1]), torch.ones(said.shape[1])
@@ -52,16 +54,21 @@ def with_own_targets(
 
 
 @torch.no_grad()
-def _said(net: nn.Module, data: Dataset, split: str) -> Tensor:
+def _said(net: nn.Module, data: Dataset, split: str, bar: FitProgress) -> Tensor:
     """``(N, outputs)``; texts of about one length pass together, as padding takes time."""
     x, _ = data.split(split)
     assert data.fields is not None  # texts have names
     lengths = data.fields.lengths(x)
     assert lengths is not None  # and a mask
     order = lengths.argsort()
+
+    def said(part: Tensor) -> Tensor:
+        outputs: Tensor = give(net, part, data.fields)
+        bar.advance(bar.task, len(part))
+        return outputs[None]
+
     with evaluating(net):
-        said = streamed(lambda part: give(net, part, data.fields)[None], x[order])[0]
-    return said[order.argsort()]
+        return streamed(said, x[order])[0][order.argsort()]
 
 
 def _made_of_pieces(data: Dataset, times: int) -> Tensor:

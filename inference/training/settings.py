@@ -33,7 +33,7 @@ class Settings(Options):
 
     Attributes:
         epochs: passes over the training rows; ``None`` takes as many as make ``steps`` steps, and
-            at least ten.
+            at least ten. After 0 a fit is the pair as it was given.
         steps: optimiser steps to aim at when ``epochs`` is not given.
         batch_size: rows in a minibatch (all of them if fewer).
         optimizer: ``adamw``, ``adam`` or ``sgd`` (momentum 0.9).
@@ -64,7 +64,7 @@ class Settings(Options):
             before or after the fit stay in single precision.
     """
 
-    epochs: _Steps | None = None
+    epochs: Annotated[int, Between(0, MOST_STEPS)] | None = None
     steps: _Steps = 2000
     batch_size: _Many = 512
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"

@@ -222,7 +222,7 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        return self.step_number / self.total_steps
+        return self.step_number / self.total_steps if self.total_steps else 1.0
 
     # -- one step -------------------------------------------------------------------------------
 
@@ -319,6 +319,10 @@ class Trainer:
                 self._leave()
             if self.step.compile is not False and not self.finished:
                 bar.say("compiling" if self.step.compile is True else "tracing")
+            if not self.epochs and not self.finished:
+                self._evaluate([math.nan] * len(self.replicates))
+                self.finished = True
+                self._pause(stop)
             while not self.finished:
                 for batch in self._batches(self.batches[self.position :], self._order()):
                     self._step(batch)

@@ -32,6 +32,23 @@ def test_the_same_seed_gives_the_same_fit_bit_for_bit(update):
     assert any(not torch.equal(p, q) for p, q in pairs)
 
 
+def test_after_no_epochs_a_fit_is_the_pair_as_it_was_given(tmp_path):
+    torch.manual_seed(0)
+    data = blobs()
+    model = models.BayesianNetwork(nn.Linear(2, 3), data, prior=models.priors.Normal())
+    guide = guides.MeanField(model)
+    before = {name: p.clone() for name, p in guide.state_dict().items()}
+    how = {**QUICK, "epochs": 0, "out": tmp_path / "fit"}
+    fit = inference.fit(model, guide, data, **how)
+    assert all(before[name].equal(p) for name, p in guide.state_dict().items())
+    assert [row["epoch"] for row in fit.history] == [0.0]
+    assert (
+        fit.val_nll == fit.history[0]["val_nll"] == pytest.approx(fit.evaluate("val")["nll"], 0.2)
+    )
+    again = inference.fit(model, guide, data, **how, resume=True)
+    assert again.val_nll == fit.val_nll
+
+
 def test_global_state_is_left_as_it_was():
     torch.manual_seed(123)
     np.random.seed(123)  # noqa: NPY002 the legacy state is what is tested

@@ -9,15 +9,20 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from unittest.mock import create_autospec
 
+import numpy as np
 import pytest
+import torch
 from house import public
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroccam.data import PyroccamError, ranges
+from torch import nn
 
+STRANGE = [[], ["x"], {}, {"x": -1}, object(), len, np.int64(-2), torch.empty(0),
+           torch.full((3,), torch.nan), nn.Linear(2, 3), nn.Linear]  # fmt: skip
 ANYTHING = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats()
-    | st.text(max_size=3)
+    | st.text(max_size=3) | st.sampled_from(STRANGE)
 )  # fmt: skip
 
 

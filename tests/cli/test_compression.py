@@ -63,16 +63,8 @@ def test_options_that_cannot_be_are_refused(words, said, runs):
 def test_compress_does_as_the_run_did(tmp_path):
     """The same file again by default; another beside it by other rules."""
     out = tmp_path / "run"
-    call(
-        "fit",
-        "gnj",
-        *SMALL,
-        *WHOLE,
-        *sets("threshold=valley start=0"),
-        "--no-compare",
-        "--out",
-        out,
-    )
+    more = (*WHOLE, *sets("threshold=valley start=0"), "--no-compare", "--out", out)
+    call("fit", "gnj", *SMALL, *more)
     file, config = out / "compressed.pocc", json.loads((out / "config.json").read_text())
     before = file.read_bytes()
     assert "Beware" not in call("evaluate", out)

@@ -23,8 +23,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from .cases import make_case, sound_cases
 from .specimens import Specimens, make
@@ -150,40 +148,24 @@ def specimens(folder: Path) -> list[str]:
 def main(
     seconds: Annotated[float, typer.Option(help="How long.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Of the cases.")] = 0,
-    first: Annotated[int, typer.Option(help="Number of the first case.")] = 0,
     only: Annotated[int | None, typer.Option(help="Judge this case alone, and keep it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; a temporary one if left out.")] = None,
 ) -> None:
     """Fuzz; exit code 1 if anything is wrong."""
     torch.set_num_threads(1)  # before a fork: threads do not survive it
-    console = Console()
     folder = (out or Path(mkdtemp(prefix="pyroccam-fuzz-"))).resolve()
     shutil.rmtree(folder / "work", ignore_errors=True)
-    context = multiprocessing.get_context("fork")
-    maker = context.Process(target=_make, args=(folder,))
+    maker = multiprocessing.get_context("fork").Process(target=_make, args=(folder,))
     maker.start()
     maker.join()
     if maker.exitcode:
         raise typer.Exit(1)
-    if only is not None:
-        first, most = only, 1
-    else:
-        most = None
-    counts, wrong = fuzz(folder, seconds, seed, first, most)
-    words = ["fine", "refused", *BAD]
-    table = Table("kind", *words, box=None)
-    for kind in sorted({kind for kind, _ in counts}):
-        table.add_row(kind, *(str(counts[kind, word] or "") for word in words))
-    table.add_row(
-        "all", *(str(sum(n for (_, w), n in counts.items() if w == word)) for word in words)
-    )
-    console.print(table)
+    counts, wrong = fuzz(folder, seconds, seed, only or 0, None if only is None else 1)
+    for (kind, word), count in sorted(counts.items()):
+        print(f"{kind:10}{word:12}{count}")
     for row in wrong[:30]:
-        text = (
-            f"{row['number']} {row['word']}: {row['kind']}: {row['what']}\n    {row['said'][-300:]}"
-        )
-        console.print(text.encode("ascii", "backslashreplace").decode(), markup=False)
-    console.print(f"{sum(counts.values())} inputs, {len(wrong)} wrong; kept in {folder / 'kept'}")
+        print(json.dumps({**row, "said": row["said"][-300:]}))
+    print(f"{sum(counts.values())} inputs, {len(wrong)} wrong; kept in {folder / 'kept'}")
     if wrong:
         raise typer.Exit(1)
 

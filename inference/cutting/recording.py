@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...models import arguments, fields_of
 from ...models.plain import is_leaf
-from ...models.unpacked import Cell
 
 _READS = {
     *("__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__"),
@@ -98,7 +97,8 @@ class Run:
     """What is seen of a graph's nodes while they run.
 
     Attributes:
-        shapes, truths: of tensors, and those that are true or false.
+        shapes, truths: of tensors, of modules that give several that of the first; and those that
+            are true or false.
         numbers: sizes, and whatever else is no tensor.
         roots: of a tensor, the first that has its memory.
         overwritten: tensors whose values change behind the back of another reader: ``relu_(x)`` is
@@ -133,6 +133,8 @@ class Run:
                 self.truths.add(node)
         elif not leaves:
             self.numbers[node] = out
+        elif node.op == "call_module":
+            self.shapes[node] = leaves[0].shape
 
 
 def recorded(net: nn.Module, example: Example) -> tuple[Graph, Run]:
@@ -209,11 +211,6 @@ class _Recorder(TorchFunctionMode):
                 picked = self.graph.call_function(operator.getitem, (node, place))
                 self._bind(picked, part, free)
                 self.run.roots[picked] = self.run.roots[node]
-                self.run.shapes.setdefault(node, part.shape) if self._is_cell(node) else None
-
-    def _is_cell(self, node: Node) -> bool:
-        root: Any = self.graph.owning_module
-        return node.op == "call_module" and isinstance(root.get_submodule(node.target), Cell)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -132,8 +132,6 @@ class _Noting(Interpreter):
         ]
         out = super().run_node(n)
         self.noted.note(n, read, out)
-        if n.op == "call_module" and isinstance(self.fetch_attr(str(n.target)), Cell):
-            self.noted.shapes[n] = out[0].shape
         return out
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         cell_edits,
         is_leaf,
         output_dim,
+        resized,
         rows_first,
         shrink,
         shrunk,

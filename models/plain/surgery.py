@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -170,7 +171,7 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     for name, new_size in plan.reshapes.items():
         if name not in nodes:
             raise PyroccamError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
-        _resize(nodes[name], *new_size)
+        nodes[name].args = resized(nodes[name].args, *new_size)
     graphed.recompile()
     return graphed
 
@@ -277,7 +278,7 @@ def _keep(module: nn.Module, name: str, dim: int, kept: list[int] | None) -> Non
     setattr(module, name, part)
 
 
-def _resize(node: fx.Node, axis: int, size: int) -> None:
-    sizes = node.args[1:] if len(node.args) > 2 else node.args[1]
-    assert isinstance(sizes, (tuple, list))
-    node.args = (node.args[0], (*sizes[:axis], size, *sizes[axis + 1 :]))
+def resized(args: tuple[Any, ...], axis: int, size: int) -> tuple[Any, ...]:
+    """Arguments of a reshaping call that gives another size along an axis."""
+    sizes = args[1:] if len(args) > 2 else args[1]
+    return args[0], (*sizes[:axis], size, *sizes[axis + 1 :])

@@ -23,7 +23,6 @@ from torch.fx import Node
 from ...models.plain import Edit, is_select, rows_first
 from ...models.unpacked import Cell
 from .ports import is_depthwise, pads_zeros, straight
-from .recurrence import connections, constant_bias, needed, reached, silent
 from .wiring import Step, Wiring
 
 
@@ -34,8 +33,7 @@ class Rows:
     Arguments:
         constant: ``(O,)``, the value of each output, NaN if it is not constant.
         reads: ``(I,)`` bool, the columns that are used.
-        bias: ``(O,)``, the bias with all constant inputs taken in; of a recurrent cell that of its
-            inputs, ``(gates * O,)``.
+        bias: ``(O,)``, the bias with all constant inputs taken in.
         merged: for constants in front of a padded convolution: the column that stands for all of
             them, and its weights ``(O, positions)``.
     """
@@ -108,38 +106,37 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
     Returns:
         That, and the name of the first layer whose output does not (empty if there is none).
     """
-    moves: dict[Node, Tensor] = {}
-    stopped = ""
-    for node in wiring.graph.nodes:
-        step = wiring.steps.get(node)
-        if step is None or step.kind == "source":
-            fed = node.op == "placeholder" or any(moves[n].any() for n in node.all_input_nodes)
-            moves[node] = torch.full((1 if step is None else step.port.size,), fed)
-            continue
-        mine = torch.zeros(step.port.size, dtype=torch.bool)
-        for link in [*step.passing.links, *step.passing.mixed]:
-            mine[link.into[moves[link.source][link.of]]] = True
-        if step.passing.whole is not None:
-            mine |= moves[step.passing.whole].any()
-        if isinstance(step.module, nn.Embedding):
-            mine = (step.module.weight != step.module.weight[:1]).any(0).cpu()
-        if step.passing.uses is not None:
-            mine &= step.passing.uses
-        if step.reads is not None:
-            fed = moves[step.reads]
-            if not step.aligned:
-                fed = torch.full((step.width,), bool(fed.any()))
-            if is_select(step.module):
-                mine = step.chosen(fed, False)
-            else:
-                mine = (_weight(step) != 0).any(2)[:, fed].any(1)
-            if isinstance(step.module, Cell):
-                mine = reached((connections(step.module)[1] != 0).any(2).T, mine)
-        moves[node] = mine
-        if not stopped and step.name and step.reads is not None and not mine.any():
-            stopped = step.name
+    moves = {node: torch.zeros(wiring.steps[node].port.size).bool() for node in wiring.cells}
+    while True:
+        before = [moves[node] for node in wiring.cells]
+        for node in wiring.graph.nodes:
+            moves[node] = _moved(node, wiring.steps.get(node), moves)
+        if all(map(torch.equal, before, (moves[node] for node in wiring.cells))):
+            break
+    layers = [step for step in wiring.steps.values() if step.kind == "layer"]
+    stopped = [step.name for step in layers if not moves[step.node].any()]
     output = next(node for node in wiring.graph.nodes if node.op == "output")
-    return bool(moves[output].any()), stopped
+    return bool(moves[output].any()), stopped[0] if stopped else ""
+
+
+def _moved(node: Node, step: Step | None, moves: Mapping[Node, Tensor]) -> Tensor:
+    """The features that depend on the input, ``(C,)``, or ``(1,)`` of what has none."""
+    if step is None or step.kind == "source":
+        moved = node.op == "placeholder" or any(moves[n].any() for n in node.all_input_nodes)
+        return torch.full((1 if step is None else step.port.size,), moved)
+    if step.kind == "layer":
+        fed = moves[step.reads] if step.aligned else moves[step.reads].any().expand(step.width)
+        if is_select(step.module):
+            return step.chosen(fed, False)
+        return (_weight(step) != 0).any(2)[:, fed].any(1)
+    if isinstance(step.module, nn.Embedding):
+        return (step.module.weight != step.module.weight[:1]).any(0).cpu()
+    mine = torch.zeros(step.port.size).bool()
+    for link in [*step.passing.links, *step.passing.mixed]:
+        mine[link.into[moves[link.source][link.of]]] = True
+    if step.passing.whole is not None:
+        mine |= moves[step.passing.whole].any()
+    return mine if step.passing.uses is None else mine & step.passing.uses
 
 
 def why_zeros_stay(wiring: Wiring, live: Live, edits: Mapping[str, Edit]) -> dict[str, str]:
@@ -202,8 +199,6 @@ def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
 
 def _weight(step: Step) -> Tensor:
     """``(O, I, positions)`` in double precision, for exact sums."""
-    if isinstance(step.module, Cell):
-        return connections(step.module)[0]
     weight = rows_first(step.module)
     weight = weight.detach().cpu().to(torch.double, copy=True).reshape(*weight.shape[:2], -1)
     if step.groups == 1:
@@ -222,7 +217,7 @@ def _bias(step: Step) -> Tensor:
     return bias.detach().cpu().double()
 
 
-def _known(step: Step, values: dict[Node, Tensor]) -> Tensor:
+def _known(step: Step, values: Mapping[Node, Tensor]) -> Tensor:
     """The constants that a layer can take into its bias, ``(I,)``, NaN for all other inputs."""
     if not step.aligned:
         return torch.full((step.width,), math.nan, dtype=torch.double)
@@ -249,27 +244,32 @@ def _merged(step: Step, values: dict[Node, Tensor]) -> tuple[int, Tensor] | None
 
 
 def _constants(wiring: Wiring) -> dict[Node, Tensor]:
-    values: dict[Node, Tensor] = {}
-    for node, step in wiring.steps.items():
-        unknown = torch.full((step.port.size,), math.nan, dtype=torch.double)
-        if node in wiring.overwritten or step.kind == "source":
-            values[node] = unknown
-        elif step.kind == "passing":
-            values[node] = step.passing.constants(values)
-        elif is_select(step.module):
-            values[node] = step.chosen(values[step.reads], 0.0) if step.aligned else unknown
-        elif isinstance(step.module, Cell):
-            values[node] = unknown.masked_fill(silent(step.module, _known(step, values)), 0.0)
-        else:
-            known = _known(step, values)
-            varies = (_weight(step) != 0).any(2)[:, known.isnan()].any(1)
-            values[node] = _with_constants(step, known).masked_fill(varies, math.nan)
-    return values
+    # Units of cells are zero, until they are found not to be.
+    values = {node: torch.zeros(wiring.steps[node].port.size).double() for node in wiring.cells}
+    while True:
+        before = [values[node].isnan() for node in wiring.cells]
+        for node, step in wiring.steps.items():
+            values[node] = _constant(step, values)
+            if node in wiring.overwritten:
+                values[node] = values[node].new_full((step.port.size,), math.nan)
+        if all(map(torch.equal, before, (values[node].isnan() for node in wiring.cells))):
+            return values
+
+
+def _constant(step: Step, values: Mapping[Node, Tensor]) -> Tensor:
+    unknown = torch.full((step.port.size,), math.nan, dtype=torch.double)
+    if step.kind == "passing":
+        return step.passing.constants(values)
+    if step.kind == "source":
+        return unknown
+    if is_select(step.module):
+        return step.chosen(values[step.reads], 0.0) if step.aligned else unknown
+    known = _known(step, values)
+    varies = (_weight(step) != 0).any(2)[:, known.isnan()].any(1)
+    return _with_constants(step, known).masked_fill(varies, math.nan)
 
 
 def _with_constants(step: Step, known: Tensor) -> Tensor:
-    if isinstance(step.module, Cell):
-        return constant_bias(step.module, known)
     return _bias(step) + _weight(step).sum(2) @ known.nan_to_num(0.0)
 
 
@@ -279,9 +279,11 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
         for node, step in wiring.steps.items()
     }
     while True:
+        before = [used[node].clone() for node in wiring.cells]
         layers = _read(wiring, values, used)
         calls = [(used[first.node], used[other.node]) for first, other in wiring.again()]
-        if all(torch.equal(one, other) for one, other in calls):
+        found = [*calls, *zip(before, (used[node] for node in wiring.cells), strict=True)]
+        if all(torch.equal(one, other) for one, other in found):
             return used, layers
         for one, other in calls * 2:  # what is used of one is of all
             one |= other
@@ -293,14 +295,12 @@ def _read(wiring: Wiring, values: dict[Node, Tensor], used: dict[Node, Tensor]) 
     layers: dict[str, Rows] = {}
     for node, step in reversed(wiring.steps.items()):
         mine = used[node]
-        if isinstance(step.module, Cell):
-            mine |= needed(step.module, mine, ~values[node].isnan())
         for link in [*step.passing.links, *step.passing.mixed]:
             needs = mine
             if step.passing.uses is not None:
                 needs = mine & step.passing.uses
-            if step.module is not None and is_depthwise(step.module):
-                needs = needs & values[node].isnan()  # a constant channel is kept by its bias
+            if is_depthwise(step.module) or isinstance(step.module, Cell):
+                needs = needs & values[node].isnan()  # a constant is kept by biases
             used[link.source][link.of[needs[link.into]]] = True
         whole, uses = step.passing.whole, step.passing.uses
         if whole is not None and uses is not None and (mine & uses).any():

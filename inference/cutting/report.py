@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ...models.plain import LAYERS, Edit, cell_edits, rows_first
-from ...models.unpacked import Cell
+from ...models.plain import LAYERS, Edit, rows_first
 from .ports import is_depthwise
 
 
@@ -32,9 +31,6 @@ class LayerCut:
     @classmethod
     def of(cls, name: str, module: nn.Module | None, edit: Edit) -> dict[str, LayerCut]:
         """The rest that ``edit`` leaves of a module, by the names of the layers in it."""
-        if isinstance(module, Cell):
-            ih, hh = cell_edits(module, edit)
-            return cls.of(f"{name}.ih", module.ih, ih) | cls.of(f"{name}.hh", module.hh, hh)
         assert isinstance(module, LAYERS)
         rows, columns = rows_first(module).shape[:2]
         columns *= getattr(module, "groups", 1)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from ...data import Count, PyroccamError, checked
 from ...models import feed_like
 from ...models.plain import NORMS, Edit, Plan, is_select, rows_first, shrink
-from ...models.unpacked import Cell, Heads
+from ...models.unpacked import Heads, Matrix
 from .asking import Answer
 from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, why_zeros_stay
@@ -148,8 +148,20 @@ def has_path(net: nn.Module, example: Inputs) -> bool:
     return follow_input(read_wiring(net, Example.of(net, example), {}))[0]
 
 
+def inside(net: nn.Module, name: str) -> str:
+    """Name of a layer in a cut network: it, or the cell it is in, may stand between choices of
+    inputs and of outputs."""
+    cell, _, own = name.rpartition(".")
+    if cell and not hasattr(net.get_submodule(cell), own):
+        return f"{inside(net, cell)}.{own}"
+    around = net.get_submodule(name)
+    if not isinstance(around, nn.Sequential):
+        return name
+    return f"{name}.{next(key for key, part in around.named_children() if not is_select(part))}"
+
+
 def _plan(wiring: Wiring, live: Live, takes: int | tuple[str, ...]) -> Plan:
-    edits, reshapes = {}, {}
+    edits, cells, reshapes = {}, {}, {}
     for node, step in wiring.steps.items():
         there = live.there[node]
         if step.passing.rigid and not there.all():
@@ -157,9 +169,13 @@ def _plan(wiring: Wiring, live: Live, takes: int | tuple[str, ...]) -> Plan:
         if step.module is None:
             continue
         edit = _edit(step, live)
+        if isinstance(step.module, Matrix) and (edit.bias or edit.select is not None):
+            # A choice stands before its cell, which has a bias in both layers, or in none.
+            cells[step.name.rpartition(".")[0]] = Edit(select=edit.select, bias=edit.bias)
+            edit = replace(edit, select=None)
         if edit != Edit():
             edits[step.name] = edit
-    return Plan(edits, reshapes, takes)
+    return Plan(edits | cells, reshapes, takes)
 
 
 def _edit(step: Step, live: Live) -> Edit:
@@ -212,7 +228,7 @@ def _rows(step: Step, live: Live, reads: Tensor) -> Tensor:
     it, where that costs less than it saves."""
     rows, there = live.rows[step.name], live.there[step.node]
     zero = there & (~live.used[step.node] | (rows.constant == 0))
-    if step.bare or isinstance(step.module, Cell):
+    if step.bare or isinstance(step.module, Matrix):
         return there
     each = int(reads.sum()) // step.groups * rows_first(step.module)[0, 0].numel()
     if each * int(zero.sum()) < PLACE * int(there.sum()):
@@ -231,8 +247,7 @@ def _columns(step: Step, live: Live, given: Tensor) -> Tensor:
 
 def _wants_bias(step: Step, live: Live) -> bool:
     """True if constants have to be added to a layer that has no bias."""
-    owner = step.module.ih if isinstance(step.module, Cell) else step.module
-    if step.name not in live.rows or getattr(owner, "bias", None) is not None:
+    if step.name not in live.rows or getattr(step.module, "bias", None) is not None:
         return False
     return bool((_final_bias(step, live) != 0).any())
 
@@ -240,8 +255,6 @@ def _wants_bias(step: Step, live: Live) -> bool:
 def _final_bias(step: Step, live: Live) -> Tensor:
     """``(O,)``: its own bias with all constants, zero for outputs that nobody uses."""
     rows, used = live.rows[step.name], live.used[step.node]
-    if isinstance(step.module, Cell):
-        return torch.where(used.repeat(len(rows.bias) // len(used)), rows.bias, 0.0)
     if isinstance(step.module, nn.Embedding):
         return torch.zeros(())
     bias = torch.where(rows.constant.isnan(), rows.bias, rows.constant)
@@ -252,13 +265,7 @@ def _final_bias(step: Step, live: Live) -> Tensor:
 def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
     """Write the constants into the bias and zeros into the rows that only fill a place."""
     edit = plan.edits.get(step.name, Edit())
-    layer = small.get_submodule(step.name)
-    if edit.select is not None or edit.place is not None:
-        assert isinstance(layer, nn.Sequential)
-        layer = layer[edit.select is not None]
-    if isinstance(layer, Cell):
-        _settle_cell(layer, step, live, edit)
-        return
+    layer = small.get_submodule(inside(small, step.name))
     weight, bias = rows_first(layer), getattr(layer, "bias", None)
     rows = live.rows[step.name]
     left = slice(None) if edit.outputs is None else torch.tensor(edit.outputs)
@@ -276,23 +283,6 @@ def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
         weight[~each.to(weight.device)] = 0
     if isinstance(bias, Tensor):
         bias.copy_(_final_bias(step, live)[left])
-
-
-def _settle_cell(cell: Cell, step: Step, live: Live, edit: Edit) -> None:
-    """The same for a recurrent cell, whose units all gates and the units themselves read."""
-    rows, there, used = live.rows[step.name], live.there[step.node], live.used[step.node]
-    idle = (~used | ~rows.constant.isnan())[there].to(cell.ih.weight.device)
-    gates = len(rows.bias) // len(there)
-    read = rows.reads if edit.inputs is None else rows.reads[torch.tensor(edit.inputs)]
-    cell.ih.weight[:, ~read.to(cell.ih.weight.device)] = 0
-    cell.hh.weight[:, idle] = 0
-    kept = there.repeat(gates)
-    if cell.ih.bias is not None:
-        cell.ih.bias.copy_(_final_bias(step, live)[kept])
-    for matrix in (cell.ih, cell.hh):
-        matrix.weight[idle.repeat(gates)] = 0
-        if matrix.bias is not None:
-            matrix.bias[idle.repeat(gates)] = 0
 
 
 def _compare(zeroed: nn.Module, small: nn.Module, example: Example, exact: bool) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...models.unpacked import GATES, Cell
 from .liveness import spread
 from .masks import Mask, masked
 from .recording import Example, Inputs
@@ -105,17 +104,12 @@ def units_of(net: nn.Module, example: Inputs) -> Units:
     rows: dict[str, Tensor] = {}
     columns: dict[str, Tensor] = {}
     for step in wiring.layers():
-        name, module = step.name, step.module
         if step.groups > 1 and step.kind == "layer":
             continue
-        own = marks[step.node].masked_fill(stays[marks[step.node]], 0)
-        if isinstance(module, Cell):
-            own, name = own.repeat(GATES[module.kind][0]), f"{name}.ih"
-            rows[f"{step.name}.hh"], columns[f"{step.name}.hh"] = own, own[: step.port.size]
-        rows[name] = own
+        rows[step.name] = marks[step.node].masked_fill(stays[marks[step.node]], 0)
         if step.kind == "layer":
             read = marks[step.reads] if step.aligned else torch.zeros(step.width).long()
             alone = stays[read] | (read == 0)
-            columns[name] = read.masked_scatter(alone, torch.arange(count, count + len(read)))
+            columns[step.name] = read.masked_scatter(alone, torch.arange(count, count + len(read)))
             count += int(alone.sum())
     return Units(rows, columns, count)

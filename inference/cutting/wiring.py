@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
@@ -25,9 +26,9 @@ from ...models.plain import (
     selected_dim,
     trace,
 )
-from ...models.unpacked import Cell, Heads
+from ...models.unpacked import GATES, Cell, Heads
 from .asking import ROWS, Answer, asked, is_channelwise
-from .ports import NOTHING, Call, Passing, Port, is_depthwise
+from .ports import NOTHING, Call, Link, Passing, Port, is_depthwise
 from .recording import Example, Run, ValuesDecide, recorded
 from .steps import passing
 
@@ -80,8 +81,7 @@ class Step:
         """Number of inputs of a layer."""
         if is_select(self.module):
             return int(self.module.index.max()) + 1
-        layer = self.module.ih if isinstance(self.module, Cell) else self.module
-        return rows_first(layer).shape[1] * self.groups
+        return rows_first(self.module).shape[1] * self.groups
 
 
 @dataclass
@@ -107,6 +107,11 @@ class Wiring:
             alone = isinstance(step.module, nn.Embedding) and step.kind == "passing"
             if cuttable or alone or (step.module is not None and is_depthwise(step.module)):
                 yield step
+
+    @property
+    def cells(self) -> list[Node]:
+        """Units of recurrent cells, of which one of their own layers is made, a step before."""
+        return [node for node, step in self.steps.items() if isinstance(step.module, Cell)]
 
     def again(self) -> Iterator[tuple[Step, Step]]:
         """The first call of each layer that is called more than once, with each of the others."""
@@ -202,14 +207,14 @@ def read_wiring(
             if step.kind == "layer":
                 bare, shared = step.name in run.seen, calls[step.name] > 1
                 step = replace(step, bare=bare, shared=shared)
-            wiring.steps[node] = step
-            ports[node] = step.port
+            for one in _of_cell(step) if isinstance(module, Cell) and step.module else [step]:
+                wiring.steps[one.node], ports[one.node] = one, one.port
+                if one.reads is not None and not one.aligned:
+                    wiring.whole.add(one.reads)
             links = step.passing.links
             if step.kind == "source" or (links and all(link.source in fixed for link in links)):
                 fixed.add(node)
             if step.kind != "source":
-                if step.reads is not None and not step.aligned:
-                    wiring.whole.add(step.reads)
                 continue
         for one in (*before, node):
             wiring.whole |= _needed_whole(one, ports)
@@ -252,6 +257,34 @@ def _step(
     return Step(node, port, "passing", name, module if owns else None, found)
 
 
+def _of_cell(step: Step) -> list[Step]:
+    """A recurrent cell as its layers, and its units: each is made of a row of both for each gate,
+    and one of the layers reads the units as they were a step before."""
+    node, size, (gates, candidate) = step.node, step.port.size, GATES[step.module.kind]
+    rows = torch.arange(gates * size)
+    port = Port(Size((*step.port.shape[:2], len(rows))), 2)
+    made, links = [], []
+    for part, reads in (("ih", step.reads), ("hh", node)):
+        name = f"{step.name}.{part}"
+        with node.graph.inserting_before(node):
+            own = node.graph.call_module(name, (reads,))
+        matrix = replace(step, node=own, port=port, name=name, module=getattr(step.module, part))
+        if reads is node:
+            matrix = replace(matrix, reads=node, aligned=True, bare=True)
+        made.append(matrix)
+        links.append(Link(own, rows, rows % size))
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        # A unit begins at zero, and stays there if its candidate is zero. (A constant candidate
+        # makes no constant unit, which takes its time to come there.)
+        still = [values[one.node].unflatten(0, (gates, -1))[candidate] == 0 for one in made]
+        nothing = torch.full((size,), math.nan, dtype=torch.double)
+        return nothing.masked_fill(still[0] & still[1], 0.0)
+
+    passing = Passing(2, links, constants)
+    return [*made, replace(step, kind="passing", passing=passing, reads=None, aligned=False)]
+
+
 def _layer_axis(module: nn.Module, port: Port) -> int | None:
     """The axis of features that a layer reads and makes; ``None`` if it cannot be cut."""
     last = len(port.shape) - 1
@@ -286,9 +319,6 @@ def _needed_whole(node: Node, ports: dict[Node, Port]) -> set[Node]:
 def _reasons(net: nn.Module, wiring: Wiring, whole: dict[str, str]) -> dict[str, str]:
     """Why modules that are no steps are left whole."""
     cut = {step.name for step in wiring.steps.values()} - {""}
-    for step in wiring.layers():
-        if isinstance(step.module, Cell):
-            cut |= {f"{step.name}.ih", f"{step.name}.hh"}
     called = {node.target for node in wiring.graph.nodes if node.op == "call_module"}
     reasons = {}
     for name, module in net.named_modules():

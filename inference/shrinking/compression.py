@@ -14,7 +14,7 @@ from ...data import PyroccamError
 from ...models import BayesianNetwork, feed_like, unfed
 from ...models.networks import without_statistics
 from ...models.plain import torch_only
-from ..cutting import ROWS, CutReport, cut
+from ..cutting import ROWS, CutReport, cut, inside
 from ..files import Small
 from ..posterior import Layer as Moments
 from ..posterior import Presentable, evaluate_net
@@ -39,7 +39,7 @@ from ..rounding import (
     sparse_rates,
 )
 from ..training import Trained, look, retrain, row_changes, tempered
-from .decision import decide, inside, kept_of, mean_loss, needed_tolerance, smallest
+from .decision import decide, kept_of, mean_loss, needed_tolerance, smallest
 from .depth import settled
 from .magnitude import by_layer
 from .narrowing import taken

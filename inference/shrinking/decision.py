@@ -17,7 +17,7 @@ from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
-from ...models.plain import Edit, is_select
+from ...models.plain import Edit
 from ..cutting import ROWS, CutReport, cut, has_path, units_of
 from ..posterior import Layer, layer_moments, mean_network, require
 from ..training import (
@@ -391,18 +391,6 @@ def thresholds_of_share(
     t = min(float(values[order[last]]), sys.float_info.max)
     least = {name: float(one.values.min()) for name, one in found.items() if every_layer}
     return {name: max(t, least.get(name, t)) for name in found}
-
-
-def inside(net: nn.Module, name: str) -> str:
-    """Name of a layer in a cut network: it, or the cell it is in, may stand between choices of
-    inputs and of outputs."""
-    cell, _, own = name.rpartition(".")
-    if cell and not hasattr(net.get_submodule(cell), own):
-        return f"{inside(net, cell)}.{own}"
-    around = net.get_submodule(name)
-    if not isinstance(around, nn.Sequential):
-        return name
-    return f"{name}.{next(key for key, part in around.named_children() if not is_select(part))}"
 
 
 def kept_of(report: CutReport, layer: BayesianLayer) -> tuple[Tensor | None, Tensor | None]:

@@ -14,8 +14,8 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from ...data import PyroccamError
 from ...models.layers import BayesianLayer
 from ...models.plain import is_select
+from ..cutting import inside
 from ..files import Small
-from .decision import inside
 from .relevance import Irrelevance
 
 

@@ -14,7 +14,8 @@ from ...data import PyroccamError, checked
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
-from .decision import decide, inside, kept_of
+from ..cutting import inside
+from .decision import decide, kept_of
 from .options import Cut
 
 if TYPE_CHECKING:

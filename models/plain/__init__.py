@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         CHANNELWISE,
         Edit,
         Plan,
-        cell_edits,
         is_leaf,
         output_dim,
         resized,

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 
 from ...data import PyroccamError
 from ..networks import OrientedEdges
-from ..unpacked import GATES, AttentionWeights, Cell, Heads, Matrix, refuse_pretrained
+from ..unpacked import AttentionWeights, Cell, Heads, Matrix, refuse_pretrained
 from .feature_choice import fills_zeros, is_select, select, selected_dim
 from .layer_kinds import CONVS, TRANSPOSED, layer_kind
 from .norms import NORMS, PaddedLayerNorm, narrowed_norm
@@ -188,8 +188,7 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.value_sizes = _sizes_left(new.value_sizes, edit.outputs)
         return new
     if isinstance(new, Cell):
-        for name, own in zip(("ih", "hh"), cell_edits(new, edit), strict=True):
-            setattr(new, name, shrunk(getattr(new, name), own))
+        new.set_submodule("hh", shrunk(new.hh, Edit(bias=edit.bias)))
         return _between(new, edit, -1, -1)
     if isinstance(new, NORMS):
         return new if edit.outputs is None else narrowed_norm(new, edit.outputs, edit.inputs)
@@ -237,15 +236,6 @@ def shrunk(module: nn.Module, edit: Edit) -> nn.Module:
     if isinstance(new, nn.Linear):
         return _between(new, edit, -1, -1)
     return _between(new, edit, 1, 1 - new.weight.dim())
-
-
-def cell_edits(cell: Cell, edit: Edit) -> tuple[Edit, Edit]:
-    """The rest of both matrices of a recurrent cell: a unit has one row for each gate."""
-    rows = None
-    if edit.outputs is not None:
-        units = cell.hh.in_features
-        rows = [g * units + u for g in range(GATES[cell.kind][0]) for u in edit.outputs]
-    return Edit(rows, edit.inputs, bias=edit.bias), Edit(rows, edit.outputs, bias=edit.bias)
 
 
 def _between(module: nn.Module, edit: Edit, before: int, after: int) -> nn.Module:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from ...models.plain import Edit, is_select, rows_first
-from ...models.unpacked import Cell
+from ...models.unpacked import Cell, Matrix
 from .ports import is_depthwise, pads_zeros, straight
 from .wiring import Step, Wiring
 
@@ -81,15 +81,19 @@ def find_live(wiring: Wiring, round_to: int = 1) -> Live:
         if not mask.any():
             mask[0] = True
             spread(wiring, there)
-    while any(_raised(mask, round_to) for mask in there.values()):
+    # As many rows of a cell's layers are there as its units say.
+    own = [mask for n, mask in there.items() if not isinstance(wiring.steps[n].module, Matrix)]
+    while any(_raised(mask, round_to) for mask in own):
         spread(wiring, there)
     rows = {}
     for step in wiring.layers():
         if step.kind == "layer":
             rows[step.name] = layers[step.name]
         else:
-            mine = values[step.node]
-            rows[step.name] = Rows(mine, used[step.node] & mine.isnan(), _bias(step))
+            mine, bias = values[step.node], _bias(step)
+            if isinstance(step.module, nn.Embedding):  # which has no bias to be constant by
+                mine = mine.new_full(mine.shape, math.nan)
+            rows[step.name] = Rows(mine, used[step.node] & mine.isnan(), bias)
     return Live(values, used, there, rows)
 
 
@@ -144,7 +148,7 @@ def why_zeros_stay(wiring: Wiring, live: Live, edits: Mapping[str, Edit]) -> dic
     and for what."""
     zeros = {}
     for step in wiring.layers():
-        found = ~live.used[step.node] | (live.rows[step.name].constant == 0)
+        found = ~live.used[step.node] | (live.values[step.node] == 0)
         kept = edits[step.name].outputs if step.name in edits else None
         if kept is not None:
             found &= torch.zeros_like(found).index_fill(0, torch.tensor(kept), True)

@@ -55,19 +55,24 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
     copied = _copied(net)
     for name, mask in masks.items():
         layer = _layer(copied, name)
-        sides = (mask.inputs, 1 - output_dim(layer)), (mask.outputs, output_dim(layer))
-        for kept, dim in sides:
-            if kept is None:
-                continue
-            size = layer.weight.shape[dim] * (getattr(layer, "groups", 1) if dim else 1)
-            _check(name, kept, (size,))
-            layer.weight.masked_fill_(~_on_weight(layer, kept, dim), 0)
-            if kept is mask.outputs and getattr(layer, "bias", None) is not None:
-                layer.bias[~kept.to(layer.bias.device)] = 0
+        for kept, dim in ((mask.inputs, 1 - output_dim(layer)), (mask.outputs, output_dim(layer))):
+            if kept is not None:
+                size = layer.weight.shape[dim] * (getattr(layer, "groups", 1) if dim else 1)
+                _check(name, kept, (size,))
+        keep_groups(layer, mask.inputs, mask.outputs)
         if mask.weights is not None:
             _check(name, mask.weights, layer.weight.shape)
             layer.weight[~mask.weights.to(layer.weight.device)] = 0
     return copied
+
+
+def keep_groups(layer: Any, inputs: Tensor | None, outputs: Tensor | None) -> None:
+    """Set the other groups of a layer to zero, in place; arguments are those of a :class:`Mask`."""
+    for kept, dim in ((inputs, 1 - output_dim(layer)), (outputs, output_dim(layer))):
+        if kept is not None:
+            layer.weight.masked_fill_(~_on_weight(layer, kept, dim), 0)
+    if outputs is not None and getattr(layer, "bias", None) is not None:
+        layer.bias[~outputs.to(layer.bias.device)] = 0
 
 
 def _copied(net: nn.Module) -> nn.Module:

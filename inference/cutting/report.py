@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ...models.plain import LAYERS, Edit, rows_first
+from ...models.plain import Edit, rows_first
 from .ports import is_depthwise
 
 
@@ -16,31 +16,28 @@ class LayerCut:
     """The rest of one layer.
 
     Arguments:
-        kind: ``linear``, ``conv`` or ``embedding``.
         inputs: ``(I,)``, indices of the kept input units or channels, as numbered before.
         outputs: ``(O,)``, the same for outputs.
         inputs_before, outputs_before: how many there were.
+        linear: whether papers count its inputs, and not its outputs.
     """
 
-    kind: str
     inputs: Tensor
     outputs: Tensor
     inputs_before: int
     outputs_before: int
+    linear: bool
 
     @classmethod
-    def of(cls, name: str, module: nn.Module | None, edit: Edit) -> dict[str, LayerCut]:
-        """The rest that ``edit`` leaves of a module, by the names of the layers in it."""
-        assert isinstance(module, LAYERS)
+    def of(cls, module: nn.Module, edit: Edit) -> LayerCut:
+        """The rest that ``edit`` leaves of a layer."""
         rows, columns = rows_first(module).shape[:2]
         columns *= getattr(module, "groups", 1)
         outputs = torch.arange(rows) if edit.outputs is None else torch.tensor(edit.outputs)
         inputs = torch.arange(columns) if edit.inputs is None else torch.tensor(edit.inputs)
         if is_depthwise(module):  # a channel goes with the one it is made of
             inputs = outputs
-        kind = "linear" if isinstance(module, nn.Linear) else "conv"
-        kind = "embedding" if isinstance(module, nn.Embedding) else kind
-        return {name: cls(kind, inputs, outputs, columns, rows)}
+        return cls(inputs, outputs, columns, rows, isinstance(module, nn.Linear))
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class CutReport:
         """Filters left in each convolution, features of each embedding, inputs of each linear
         layer."""
         return [
-            len(layer.inputs) if layer.kind == "linear" else len(layer.outputs)
+            len(layer.inputs) if layer.linear else len(layer.outputs)
             for layer in self.layers.values()
         ]
 

@@ -24,7 +24,7 @@ from ...models.unpacked import Heads, Matrix
 from .asking import Answer
 from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, why_zeros_stay
-from .masks import Mask, masked
+from .masks import Mask, keep_groups, masked
 from .recording import Example, Inputs
 from .report import CutReport, LayerCut
 from .wiring import Step, Wiring, read_wiring
@@ -121,12 +121,11 @@ def _cut(
     for step in wiring.layers():
         _settle(step, live, plan, small)
     _compare(zeroed, small, examples, exact)
-    layers: dict[str, LayerCut] = {}
-    for step in wiring.layers():
-        edit = plan.edits.get(step.name, Edit())
-        layers |= LayerCut.of(step.name, step.module, edit)
     report = CutReport(
-        layers=layers,
+        layers={
+            step.name: LayerCut.of(step.module, plan.edits.get(step.name, Edit()))
+            for step in wiring.layers()
+        },
         left_whole=dict(wiring.reasons),
         zeros=why_zeros_stay(wiring, live, plan.edits),
         parameters_before=count_parameters(net),
@@ -255,8 +254,6 @@ def _wants_bias(step: Step, live: Live) -> bool:
 def _final_bias(step: Step, live: Live) -> Tensor:
     """``(O,)``: its own bias with all constants, zero for outputs that nobody uses."""
     rows, used = live.rows[step.name], live.used[step.node]
-    if isinstance(step.module, nn.Embedding):
-        return torch.zeros(())
     bias = torch.where(rows.constant.isnan(), rows.bias, rows.constant)
     return torch.where(used, bias, 0.0)
 
@@ -272,15 +269,11 @@ def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
     if rows.merged is not None and rows.reads[rows.merged[0]]:
         column = int(rows.reads[: rows.merged[0]].sum())
         weight[:, column] = rows.merged[1][left].view_as(weight[:, column]).to(weight)
-    idle = ~live.used[step.node]
-    if not isinstance(layer, nn.Embedding):  # which has no bias to be constant by
-        idle = idle | ~rows.constant.isnan()
-    weight[idle[left].to(weight.device)] = 0
+    varies = live.used[step.node] & rows.constant.isnan()
+    read = None
     if step.kind == "layer":  # a column that only fills a place may have weights that cancelled
         read = rows.reads if edit.inputs is None else rows.reads[torch.tensor(edit.inputs)]
-        each = read.view(getattr(layer, "groups", 1), -1)
-        each = each.repeat_interleave(len(weight) // len(each), 0)
-        weight[~each.to(weight.device)] = 0
+    keep_groups(layer, read, varies[left])
     if isinstance(bias, Tensor):
         bias.copy_(_final_bias(step, live)[left])
 
@@ -291,36 +284,30 @@ def _compare(zeroed: nn.Module, small: nn.Module, example: Example, exact: bool)
     Raises:
         RuntimeError: where the outputs differ, in evaluation mode, on the examples or near them.
     """
-    with torch.no_grad():
-        for inputs in (example, example.near(), example.near(10.0)):
-            expected = tree_leaves(inputs.call(zeroed))
-            try:
-                found = tree_leaves(inputs.call(small))
-            except Exception as error:  # shapes that no longer fit
-                raise RuntimeError(_not_seen(zeroed, f"it fails: {error}")) from error
-            for a, b in zip(expected, found, strict=True):
-                if not isinstance(a, Tensor) or not a.is_floating_point():
-                    continue
-                if (why := _differ(a, b)) and (exact or a.shape != b.shape):
-                    raise RuntimeError(_not_seen(zeroed, why))
+    try:
+        with torch.no_grad():
+            for inputs in (example, example.near(), example.near(10.0)):
+                expected, found = (tree_leaves(inputs.call(net)) for net in (zeroed, small))
+                for a, b in zip(expected, found, strict=True):
+                    if isinstance(a, Tensor) and a.is_floating_point():
+                        _require_alike(a, b, exact)
+    except Exception as error:  # shapes that no longer fit, too
+        raise RuntimeError(
+            f"{type(zeroed).__name__} cannot be cut: torch.fx does not see all of its forward "
+            f"({error}). Avoid += on tensors that are read again, sizes of layers, and isinstance "
+            "of layers."
+        ) from error
 
 
-def _not_seen(net: nn.Module, why: str) -> str:
-    return (
-        f"{type(net).__name__} cannot be cut: torch.fx does not see all of its forward ({why}). "
-        "Avoid += on tensors that are read again, sizes of layers, and isinstance of layers."
-    )
-
-
-def _differ(a: Tensor, b: Tensor) -> str:
-    """How ``b`` differs from what is expected, ``a``; empty if it does not.
+def _require_alike(a: Tensor, b: Tensor, exact: bool) -> None:
+    """Refuse outputs ``b`` that differ from what is expected, ``a``, or only of another shape.
 
     Row by row: in the shade of one that is very large, the others could be anything.
     """
     if a.shape != b.shape:
-        return f"its output has shape {tuple(b.shape)}, expected {tuple(a.shape)}"
-    if not a.numel():
-        return ""
+        raise ValueError(f"its output has shape {tuple(b.shape)}, expected {tuple(a.shape)}")
+    if not exact or not a.numel():
+        return
     # Loose, because other shapes are summed in another order, and on CUDA in another format.
     loose = torch.finfo(a.dtype).eps ** 0.5 * (10 if a.is_cuda else 1)
     rows = a.detach().double().reshape(len(a) if a.dim() else 1, -1)
@@ -330,10 +317,9 @@ def _differ(a: Tensor, b: Tensor) -> str:
     usual = size.median() if size.median() > 0 else size.mean()
     scale = (size + usual).clamp_min(torch.finfo(a.dtype).tiny)
     error = error.masked_fill(rows.isnan() & others.isnan(), 0.0) / scale
-    if (error <= loose).all():
-        return ""
-    worst = int(error.nan_to_num(math.inf).amax(1).argmax())
-    return (
-        f"the outputs of row {worst}, of size {float(size[worst]):.3g}, differ by "
-        f"{float(error[worst].max() * scale[worst]):.3g}"
-    )
+    if not (error <= loose).all():
+        worst = int(error.nan_to_num(math.inf).amax(1).argmax())
+        raise ValueError(
+            f"the outputs of row {worst}, of size {float(size[worst]):.3g}, differ by "
+            f"{float(error[worst].max() * scale[worst]):.3g}"
+        )

@@ -14,7 +14,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from ...models.plain import CHANNELWISE, Edit, resized, shrunk
-from .ports import Call, Link, Passing, is_depthwise
+from .ports import RESHAPES, Call, Link, Passing, is_depthwise
 
 ROWS, PLACES = 8, 3
 """Of an input with which an operation is asked, and the length of its other axes, at most; or as
@@ -136,8 +136,7 @@ class Answer:
         self.alone: Any = None if module is None else copy.deepcopy(module).cpu().double().eval()
         self.uses: Tensor | None = None
         self.axis, self.pairs = self._own() if is_channelwise(module) else self._sources()
-        reshapes = call.is_of("view", torch.reshape) or call.is_of("reshape")
-        for self.rigid in (False, True)[: 1 + reshapes]:
+        for self.rigid in (False, True)[: 1 + (call.node.target in RESHAPES)]:
             with suppress(Exception):
                 if all(self._is_the_same_with_fewer() for _ in range(2)):
                     return

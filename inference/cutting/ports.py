@@ -12,6 +12,9 @@ from torch.fx import Node
 
 from ...models.plain import CONVS, TRANSPOSED, layer_kind
 
+RESHAPES = ("view", "reshape", torch.reshape)
+"""Calls in which the number of features may be written."""
+
 Constants = Callable[[Mapping[Node, Tensor]], Tensor]
 
 
@@ -56,18 +59,11 @@ class Call(NamedTuple):
         target = self.node.target if self.module is None else type(self.module)
         return str(getattr(target, "__name__", target))
 
-    def is_of(self, method: str, *functions: Any) -> bool:
-        """True if it calls a method of this name, or one of these functions."""
-        node = self.node
-        return node.target in functions or (node.op, node.target) == ("call_method", method)
-
     @property
     def only(self) -> Node | None:
         """The tensor that is read by a step that reads one."""
-        first = self.node.args[0] if self.node.args else None
-        if not isinstance(first, Node) or first not in self.ports:
-            return None
-        return first if self.node.all_input_nodes == [first] else None
+        nodes = self.node.all_input_nodes
+        return nodes[0] if len(nodes) == 1 and nodes[0] in self.ports else None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch.fx import Node
 
 from ...models.plain import NORMS, PaddedLayerNorm
 from ...models.unpacked import Cell, Heads
-from .ports import Call, Link, Passing, straight
+from .ports import RESHAPES, Call, Link, Passing, straight
 
 
 def passing(call: Call) -> Passing | None:
@@ -163,7 +163,7 @@ def _part(call: Call) -> Passing | None:
 _RULES: dict[Any, Callable[[Call], Passing | None]] = {
     **{nn.GroupNorm: _group_norm, nn.Embedding: _lookup, Heads: _heads},
     **dict.fromkeys((*NORMS, PaddedLayerNorm), _norm),
-    **dict.fromkeys(("view", "reshape", torch.reshape), _heads_apart),
+    **dict.fromkeys(RESHAPES, _heads_apart),
     operator.getitem: _part,
 }
 """By the class of the module, or by what is called."""

@@ -84,8 +84,7 @@ def cut(
             something that its trace does not show.
     """
     examples = Example.of(net, example)
-    masks = {} if masks is None else masks
-    zeroed = masked(net, masks).eval()
+    zeroed = masked(net, masks or {}).eval()
     answers: dict[str, Answer | None] = {}
     wiring = read_wiring(zeroed, examples, answers)
     try:
@@ -110,11 +109,9 @@ def _cut(
             f"No path is left from the input of {type(net).__name__} to its output: at layer "
             f"{stopped!r} nothing that is kept is fed"
         )
-    if not around:
-        wiring.steps = {node: replace(step, bare=True) for node, step in wiring.steps.items()}
-    if not exact:
-        steps = [(n, s, replace(s.passing, whole=None)) for n, s in wiring.steps.items()]
-        wiring.steps = {node: replace(step, passing=own) for node, step, own in steps}
+    for node, step in wiring.steps.items():
+        passing = step.passing if exact else replace(step.passing, whole=None)
+        wiring.steps[node] = replace(step, bare=step.bare or not around, passing=passing)
     live = find_live(wiring, round_to)
     plan = _plan(wiring, live, examples.given)
     small = feed_like(shrink(zeroed, plan), zeroed).eval()

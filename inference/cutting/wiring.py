@@ -6,6 +6,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -104,8 +105,7 @@ class Wiring:
         """The layers that can be cut, in the order in which they run; no ``select``."""
         for step in self.steps.values():
             cuttable = step.kind == "layer" and not is_select(step.module)
-            alone = isinstance(step.module, nn.Embedding) and step.kind == "passing"
-            if cuttable or alone or (step.module is not None and is_depthwise(step.module)):
+            if cuttable or isinstance(step.module, nn.Embedding) or is_depthwise(step.module):
                 yield step
 
     @property
@@ -150,10 +150,8 @@ def _seen(net: nn.Module, example: Example) -> tuple[Graph, Run, bool]:
     try:
         traced = trace(net, example.given)
     except ValueError:
-        try:
+        with suppress(ValuesDecide):
             return *recorded(net, example), False
-        except ValuesDecide:
-            pass
         raise
     runner = _Noting(traced)
     try:
@@ -238,23 +236,18 @@ def _step(
     unknown = Step(node, Port(shape, 1), "source")
     if node.op in ("placeholder", "get_attr") or (name and name in whole):
         return unknown
-    sources = node.all_input_nodes
-    if module is not None and len(sources) == 1 and sources[0] in ports:
-        before = ports[sources[0]]
-        axis = _layer_axis(module, before)
-        if axis is not None:
-            aligned = axis == before.axis
-            port = Port(shape, axis)
-            return Step(node, port, "layer", name, module, NOTHING, sources[0], aligned)
+    reads = call.only
+    axis = None if module is None or reads is None else _layer_axis(module, ports[reads])
+    if reads is not None and axis is not None:
+        aligned = axis == ports[reads].axis
+        return Step(node, Port(shape, axis), "layer", name, module, NOTHING, reads, aligned)
     found = passing(call)
     if found is None and answers is not None:
         found = asked(call, answers)
     if found is None or (found.rigid and not symbols):  # whose forward stays as it is
         return unknown
-    owns = isinstance(module, (nn.GroupNorm, nn.Embedding, Heads, *NORMS))
-    owns |= is_channelwise(module)
-    port = Port(shape, found.axis)
-    return Step(node, port, "passing", name, module if owns else None, found)
+    owns = isinstance(module, (nn.GroupNorm, nn.Embedding, Heads, *NORMS)) or is_channelwise(module)
+    return Step(node, Port(shape, found.axis), "passing", name, module if owns else None, found)
 
 
 def _of_cell(step: Step) -> list[Step]:
@@ -309,11 +302,10 @@ def _needed_whole(node: Node, ports: dict[Node, Port]) -> set[Node]:
         return set()
     if not sizes or port is None:
         return needed
-    asked = node.args[1:] if node.op == "call_method" else ()
-    axes = [*asked] or [n.args[1] for n in node.users if n.target is operator.getitem]
-    known = asked or len(axes) == len(node.users) or node.args[1:] == ("ndim",)
+    read = [n.args[1] if n.target is operator.getitem else port.axis for n in node.users]
+    axes = node.args[1:] if node.op == "call_method" and len(node.args) > 1 else read
     others = all(isinstance(a, int) and a % len(port.shape) != port.axis for a in axes)
-    return set() if known and others else needed
+    return set() if others or node.args[1:] == ("ndim",) else needed
 
 
 def _reasons(net: nn.Module, wiring: Wiring, whole: dict[str, str]) -> dict[str, str]:
@@ -322,19 +314,17 @@ def _reasons(net: nn.Module, wiring: Wiring, whole: dict[str, str]) -> dict[str,
     called = {node.target for node in wiring.graph.nodes if node.op == "call_module"}
     reasons = {}
     for name, module in net.named_modules():
-        if name in cut:
+        if name in cut or not (name in called or isinstance(module, LAYERS)):
             continue
-        if name in whole and (name in called or isinstance(module, LAYERS)):
+        if name in whole:
             reasons[name] = whole[name]
-        elif name in called and any(True for _ in module.parameters()):
-            grouped = isinstance(module, TRANSPOSED) and module.groups > 1
-            kind = type(module).__name__
-            reasons[name] = "it has groups" if grouped else f"{kind} is left whole"
-        elif isinstance(module, LAYERS):
-            usual = layer_kind(module) is not None
+        elif name not in called:
+            other = layer_kind(module) is None
             reasons[name] = (
-                "it is no step of its own in forward" if usual else "its forward is another one"
+                "its forward is another one" if other else "it is no step of its own in forward"
             )
+        elif any(True for _ in module.parameters()):
+            reasons[name] = f"{type(module).__name__} is left whole"
     return reasons
 
 

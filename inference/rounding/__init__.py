@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         quantised,
         rest_bits,
     )
-    from .rates import FLOAT_BITS, Layer, Rates, group_rates, layers_of, place_bits, sparse_rates
+    from .rates import Layer, Rates, compression_rates, layers_of
 
 __all__ = [
     "Codebook",

@@ -7,6 +7,7 @@ ones).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,52 +57,57 @@ class Rates:
     maximum: float
 
 
-def group_rates(total: int, kept: Sequence[Layer], bits: Sequence[int]) -> Rates:
-    """The row of a network from which whole units and filters were cut.
-
-    Arguments:
-        total: weights before.
-        kept: the layers after; one of no inputs or outputs costs nothing.
-        bits: per kept weight in each layer, sign and exponent included; 0 for a layer without any.
-
-    References:
-        The arithmetic reproduces the tables of Louizos, Ullrich, Welling 2017. The rule of the
-        last column was inferred from their numbers; they cite Han, Mao, Dally 2016 for it.
-    """
-    counts = [layer.weights for layer in kept]
-    if not any(counts):
-        raise PyroccamError("No weight is left")
-    return _rates(total, counts, bits, total / sum(counts), 0)
-
-
-def sparse_rates(
-    total: int, layers: Sequence[Layer], nonzero: Sequence[int], bits: Sequence[int]
+def compression_rates(
+    total: int,
+    layers: Sequence[Layer],
+    bits: Sequence[int],
+    nonzero: Sequence[int] | None = None,
+    books: int | None = None,
 ) -> Rates:
-    """The row of a network of which single weights are kept.
+    """The row of a network from which whole units and filters were cut, or of which single weights
+    are kept.
 
-    Beside its value, or its index in the codebook, every weight says where it is: each layer in
-    compressed columns or rows, whichever is smaller (:func:`place_bits`). ``pruning`` is that of
+    Beside its value, or its index in the codebook, every single weight says where it is: each layer
+    in compressed columns or rows, whichever is smaller (:func:`place_bits`). ``pruning`` is that of
     compressed columns (CSC): a row index beside every value, counted as large as it, and a pointer
     to the start of every column.
 
     Arguments:
-        layers: the layers after, without the units that died.
-        nonzero: weights kept in each layer.
-        total, bits: as for :func:`group_rates`.
+        total: weights before.
+        layers: after; one of no inputs or outputs costs nothing.
+        bits: per kept weight in each layer, sign and exponent included; 0 for a layer without any.
+        nonzero: single weights kept in each layer.
+        books: numbers in codebooks of its own, where weights share values: then ``bits`` of these
+            are those of an index, ``maximum`` counts them, and there is no ``fast``.
 
     References:
-        Louizos, Ullrich, Welling 2017 print fast / maximum rates of sparse variational dropout
-        without saying what a position costs, and no weights by layer, so they cannot be reproduced.
-        With their bits and kept units, and the densities by layer of Molchanov, Ashukha, Vetrov
-        2017 scaled to their percentages, this rule gives 84 / 108 for LeNet-300-100 (printed
-        84 / 113) and 255 / 313 for LeNet-5-Caffe (printed 228 / 365); with one density for all
-        layers 88 / 105 and 272 / 304.
+        The arithmetic reproduces the tables of Louizos, Ullrich, Welling 2017. The rule of the
+        last column was inferred from their numbers; they cite Han, Mao, Dally 2016 for it.
+
+        They print fast / maximum rates of sparse variational dropout without saying what a position
+        costs, and no weights by layer, so they cannot be reproduced. With their bits and kept
+        units, and the densities by layer of Molchanov, Ashukha, Vetrov 2017 scaled to their
+        percentages, this rule gives 84 / 108 for LeNet-300-100 (printed 84 / 113) and 255 / 313 for
+        LeNet-5-Caffe (printed 228 / 365); with one density for all layers 88 / 105 and 272 / 304.
     """
-    if not any(nonzero):
+    counts = [layer.weights for layer in layers] if nonzero is None else nonzero
+    kept, places = sum(counts), 0
+    if not kept:
         raise PyroccamError("No weight is left")
-    places = sum(place_bits(layer, n) for layer, n in zip(layers, nonzero, strict=True))
-    pointers = sum(layer.outputs for layer in layers)
-    return _rates(total, nonzero, bits, total / (2 * sum(nonzero) + pointers), places)
+    pruned = kept
+    if nonzero is not None:
+        places = sum(place_bits(layer, n) for layer, n in zip(layers, nonzero, strict=True))
+        pruned = 2 * kept + sum(layer.outputs for layer in layers)
+    coded = sum(n * b for n, b in zip(counts, bits, strict=True)) + places
+    usual = INDEX_BITS * kept + sum(n > 0 for n in counts) * 2**INDEX_BITS * FLOAT_BITS + places
+    return Rates(
+        kept=kept,
+        total=total,
+        nonzero_percent=100.0 * kept / total,
+        pruning=total / pruned,
+        fast=FLOAT_BITS * total / coded if books is None else math.nan,
+        maximum=FLOAT_BITS * total / (usual if books is None else coded + FLOAT_BITS * books),
+    )
 
 
 def place_bits(layer: Layer, nonzero: int) -> int:
@@ -117,24 +123,6 @@ def place_bits(layer: Layer, nonzero: int) -> int:
     return min(
         nonzero * max(inner - 1, 0).bit_length() + outer * end
         for inner, outer in ((rows, columns), (columns, rows))
-    )
-
-
-def _rates(
-    total: int, kept: Sequence[int], bits: Sequence[int], pruning: float, places: int
-) -> Rates:
-    """Rates by the weights kept in each layer and their bits, and the bits that say where they
-    are."""
-    size, weights = FLOAT_BITS * total, sum(kept)
-    coded = sum(n * b for n, b in zip(kept, bits, strict=True))
-    codebooks = sum(n > 0 for n in kept) * 2**INDEX_BITS * FLOAT_BITS
-    return Rates(
-        kept=weights,
-        total=total,
-        nonzero_percent=100.0 * weights / total,
-        pruning=pruning,
-        fast=size / (coded + places),
-        maximum=size / (INDEX_BITS * weights + codebooks + places),
     )
 
 

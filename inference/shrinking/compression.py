@@ -19,7 +19,6 @@ from ..files import Small
 from ..posterior import Layer as Moments
 from ..posterior import Presentable, evaluate_net
 from ..rounding import (
-    FLOAT_BITS,
     MOST,
     Codebook,
     FixedPoint,
@@ -30,13 +29,11 @@ from ..rounding import (
     Rounding,
     Significand,
     bit_precision,
-    group_rates,
+    compression_rates,
     layers_of,
-    place_bits,
     priced,
     quantised,
     rest_bits,
-    sparse_rates,
 )
 from ..training import Trained, look, retrain, row_changes, tempered
 from .decision import decide, kept_of, mean_loss, needed_tolerance, smallest
@@ -205,32 +202,32 @@ def compressed(fit: Fit, asked: Cut | None = None, code: Code | None = None) -> 
     known = again is None or isinstance(rule, Steps)
     more = 0 if known else _more_digits(small, of_digits, bits, fit)
     rounded = of_digits(more)
-    bits = {
-        n: replace(b, significand=b.significand + more if b.total else 0) for n, b in bits.items()
-    }
-    shared = {n: values for n, values in shared.items() if bits[n].total}
-    stepped = {n: s for n, s in steps.items() if bits[n].total and n not in shared}
-    bits |= {name: LayerBits(_index_bits(values), 0, 0) for name, values in shared.items()}
-    most = {n: int((kept[n][0].abs().max() / step).round()) for n, step in stepped.items()}
-    bits |= {name: LayerBits(number.bit_length(), 0) for name, number in most.items()}
-    rounded |= {where[name]: Codebook(values) for name, values in shared.items()}
-    rounded |= {where[name]: Multiples(step) for name, step in stepped.items()}
+    tables = 0
+    for n, b in bits.items():
+        if not b.total:
+            continue
+        if n in shared:
+            index = _index_bits(shared[n])
+            bits[n], rounded[where[n]] = LayerBits(index, 0, 0), Codebook(shared[n])
+            tables += 2**index
+        elif n in steps:
+            most = int((kept[n][0].abs().max() / steps[n]).round())
+            bits[n], rounded[where[n]] = LayerBits(most.bit_length(), 0), Multiples(steps[n])
+        else:
+            bits[n] = replace(b, significand=b.significand + more)
     sizes = layers_of(small)
     # Of a layer on a dead branch only zeros are left, which hold its place and are no weights.
     layers = [sizes[where[name]] if len(kept[name][0]) else Layer(0, 0) for name in bits]
-    total = model.weights_before
-    counts = [b.total for b in bits.values()]
     nonzero = [len(kept[name][0]) for name in bits]
     dense = nonzero == [layer.weights for layer in layers]
-    if dense or (found and all(one.grouped for one in found.values())):
-        rates = group_rates(total, layers, counts)
-        nonzero = [layer.weights for layer in layers]
-        dense = True
-    else:
-        rates = sparse_rates(total, layers, nonzero, counts)
-    if shared:
-        places = [] if dense else list(map(place_bits, layers, nonzero))
-        rates = _with_books(rates, nonzero, counts, shared, sum(places))
+    dense |= bool(found) and all(one.grouped for one in found.values())
+    rates = compression_rates(
+        model.weights_before,
+        layers,
+        [b.total for b in bits.values()],
+        None if dense else nonzero,
+        tables or None,
+    )
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
     small = without_statistics(quantised(small, rounded))
@@ -312,17 +309,6 @@ def _rest_rounded(net: nn.Module, fit: Fit, layers: Collection[str]) -> nn.Modul
     named = (n for n, module in net.named_modules() if isinstance(module, nn.Embedding))
     tables = {f"{name}.weight" for name in named if name not in layers}
     return quantised(net, rest_bits(net.to(data.device), nll, TOLERANCE, tables)).cpu()
-
-
-def _with_books(
-    rates: Rates, nonzero: list[int], bits: list[int], shared: Mapping[str, int], places: int
-) -> Rates:
-    """The rates of a network with codebooks of its own, of ``places`` bits that say which weights
-    are kept."""
-    coded = sum(n * b for n, b in zip(nonzero, bits, strict=True))
-    books = sum(FLOAT_BITS * 2 ** _index_bits(values) for values in shared.values())
-    maximum = FLOAT_BITS * rates.total / (coded + books + places)
-    return replace(rates, fast=math.nan, maximum=maximum)
 
 
 def _more_digits(

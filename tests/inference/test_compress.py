@@ -17,9 +17,8 @@ from pyroccam.inference.rounding import (
     FixedPoint,
     Layer,
     Significand,
-    group_rates,
+    compression_rates,
     quantised,
-    sparse_rates,
 )
 from pyroccam.inference.shrinking import irrelevance, thresholds
 from pyroccam.inference.shrinking.thresholds import with_zeros
@@ -101,7 +100,7 @@ def test_single_weights_are_zero_and_stored_sparsely():
     counts = [int(w.count_nonzero()) for w in weights]
     assert counts[0] == kept
     bits = [b.total for b in small.report.bits.values()]
-    assert small.report.rates == sparse_rates(40, layers, counts, bits)
+    assert small.report.rates == compression_rates(40, layers, bits, counts)
     assert small.report.to_json()["rates"]["fast_prediction"] == small.report.rates.fast > 1
     # Bits are those of the weights that are left, not of the zeros.
     m = result.posterior.layers["0"]
@@ -156,7 +155,8 @@ def test_a_branch_that_died_costs_nothing(prior):
     assert {name for name, bits in small.report.bits.items() if not bits.total} == {"up", "down"}
     assert small.report.nonzero == 5 * 9 + 5 * 36 * 2
     bits = [small.report.bits[name].total for name in ("a", "f")]
-    rates = group_rates(5 * 9 + 5 * 4 * 2 + 5 * 36 * 2, [Layer(1, 5, 9), Layer(180, 2)], bits)
+    layers = [Layer(1, 5, 9), Layer(180, 2)]
+    rates = compression_rates(5 * 9 + 5 * 4 * 2 + 5 * 36 * 2, layers, bits)
     assert small.report.rates == rates
     books = inference.shrink(result, cut=whole, code=inference.Codebook(8))
     assert books.report.rates.maximum == pytest.approx(32 * 445 / (405 * 3 + 2 * 32 * 8))

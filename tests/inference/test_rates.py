@@ -71,7 +71,7 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_the_table(name):
     total, layers, bits, (kept, *numbers), (percent, *printed) = ROWS[name]
-    row = rates.group_rates(total, layers, bits)
+    row = rates.compression_rates(total, layers, bits)
     assert (row.kept, row.total) == (kept, total)
     found = [row.nonzero_percent, row.pruning, row.fast, row.maximum]
     assert [round(v, 2) for v in found] == numbers
@@ -101,7 +101,7 @@ def test_as_many_bits_as_a_sparse_matrix_takes(outputs, inputs):
     nonzero = int(kept.sum())
     by_column = columns_packed(codes, codes, bits)
     by_row = columns_packed(codes.T, codes.T, bits)
-    row = rates.sparse_rates(codes.numel(), [Layer(inputs, outputs)], [nonzero], [bits])
+    row = rates.compression_rates(codes.numel(), [Layer(inputs, outputs)], [bits], [nonzero])
     shorter = min(len(by_column), len(by_row))
     assert row.fast == 32 * codes.numel() / shorter
     assert row.maximum == 32 * codes.numel() / (shorter - 2 * nonzero + 1024)

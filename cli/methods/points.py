@@ -14,6 +14,9 @@ from ... import guides, models
 from ...data import Count, Dataset, Fraction, NotNegative, Positive, PyroccamError, Rule, Whole
 from ...inference.posterior import mean_network, require
 from ...inference.shrinking import (
+    Deviations,
+    IndexBits,
+    Part,
     PerLayer,
     books,
     by_layer,
@@ -78,14 +81,14 @@ class DeepCompression(FromPoint):
 
     lengths = ("retrain", "share")
 
-    sensitivity: PerLayer | None = field(
+    sensitivity: Deviations | None = field(
         default_factory=lambda: {"linear": 1.0, "convolution": 0.7}
     )
-    keep: PerLayer | None = None
+    keep: Part | None = None
     rounds: Rounds = 2
     retrain: Count = 12
     retrain_lr: Positive = 1e-3
-    bits: PerLayer | None = field(default_factory=lambda: {"linear": 5, "convolution": 8})
+    bits: IndexBits | None = field(default_factory=lambda: {"linear": 5, "convolution": 8})
     share: Whole = 3
     share_lr: Positive = 1e-4
 
@@ -137,7 +140,9 @@ class Surgery(FromPoint):
     lengths = ("surgery",)
 
     prior: str = "normal:0.2"
-    c: PerLayer = field(default_factory=lambda: {"linear": 6.0, "convolution": 2.5, "last": 1.5})
+    c: PerLayer[float] = field(
+        default_factory=lambda: {"linear": 6.0, "convolution": 2.5, "last": 1.5}
+    )
     gamma: NotNegative = 1e-3
     power: NotNegative = 1.0
     surgery: Count = 30
@@ -231,7 +236,7 @@ class SoftSharing(FromPoint):
         return found
 
 
-def _root(value: PerLayer, exponent: float) -> PerLayer:
+def _root(value: PerLayer[float], exponent: float) -> PerLayer[float]:
     """Every number of ``value`` to a power."""
     if isinstance(value, Mapping):
         return {name: float(one) ** exponent for name, one in value.items()}

@@ -33,7 +33,7 @@ from ...inference.shrinking import (
     Thresholds,
     Valley,
     at_thresholds,
-    by_layer_now,
+    by_layer,
     plain_network,
     settled,
     tolerance_of,
@@ -325,7 +325,7 @@ def refuse_names(model: BayesianNetwork, *rules: Threshold | None) -> None:
     """Refuse thresholds for layers that there are not, before the training."""
     for rule in rules:
         if isinstance(rule, Mapping):
-            by_layer_now(rule, model)
+            by_layer("threshold", rule, model)
 
 
 def tell_uncuttable(model: BayesianNetwork, data: Dataset) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .graph import discretise, random_structures
     from .intervals import scale_intervals
     from .inventory import bytes_by_part, input_use, left_of, remains
-    from .magnitude import PerLayer, by_layer, prune_weights, share_weights, splice_weights
+    from .magnitude import prune_weights, share_weights, splice_weights
     from .narrowing import narrow
     from .options import (
         NATS,
@@ -26,8 +26,12 @@ if TYPE_CHECKING:
         Code,
         Codebook,
         Cut,
+        Deviations,
         Digits,
+        IndexBits,
         Noise,
+        Part,
+        PerLayer,
         Search,
         Steps,
         Thresholds,
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from .reconstruction import reconstructed
     from .relevance import irrelevance, of_groups
     from .small_networks import load, shrink
-    from .thresholds import by_layer_now, refuse_uncut
+    from .thresholds import by_layer, refuse_uncut
     from .variance_network import mean_costs, without_means
     from .weight_path import Bytes, Milliseconds, PathPoint, path
     from .weight_sharing import books, levels_of

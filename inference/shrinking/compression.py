@@ -38,10 +38,10 @@ from ..rounding import (
 from ..training import Trained, look, retrain, row_changes, tempered
 from .decision import decide, kept_of, mean_loss, needed_tolerance, smallest
 from .depth import settled
-from .magnitude import by_layer
 from .narrowing import taken
 from .options import TOLERANCE, USUAL, Code, Cut, Digits, PerLayer, Search, Steps
 from .relevance import Irrelevance
+from .thresholds import by_layer
 from .weight_sharing import levels_of, mixtures
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def tolerance_beside(one: Tensor, other: Tensor, data: Dataset) -> float:
 
 
 def _shared(
-    model: BayesianNetwork, sizes: Mapping[str, int], asked: PerLayer | None = None
+    model: BayesianNetwork, sizes: Mapping[str, int], asked: PerLayer[int] | None = None
 ) -> dict[str, int]:
     found = {
         name: 2 ** _index_bits(size)

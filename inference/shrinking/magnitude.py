@@ -7,39 +7,26 @@ the pair begins at its weights.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...data import PyroccamError, checked
 from ...guides import Book, Mask, NetworkGuide, Points, Switch
-from ...models import BayesianNetwork, as_number, unknown_name
+from ...models import BayesianNetwork
 from ..posterior import require
 from ..rounding import cluster
-from .options import PerLayer
-from .thresholds import refuse_twice
+from .options import Deviations, IndexBits, Part, PerLayer
+from .thresholds import by_layer
 
 if TYPE_CHECKING:
     from ..training import Fit
 
-WORDS = ("first", "last", "linear", "convolution")
-
-_BITS = (range(1, 17).__contains__, "a whole number in 1 ... 16")
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "keep": (lambda x: 0 < x <= 1, "in (0, 1]"),
-    "sensitivity": (lambda x: x >= 0 and math.isfinite(x), "a finite number of at least 0"),
-    "bits": _BITS,
-    "values": (range(2, 2**16 + 1).__contains__, "a whole number in 2 ... 65536"),
-    "c": (math.isfinite, "a finite number"),
-}
-
 
 @checked
 def prune_weights(
-    fit: Fit, *, sensitivity: PerLayer | None = None, keep: PerLayer | None = None
+    fit: Fit, *, sensitivity: Deviations | None = None, keep: Part | None = None
 ) -> tuple[BayesianNetwork, Points]:
     """A pair without the weights of small magnitude, to train the others further.
 
@@ -95,7 +82,12 @@ def _above(name: str, weight: Tensor, factor: float) -> Tensor:
 
 @checked
 def splice_weights(
-    fit: Fit, *, c: PerLayer, gamma: float = 1e-4, power: float = 1.0, stop: int | None = None
+    fit: Fit,
+    *,
+    c: PerLayer[float],
+    gamma: float = 1e-4,
+    power: float = 1.0,
+    stop: int | None = None,
 ) -> tuple[BayesianNetwork, Points]:
     """A pair whose small weights are switched off, and on again where they grow.
 
@@ -114,7 +106,7 @@ def splice_weights(
 
 
 @checked
-def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNetwork, Points]:
+def share_weights(fit: Fit, *, bits: IndexBits | None = None) -> tuple[BayesianNetwork, Points]:
     """A pair whose weights share few values, to train those; zeros stay zeros.
 
     The values are found by k-means in one dimension from equally spaced ones.
@@ -140,65 +132,6 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
         index[left] = own.to(torch.int64)
         books[name] = book, index
     return model, Points(model, by=Book(books), begin=guide)
-
-
-def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:
-    """A number for each layer.
-
-    Arguments:
-        what: the name of the numbers: ``keep``, ``sensitivity``, ``bits``, ``values`` or ``c``.
-        value: one for all; or a list, in the order in which the network uses its layers; or by the
-            name of the layer, now or before anything was cut, or else by ``first`` or ``last``, or
-            else by its kind, ``linear`` or ``convolution``. A layer to which nothing applies has
-            none.
-
-    Example:
-        >>> from pyroccam import data, models
-        >>> digits = data.load("digits")
-        >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
-        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
-        >>> by_layer("keep", {"linear": 0.1, "last": 0.5}, model)
-        {'1': 0.1, '3': 0.5}
-    """
-    found = _of_layers(what, value, model)
-    fits, expected = _RANGES[what]
-    for name, number in found.items():
-        if not fits(number):
-            raise PyroccamError(f"{what}={number} of layer {name!r}", expected)
-    return found
-
-
-def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:
-    layers = model.layers
-    if isinstance(value, Mapping):
-        refuse_twice(what, value, model)
-        for name in value:
-            if name not in layers and name not in (*WORDS, *model.names):
-                raise PyroccamError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
-        before = {now: name for name, now in model.names.items()}
-        found = {}
-        for name, layer in layers.items():
-            words = [name, before[name]]
-            words += ["first"] * (layer.position == 0)
-            words += ["last"] * (layer.position == len(layers) - 1)
-            words += ["convolution" if len(layer.affine.shape.weight) > 2 else "linear"]
-            for word in words:
-                if word in value:
-                    found[name] = _number(what, value[word])
-                    break
-        return found
-    if isinstance(value, Sequence):
-        if isinstance(value, str) or len(value) != len(layers):
-            raise PyroccamError(f"{what}={value!r}", f"one number, or {len(layers)}")
-        return {name: _number(what, one) for name, one in zip(layers, value, strict=True)}
-    return dict.fromkeys(layers, _number(what, value))
-
-
-def _number(what: str, value: Any) -> float:
-    number = as_number(value)
-    if math.isnan(number):
-        raise PyroccamError(f"{what}={value!r}", "a number, a list of them or numbers by layer")
-    return number
 
 
 def _points(fit: Fit, asking: str) -> tuple[BayesianNetwork, NetworkGuide, dict[str, Tensor]]:

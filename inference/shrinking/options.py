@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
 
 from ...data import Between, Count, NotNegative, Options, Positive, Whole
 from ..rounding import ExponentRule, SignificandRule
@@ -22,7 +22,14 @@ NATS = 0.01
 SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
 """Shares of the weights that networks of a search keep, before what dies of a cut is gone."""
 
-PerLayer = float | Sequence[float] | Mapping[str, float]
+Number = TypeVar("Number")
+PerLayer: TypeAlias = Number | Sequence[Number] | Mapping[str, Number]
+"""One for all layers, in their order, or by name (:func:`~.thresholds.by_layer`)."""
+
+Deviations: TypeAlias = PerLayer[NotNegative]
+Part: TypeAlias = PerLayer[Annotated[float, Between(0.0, 1.0, "(]")]]
+IndexBits: TypeAlias = PerLayer[Annotated[int, Between(1, 16)]]
+Values: TypeAlias = PerLayer[Annotated[int, Between(2, 2**16)]]
 
 
 @dataclass(frozen=True)
@@ -154,8 +161,6 @@ class Steps(Code):
 
 USUAL = Digits()
 
-_Values = Annotated[int, Between(2, 2**16)]
-
 
 @dataclass(frozen=True)
 class Codebook(Code):
@@ -163,8 +168,8 @@ class Codebook(Code):
 
     Attributes:
         values: how many there are beside zero, at most. For numbers by layer see
-            :func:`~pyroccam.inference.shrinking.magnitude.by_layer`; a layer that is not named is
+            :func:`~pyroccam.inference.shrinking.thresholds.by_layer`; a layer that is not named is
             rounded to ``Digits()``.
     """
 
-    values: _Values | Sequence[_Values] | Mapping[str, _Values] = 16
+    values: Values = 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from ...models import BayesianNetwork, unknown_name
 from ..cutting import ROWS, Mask, has_path, masked
 from ..posterior import streamed
 from ..training import nll_alone
-from .options import TOLERANCE, ByValidation, Cut, Noise, Search, Thresholds, Valley
+from .options import TOLERANCE, ByValidation, Cut, Noise, PerLayer, Search, Thresholds, Valley
 from .relevance import Irrelevance, search, valley
 
 if TYPE_CHECKING:
@@ -33,22 +33,48 @@ class Chosen(NamedTuple):
     warnings: list[str]
 
 
-def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str, float]:
-    """Thresholds by the names that layers have now, of those by such names, or by the names before
-    anything was cut."""
-    refuse_twice("threshold", asked, model)
-    given = {model.names.get(name, name): float(value) for name, value in asked.items()}
-    unknown = sorted({*given} - {*model.layers})
-    if unknown:
-        raise PyroccamError(unknown_name("Bayesian layer", unknown[0], [*model.layers]))
-    return given
+WORDS = ("first", "last", "linear", "convolution")
 
 
-def refuse_twice(what: str, asked: Mapping[str, Any], model: BayesianNetwork) -> None:
-    """Refuse a number by the name that a layer has, and another by the one that it had."""
-    for before, now in model.names.items():
-        if before != now and before in asked and now in asked:
-            raise PyroccamError(f"{what} names one layer twice: {before!r} is called {now!r} now")
+def by_layer(what: str, value: PerLayer[Any], model: BayesianNetwork) -> dict[str, float]:
+    """A number for each layer.
+
+    Arguments:
+        what: the name of the numbers.
+        value: one for all; or a list, in the order in which the network uses its layers; or by the
+            name of the layer, now or before anything was cut, or else by ``first`` or ``last``, or
+            else by its kind, ``linear`` or ``convolution``. A layer to which nothing applies has
+            none.
+
+    Example:
+        >>> from pyroccam import data, models
+        >>> digits = data.load("digits")
+        >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
+        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
+        >>> by_layer("keep", {"linear": 0.1, "last": 0.5}, model)
+        {'1': 0.1, '3': 0.5}
+    """
+    layers = model.layers
+    if isinstance(value, Sequence):
+        if len(value) != len(layers):
+            raise PyroccamError(f"{what}={value!r}", f"one number, or {len(layers)}")
+        value = dict(zip(layers, value, strict=True))
+    elif not isinstance(value, Mapping):
+        return dict.fromkeys(layers, float(value))
+    for name in value:
+        if name not in layers and name not in (*WORDS, *model.names):
+            raise PyroccamError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
+    found = {}
+    for before, name in model.names.items():
+        if before != name and before in value and name in value:
+            raise PyroccamError(f"{what} names one layer twice: {before!r} is called {name!r} now")
+        place, kind = layers[name].position, layers[name].affine.shape.weight
+        words = [name, before, *["first"] * (place == 0), *["last"] * (place == len(layers) - 1)]
+        words.append("convolution" if len(kind) > 2 else "linear")
+        given = [float(value[word]) for word in words if word in value]
+        if given:
+            found[name] = given[0]
+    return found
 
 
 def refuse_uncut(guide: NetworkGuide) -> None:
@@ -109,9 +135,7 @@ def _wanted(
     model: BayesianNetwork,
 ) -> dict[str, float]:
     if isinstance(asked, Thresholds):
-        if not isinstance(asked.at, Mapping):
-            return dict.fromkeys(found, float(asked.at))
-        given = by_layer_now(asked.at, model)
+        given = by_layer("Thresholds", asked.at, model)
         return {name: given.get(name, math.inf) for name in found}
     if isinstance(asked, Noise):
         # A layer of noise, as on a residual branch that has died, is no error after a long run.

@@ -8,7 +8,8 @@ from fitting import SHORT, fit_weights, images
 from pyroccam import guides, inference
 from pyroccam.data import PyroccamError
 from pyroccam.inference.files import read
-from pyroccam.inference.rounding import Layer, place_bits
+from pyroccam.inference.rounding import Layer
+from pyroccam.inference.rounding.rates import place_bits
 from pyroccam.inference.shrinking import by_layer, prune_weights, share_weights, splice_weights
 from pyroccam.models import priors
 from torch import nn

@@ -35,7 +35,7 @@ def prune_weights(
     Arguments:
         fit: of a point estimate (:class:`~pyroccam.guides.Points`).
         sensitivity: what is below this many standard deviations of the layer's weights (those that
-            are not zero) goes. For values by layer see :func:`by_layer`.
+            are not zero) goes. For values by layer see :func:`~.thresholds.by_layer`.
         keep: instead of it, the fraction of each layer's weights that stay.
 
     References:
@@ -93,7 +93,7 @@ def splice_weights(
 
     Arguments:
         fit: of a point estimate.
-        c: for values by layer see :func:`by_layer`; otherwise as of
+        c: for values by layer see :func:`~.thresholds.by_layer`; otherwise as of
             :class:`~pyroccam.guides.Switch`, like the rest.
 
     References:
@@ -114,7 +114,7 @@ def share_weights(fit: Fit, *, bits: IndexBits | None = None) -> tuple[BayesianN
     Arguments:
         fit: of a point estimate.
         bits: of an index; a layer has at most 2^bits values beside zero. By default 5 of linear
-            layers and 8 of convolutions. For values by layer see :func:`by_layer`.
+            layers and 8 of convolutions. For values by layer see :func:`~.thresholds.by_layer`.
 
     References:
         Han, Mao, Dally 2016, arXiv:1510.00149.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,12 +58,9 @@ class Units:
         for unit in (*self.rows.values(), *self.columns.values()):
             each[unit[each[unit].argmax()]] = torch.inf
         order = each.argsort()[: int(each.isfinite().sum())]
-        low, high = 0, len(order)
-        while low < high:
-            middle = (low + high) // 2
-            few = self._left(worth, order[:middle]) <= share
-            low, high = (low, middle) if few else (middle + 1, high)
-        return self._masks(order[:low])
+        counts = range(len(order))
+        gone = bisect_left(counts, True, key=lambda k: self._left(worth, order[:k]) <= share)
+        return self._masks(order[:gone])
 
     def _masks(self, gone: Tensor) -> dict[str, Mask]:
         kept = torch.ones(self.count).bool().index_fill(0, gone, False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from ...models.plain import (
     tensors_of,
 )
 from ..coding import USUAL_TEXT, BitReader, BitWriter, DamagedBits
+from .packed_file import deflated, inflated
 
 # The layers of a chain, by their number; what is not said of them has torch's usual value.
 _SIZES: dict[type[nn.Module], tuple[str, ...]] = {
@@ -67,8 +67,7 @@ def write_network(net: nn.Module, out: BitWriter) -> nn.Module:
         words.fixed(_END, _KIND)
     except _NoChain:
         text = json.dumps(describe(net), separators=(",", ":"), allow_nan=False).encode()
-        stream = zlib.compressobj(9, wbits=-15, zdict=USUAL_TEXT)
-        packed = stream.compress(text) + stream.flush()
+        packed = deflated(text, wbits=-15, zdict=USUAL_TEXT)
         words = BitWriter()
         words.fixed(0, 1)
         words.number(len(packed))
@@ -83,14 +82,7 @@ def read_network(source: BitReader) -> nn.Module:
     """The inverse of :func:`write_network`: a network to evaluate, with zeros for numbers."""
     if not source.fixed(1):
         packed_size, size = source.number(), source.number()
-        ask(size, "its description")
-        stream = zlib.decompressobj(wbits=-15, zdict=USUAL_TEXT)
-        try:
-            text = stream.decompress(source.raw(packed_size), size + 1)
-        except zlib.error as error:
-            raise DamagedBits(f"its description is damaged ({error})") from error
-        if len(text) != size:
-            raise DamagedBits("its description has another length than it says")
+        text = inflated(source.raw(packed_size), size, wbits=-15, zdict=USUAL_TEXT)
         return rebuild(parsed(text, "its description"))
     layers: list[nn.Module] = []
     while (kind := source.fixed(_KIND)) != _END:

@@ -17,7 +17,6 @@ random numbers, or on a mathematical library.
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +40,7 @@ from ..coding import (
     scaled,
 )
 from .architecture import read_network, tensors, write_network
+from .packed_file import deflated, inflated
 
 DRAW = b"pD"
 _VERSION, _VERSION_BITS, _CODE_BITS, _WIDTH_BITS = 1, 4, 3, 5
@@ -208,8 +208,7 @@ def _get_names(own: Mapping[str, Tensor], source: BitReader) -> dict[str, int]:
 
 
 def _put_raw(tensor: Tensor, out: BitWriter) -> None:
-    stream = zlib.compressobj(9, wbits=-15)
-    packed = stream.compress(_bytes(tensor)) + stream.flush()
+    packed = deflated(_bytes(tensor), wbits=-15)
     out.number(len(packed))
     out.raw(packed)
 
@@ -224,13 +223,7 @@ def _put_most(tensor: Tensor, out: BitWriter) -> None:
 
 def _get_raw(like: Tensor, source: BitReader) -> Tensor:
     size = like.numel() * like.element_size()
-    stream = zlib.decompressobj(wbits=-15)
-    try:
-        content = stream.decompress(source.raw(source.number()), size + 1)
-    except zlib.error as error:
-        raise DamagedBits(f"a tensor is damaged ({error})") from error
-    if len(content) != size:
-        raise DamagedBits("a tensor has another length than it says")
+    content = inflated(source.raw(source.number()), size, wbits=-15)
     if not size:
         return like
     return torch.frombuffer(bytearray(content), dtype=like.dtype).reshape(like.shape)

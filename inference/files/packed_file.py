@@ -32,9 +32,7 @@ def checksum(data: bytes) -> bytes:
 
 def join(text: bytes, tables: bytes, coded: bytes, digest: bytes, version: int = VERSION) -> bytes:
     """The bytes of a file, whose header is this text of JSON; see :func:`split`."""
-    stream = zlib.compressobj(9, zdict=USUAL_TEXT)
-    packed_text = stream.compress(text) + stream.flush()
-    packed_tables = zlib.compress(tables, 9)
+    packed_text, packed_tables = deflated(text, zdict=USUAL_TEXT), deflated(tables)
     lengths = struct.pack("<4I", len(packed_text), len(text), len(packed_tables), len(tables))
     body = digest + lengths + packed_text + packed_tables + coded
     return MAGIC + struct.pack("<H", version) + checksum(body) + body
@@ -54,8 +52,8 @@ def split(content: bytes) -> Parts:
     end = middle + tables_packed
     if end > len(content):
         raise PackedFileError("it is shorter than its parts.")
-    text = _inflate(content[HEAD.size : middle], text_size, USUAL_TEXT)
-    tables = _inflate(content[middle:end], tables_size)
+    text = inflated(content[HEAD.size : middle], text_size, zdict=USUAL_TEXT)
+    tables = inflated(content[middle:end], tables_size)
     try:
         header = parsed(text, "its description")
     except NotJSON as error:
@@ -65,10 +63,16 @@ def split(content: bytes) -> Parts:
     return Parts(header, tables, content[end:], digest, text_packed, tables_packed)
 
 
-def _inflate(packed: bytes, size: int, usual: bytes = b"") -> bytes:
-    """Decompress to exactly ``size`` bytes; never makes more."""
+def deflated(data: bytes, **how: Any) -> bytes:
+    """Compressed as far as zlib can, with or without its usual words (``zdict``) and frame."""
+    stream = zlib.compressobj(9, **how)
+    return stream.compress(data) + stream.flush()
+
+
+def inflated(packed: bytes, size: int, **how: Any) -> bytes:
+    """Decompressed to exactly ``size`` bytes; never makes more."""
     ask(size, "a part of it")
-    stream = zlib.decompressobj(zdict=usual)
+    stream = zlib.decompressobj(**how)
     try:
         out = stream.decompress(packed, size + 1)
     except zlib.error as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -350,11 +351,8 @@ def _at_a_price(
         left = any(bool(_weights(net, name).any()) for name in variances)
         return left and float(row_changes(small, net, fit).mean()) <= TOLERANCE
 
-    low, high = 0, _PARTS * _HALVINGS  # the lowest price is taken as harmless
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_harmless(middle) else (middle + 1, high)
-    return at(high)
+    # The lowest price is taken as harmless.
+    return at(bisect_left(range(_PARTS * _HALVINGS), True, key=is_harmless))
 
 
 def _weights(small: nn.Module, name: str) -> Tensor:

@@ -24,6 +24,8 @@ class Fields(Protocol):
 
     def arguments(self, x: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]: ...
 
+    def lengths(self, x: Tensor) -> Tensor | None: ...
+
 
 class _Feed:
     """A forward pre-hook: arguments in place of a table, which alone is one argument."""

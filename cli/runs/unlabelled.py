@@ -55,12 +55,8 @@ def with_own_targets(
 
 @torch.no_grad()
 def _said(net: nn.Module, data: Dataset, split: str, bar: FitProgress) -> Tensor:
-    """``(N, outputs)``; texts of about one length pass together, as padding takes time."""
+    """``(N, outputs)``."""
     x, _ = data.split(split)
-    assert data.fields is not None  # texts have names
-    lengths = data.fields.lengths(x)
-    assert lengths is not None  # and a mask
-    order = lengths.argsort()
 
     def said(part: Tensor) -> Tensor:
         outputs: Tensor = give(net, part, data.fields)
@@ -68,7 +64,7 @@ def _said(net: nn.Module, data: Dataset, split: str, bar: FitProgress) -> Tensor
         return outputs[None]
 
     with evaluating(net):
-        return streamed(said, x[order])[0][order.argsort()]
+        return streamed(said, x, data.fields)[0]
 
 
 def _made_of_pieces(data: Dataset, times: int) -> Tensor:

@@ -19,6 +19,7 @@ from ...models import (
     Model,
     PlainNetwork,
     evaluating,
+    fields_of,
 )
 from ..distributed import ALONE, Ranks
 from .depth import OTHERS, DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
@@ -158,7 +159,7 @@ class Posterior:
         """Outputs of :meth:`mean_network`, ``(1, N, outputs)``."""
         net = self.mean_network()
         with torch.no_grad():
-            return streamed(lambda part: net(part)[None], x)
+            return streamed(lambda part: net(part)[None], x, fields_of(net))
 
     def curvature(self, **options: Any) -> Curvatures:
         """Which weights may be replaced by their means, see

@@ -9,7 +9,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor, nn
 
-from ...models import evaluating
+from ...models import evaluating, fields_of
 from ...models.likelihoods import Likelihood
 from ..posterior import DRAWS, streamed
 
@@ -84,7 +84,7 @@ def parted(y: Tensor, likelihood: Likelihood, said: int) -> tuple[Tensor, Tensor
 def outputs_of_rows(net: nn.Module, x: Tensor) -> Tensor:
     """``(N, outputs)`` of a plain network, in evaluation mode."""
     with evaluating(net):
-        return streamed(lambda part: net(part)[None], x)[0]
+        return streamed(lambda part: net(part)[None], x, fields_of(net))[0]
 
 
 @torch.no_grad()
@@ -110,7 +110,8 @@ def teacher_of(fit: Fit, net: nn.Module | None = None) -> Teacher | None:
         outputs = fit.posterior.outputs(x, DRAWS) if own is None else outputs_of_rows(own, x)[None]
         return like.mean_prediction(outputs)[None]
 
-    return Teacher(*(streamed(predictive, x)[0] for x in (data.x_train, data.x_val)))
+    found = (streamed(predictive, x, data.fields)[0] for x in (data.x_train, data.x_val))
+    return Teacher(*found)
 
 
 @torch.no_grad()

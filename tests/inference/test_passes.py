@@ -5,7 +5,8 @@ import pytest
 import torch
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.inference.posterior import DrawnNetwork, outputs_of
+from pyroccam.data import Fields
+from pyroccam.inference.posterior import DrawnNetwork, outputs_of, streamed
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights
 from pyroccam.models import priors
 from random_weights import Rows, assert_same_means, small_net, table
@@ -113,3 +114,21 @@ def test_rows_in_a_pass_change_nothing_but_memory(noise, monkeypatch):
     ways, one = fit.evaluate_ways(**asked), fit.evaluate(**asked)
     assert max(seen) == 4
     assert one == pytest.approx(ways["ensemble"])
+
+
+def test_texts_of_about_one_length_pass_together_and_come_back_in_their_order():
+    random = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 9, (200,), generator=random)
+    mask = (torch.arange(8) < lengths[:, None]).long()
+    texts = {"input_ids": mask * torch.arange(1, 201)[:, None], "attention_mask": mask}
+    fields = Fields.of("x", texts)
+    seen = []
+
+    def first(part):
+        seen.append(fields.lengths(part))
+        return part[None, :, :1]
+
+    x = fields.pack("x", texts)
+    assert streamed(first, x, fields).equal(x[None, :, :1])
+    assert max(map(len, seen)) <= 64
+    assert torch.cat(seen).equal(lengths.sort().values.to(x))

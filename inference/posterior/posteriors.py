@@ -248,7 +248,8 @@ class WeightPosterior(Posterior):
             return super().mean_outputs(x)
         model, weights = self.model, {name: (m.mean, m.bias) for name, m in self.layers.items()}
         with evaluating(model):
-            return streamed(lambda part: model.outputs_at(weights, part)[None], x)
+            fields = fields_of(model.part("net"))
+            return streamed(lambda part: model.outputs_at(weights, part)[None], x, fields)
 
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         x = data.x_val

@@ -10,6 +10,7 @@ from ...models.likelihoods import LEAST_ROWS, learns_noise
 
 if TYPE_CHECKING:
     from ...data import Dataset, Marginal
+    from ..posterior import How
     from .result import Fit
 
 WORSE = 0.05
@@ -40,7 +41,10 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
     rows = {"val": "validation", "train": "training"}[split]
     x, y = next(data.parts(split, weighted=False))  # of what is streamed, it says as much as all
     advice = "What it says of depth, weights or noise means nothing: train it otherwise, first."
-    outputs = fit.outputs(x)
+    # Of points a draw is of a dropout, which is for the training.
+    points = fit.model.random_weights and fit.guide.traits.point
+    how: How = "deterministic" if points else "ensemble"
+    outputs = fit.outputs(x, how)
     predicted = fit.predicted(fit.left_out(outputs, y) if split == "val" else outputs)
     alone = -float(_density_alone(data, y).mean())
     if data.task == "classification":
@@ -69,7 +73,7 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
             f"{rows} rows, {float(alone_by[t]):.4g} without looking at the inputs. {advice}"
         ]
     units = float(data.y_std.double().log().sum())
-    found = fit.evaluate(split)["nll"]
+    found = fit.evaluate(split, how)["nll"]
     if found < alone + units or not fit.model.likelihood.has_noise:
         return []
     return [

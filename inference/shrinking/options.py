@@ -72,8 +72,9 @@ class Thresholds(_Rounded):
     """Cut what is more irrelevant than a number.
 
     Attributes:
-        at: one number, or numbers by layer, by the names now or before anything was cut; a layer
-            that is not named stays whole.
+        at: one number, or numbers by layer, by the names now or before anything was cut, or by
+            ``first``, ``last``, ``linear`` or ``convolution``
+            (:func:`~.thresholds.by_layer`); a layer that is not named stays whole.
     """
 
     at: float | Mapping[str, float]

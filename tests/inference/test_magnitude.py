@@ -181,6 +181,13 @@ def test_what_cannot_be():
             call(given, **options)
 
 
+def test_thresholds_are_by_layer_in_the_same_words():
+    fit = fitted(guide=guides.MeanField)
+    for words in ({"first": 100.0}, {"0": 100.0}):
+        small = inference.shrink(fit, cut=inference.Thresholds({**words, "last": 200.0}))
+        assert small.report.thresholds == {"0": 100.0, "2": 200.0}
+
+
 def test_numbers_by_layer():
     model = convolutions().model
     for asked, expected in (

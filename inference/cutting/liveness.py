@@ -146,14 +146,16 @@ def _moved(node: Node, step: Step | None, moves: Mapping[Node, Tensor]) -> Tenso
 def why_zeros_stay(wiring: Wiring, live: Live, edits: Mapping[str, Edit]) -> dict[str, str]:
     """Of layers with outputs that are kept though they are zero or nobody reads them: how many,
     and for what."""
-    zeros = {}
+    zeros: dict[str, tuple[Node, Tensor]] = {}
     for step in wiring.layers():
         found = ~live.used[step.node] | (live.values[step.node] == 0)
         kept = edits[step.name].outputs if step.name in edits else None
         if kept is not None:
             found &= torch.zeros_like(found).index_fill(0, torch.tensor(kept), True)
-        if found.any():
-            zeros[step.name] = step.node, found
+        if step.name in zeros:  # of another call
+            found &= zeros[step.name][1]
+        zeros[step.name] = step.node, found
+    zeros = {name: (node, found) for name, (node, found) in zeros.items() if found.any()}
     if not zeros:
         return {}
     nodes = [*wiring.steps]
@@ -299,23 +301,20 @@ def _read(wiring: Wiring, values: dict[Node, Tensor], used: dict[Node, Tensor]) 
     layers: dict[str, Rows] = {}
     for node, step in reversed(wiring.steps.items()):
         mine = used[node]
-        for link in [*step.passing.links, *step.passing.mixed]:
-            needs = mine
-            if step.passing.uses is not None:
-                needs = mine & step.passing.uses
-            if is_depthwise(step.module) or isinstance(step.module, Cell):
-                needs = needs & values[node].isnan()  # a constant is kept by biases
-            used[link.source][link.of[needs[link.into]]] = True
-        whole, uses = step.passing.whole, step.passing.uses
-        if whole is not None and uses is not None and (mine & uses).any():
+        needs, whole = mine, step.passing.whole
+        if step.passing.uses is not None:
+            needs = mine & step.passing.uses
+        if whole is not None and needs.any():
             used[whole] |= values[whole] != 0
+        if is_depthwise(step.module) or isinstance(step.module, Cell):
+            needs = needs & values[node].isnan()  # a constant is kept by biases
+        for link in [*step.passing.links, *step.passing.mixed]:
+            used[link.source][link.of[needs[link.into]]] = True
         if step.kind != "layer":
             continue
         if is_select(step.module):
-            size = len(used[step.reads])
-            columns = torch.zeros(max(size, step.width) + 1).bool()
-            columns[step.module.index.cpu()[mine]] = True
-            columns = columns[:size]
+            every = torch.arange(len(used[step.reads]))
+            columns = torch.isin(every, step.module.index.cpu()[mine])
         else:
             known, weight = _known(step, values), _weight(step)
             merged = _merged(step, values)

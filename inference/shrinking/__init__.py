@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         Thresholds,
         Valley,
     )
-    from .reconstruction import reconstructed
     from .relevance import irrelevance, of_groups
     from .small_networks import load, shrink
     from .thresholds import by_layer, refuse_uncut
@@ -54,7 +53,6 @@ __all__ = [
     "mean_costs",
     "prune_weights",
     "random_structures",
-    "reconstructed",
     "remains",
     "scale_intervals",
     "settled",

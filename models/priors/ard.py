@@ -25,8 +25,7 @@ class EmpiricalNormal(Improper):
     .. math:: Σ_{sets} \frac n2 \log mean(μ² + σ²) - ½ Σ \log σ²
 
     and ``½ log(1 + μ²/σ²)`` for a set of one. Where the mean of the prior serves best, too
-    (``moves``), it is the mean of μ, and μ is taken from there
-    (:func:`~pyroccam.models.priors.normal.normal_optimum`). This KL is registered: it is what
+    (``moves``), it is the mean of μ, and μ is taken from there. This KL is registered: it is what
     ``guides.MeanField`` and Pyro's ``TraceMeanField_ELBO`` use. There is no fixed density behind
     it. ``log_prob`` is the greatest one for the *given* weights,
     :math:`-\frac n2 \log(2 π e \, mean(w²))`, which for single weights is -log|w| and a constant.

@@ -22,10 +22,9 @@ class Normal(WeightPrior):
         scale: standard deviation; ``"fan_in"`` for 1/√fan_in of each layer.
         loc: mean of the weights, 0 where each has a scale; biases have mean 0 in a fixed prior.
         learn: ``"layer"`` for one loc and one scale per layer, shared by its weights and biases,
-            that begin at the values given and are learnt with the guide (empirical Bayes);
-            :func:`normal_optimum` is what learning tends to, and what
-            :class:`~pyroccam.models.priors.SharedNormal` always has. ``"scale"`` for the scale
-            alone, with a loc that stays. ``"weight"`` for a scale of each weight and bias,
+            that begin at the values given and are learnt with the guide (empirical Bayes); they
+            tend to what :class:`~pyroccam.models.priors.SharedNormal` always has. ``"scale"`` for
+            the scale alone, with a loc that stays. ``"weight"`` for one of each weight and bias,
             :math:`N(0, A^{-1})` with a diagonal A that is a parameter (learnt at the outer level of
             :func:`~pyroccam.inference.select`; where both levels are one,
             :class:`~pyroccam.models.priors.ARD` has the optimum in closed form). ``None`` for a
@@ -33,7 +32,7 @@ class Normal(WeightPrior):
 
     References:
         Graves 2011, Practical variational inference for neural networks, shares a learnt prior;
-        its published optimum leaves out the posterior variances, see :func:`normal_optimum`.
+        its published optimum leaves out the posterior variances.
 
     Example:
         >>> from pyroccam.models import priors
@@ -125,17 +124,3 @@ class _DiagonalNormalLayer(LayerPrior):
     def latents(self) -> Mapping[str, Latent]:
         of_bias = self.one if self.log_scale_bias is None else self.log_scale_bias.exp()
         return self.normals((self.zero, self.log_scale.exp()), (self.zero, of_bias))
-
-
-def normal_optimum(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The loc and scale, each ``()``, of the normal prior nearest to normal posteriors.
-
-    .. math:: \hat μ = mean(μ_i), \qquad \hat σ² = mean(σ_i² + (μ_i - \hat μ)²)
-
-    minimise the sum of the KLs. The published form (Graves 2011) has no σ_i² and is too narrow.
-
-    Arguments:
-        loc, scale: means and standard deviations of the posteriors, of any one shape.
-    """
-    mean = loc.mean()
-    return mean, (scale.square() + (loc - mean).square()).mean().sqrt()

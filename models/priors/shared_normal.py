@@ -22,8 +22,7 @@ class SharedNormal(WeightPrior):
 
     for a posterior :math:`N(μ_i, σ_i²)` of each. m and s² are put into the KL
     (:class:`~pyroccam.models.priors.ard.EmpiricalNormal`) and are no state: at its minimum it does
-    not change with them. :func:`~pyroccam.models.priors.normal.normal_optimum` gives them.
-    ``Normal(learn="layer")`` learns them by gradient, and has a density.
+    not change with them. ``Normal(learn="layer")`` learns them by gradient, and has a density.
 
     The source shares one normal in the whole network, here it is one for a layer. A single number
     is N(0, 1): it would be its own prior, at no cost.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.shrinking import reconstructed
+from pyroccam.inference.shrinking.reconstruction import reconstructed
 from pyroccam.models import priors
 from torch import nn
 

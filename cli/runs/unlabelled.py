@@ -71,26 +71,23 @@ def _made_of_pieces(data: Dataset, times: int) -> Tensor:
     """Texts, so many times as many as are trained on, that no person would write: a piece of one,
     and for every other text one of another, between a first and a last token. Of a network they
     tell as much, and it says itself what their targets are."""
-    fields, x = data.fields, data.x_train
-    lengths = None if fields is None else fields.lengths(x)
-    assert fields is not None  # texts have names
-    assert lengths is not None  # and a mask
-    rows = x.reshape(len(x), len(fields.each), -1)  # by tokens
-    of_mask = [one.name for one in fields.each].index("attention_mask")
-    padding = rows[lengths.argmin(), :, -1:]
+    assert data.fields is not None  # texts have names
+    names = [one.name for one in data.fields.each]
+    rows, mask = data.x_train.unflatten(1, (len(names), -1)), names.index("attention_mask")
+    padding = rows[rows[:, mask].sum(1).argmin(), :, -1:]
     random = torch.Generator().manual_seed(data.source["seed"])
-    found = padding.expand(times * len(x), *rows.shape[1:]).clone()
-    found[:, of_mask] = 0.0
+    found = padding.expand(times * len(rows), *rows.shape[1:]).clone()
+    found[:, mask] = 0.0
     for new in found:
-        places = torch.randint(len(x), (2,), generator=random)
-        first, second = (rows[i][:, rows[i, of_mask] > 0] for i in places)
+        places = torch.randint(len(rows), (2,), generator=random)
+        first, second = (rows[i][:, rows[i, mask] > 0] for i in places)
         parts = [_piece(first, random)]
         if torch.rand((), generator=random) < 0.5:
             parts.append(_piece(second, random))
         inner = torch.cat(parts, 1)[:, : new.shape[1] - 2]
         tokens = torch.cat([first[:, :1], inner, first[:, -1:]], 1)
         new[:, : tokens.shape[1]] = tokens
-    return found.reshape(len(found), -1)
+    return found.flatten(1)
 
 
 def _piece(tokens: Tensor, random: torch.Generator) -> Tensor:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         nll_by_depth,
         nll_of_rows,
         outputs_by_depth,
+        outputs_of_rows,
         streamed,
         suited,
         validated,

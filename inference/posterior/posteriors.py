@@ -26,7 +26,7 @@ from .depth import OTHERS, DepthStructure, depth_posterior_of_weights, exact_dep
 from .draws import Noise, draw_outputs
 from .layers import Layer, layer_moments, mean_network
 from .mean_propagation import Curvatures, curvature
-from .predict import DRAWS, outputs_by_depth, streamed
+from .predict import DRAWS, outputs_by_depth, outputs_of_rows, streamed
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -157,9 +157,8 @@ class Posterior:
 
     def mean_outputs(self, x: Tensor) -> Tensor:
         """Outputs of :meth:`mean_network`, ``(1, N, outputs)``."""
-        net = self.mean_network()
         with torch.no_grad():
-            return streamed(lambda part: net(part)[None], x, fields_of(net))
+            return outputs_of_rows(self.mean_network(), x)[None]
 
     def curvature(self, **options: Any) -> Curvatures:
         """Which weights may be replaced by their means, see

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from ...models import Fields, Model, evaluating, give
+from ...models import Fields, Model, evaluating, fields_of, give
 from ...models.likelihoods import (
     LEAST_ROWS,
     Classification,
@@ -51,6 +51,12 @@ def streamed(f: Callable[[Tensor], Tensor], x: Tensor, fields: Fields | None = N
     order = lengths.argsort(stable=True)
     found = torch.cat([f(part) for part in x[order].split(TEXTS)], dim=1)
     return found[:, order.argsort()]
+
+
+def outputs_of_rows(net: nn.Module, x: Tensor) -> Tensor:
+    """``(N, outputs)`` of a plain network, in evaluation mode."""
+    with evaluating(net):
+        return streamed(lambda part: net(part)[None], x, fields_of(net))[0]
 
 
 def outputs_by_depth(model: Model | PrunedNetwork, x: Tensor) -> Tensor:

@@ -76,22 +76,19 @@ def _fit_least_squares(
     layer: Any, weight: Tensor, kept: Tensor, rows: Iterator[tuple[Tensor, Tensor]]
 ) -> None:
     """Change the weight ``(O, I)`` of a layer at the inputs that are kept, and its bias."""
-    biased = layer.bias is not None
-    before = torch.cat([weight[:, kept], layer.bias[:, None]], 1) if biased else weight[:, kept]
-    before = before.mT.double()
+    bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias
+    before = torch.cat([weight[:, kept], bias[:, None]], 1).mT.double()
     gram, cross = before.new_zeros(len(before), len(before)), torch.zeros_like(before)
     for x, target in rows:
-        x = x[:, kept]
-        if biased:
-            x = torch.cat([x, x.new_ones(len(x), 1)], 1)
+        one = x.new_full((len(x), 1), float(layer.bias is not None))
+        x = torch.cat([x[:, kept], one], 1)
         gram += x.mT @ x
         cross += x.mT @ target
     slope = cross - gram @ before
     gram.diagonal().add_(RIDGE * gram.diagonal().mean())
     after = (before + torch.linalg.solve(gram, slope)).mT.to(weight)
-    weight[:, kept] = after[:, : int(kept.sum())]
-    if biased:
-        layer.bias.copy_(after[:, -1])
+    weight[:, kept] = after[:, :-1]
+    bias.copy_(after[:, -1])
 
 
 def _parts(data: Dataset) -> Iterator[Tensor]:

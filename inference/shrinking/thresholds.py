@@ -14,7 +14,7 @@ from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork, unknown_name
 from ..cutting import ROWS, Mask, has_path, masked
-from ..posterior import streamed
+from ..posterior import outputs_of_rows
 from ..training import nll_alone
 from .options import TOLERANCE, ByValidation, Cut, Noise, PerLayer, Search, Thresholds, Valley
 from .relevance import Irrelevance, search, valley
@@ -160,8 +160,7 @@ class Cuts:
         """The mean negative log-likelihood of the validation rows, in nats."""
         x, y = self.data.split("val")
         net = with_zeros(self.whole, self.found, thresholds, self.model)
-        (outputs,) = streamed(lambda part: net(part)[None], x)
-        return -float(self.model.likelihood(outputs).log_prob(y).mean())
+        return -float(self.model.likelihood(outputs_of_rows(net, x)).log_prob(y).mean())
 
     @torch.no_grad()
     def leave_network(self, thresholds: Mapping[str, float]) -> bool:

@@ -23,12 +23,12 @@ from ...models import PlainNetwork, seeded
 from ...models.layers import AFFINE, order_of_use
 from ...models.likelihoods import LEAST_ROWS, Likelihood
 from ..distributed import apart
-from ..posterior import suited, validated
+from ..posterior import outputs_of_rows, suited, validated
 from ..storage import CheckpointError, fingerprint, write_whole
 from .replicate import Replicate
 from .settings import Settings
 from .step import CompileFallback
-from .teacher import Taught, Teacher, outputs_of_rows, parted
+from .teacher import Taught, Teacher, parted
 from .terminal import FitProgress, StopSignal
 from .trainer import NonFiniteLoss, Trainer
 

@@ -9,9 +9,8 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor, nn
 
-from ...models import evaluating, fields_of
 from ...models.likelihoods import Likelihood
-from ..posterior import DRAWS, streamed
+from ..posterior import DRAWS, outputs_of_rows, streamed
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -79,12 +78,6 @@ def parted(y: Tensor, likelihood: Likelihood, said: int) -> tuple[Tensor, Tensor
         return y, y[..., :0]
     labels = y[..., :-said]
     return labels[..., 0].long() if likelihood.task == "classification" else labels, y[..., -said:]
-
-
-def outputs_of_rows(net: nn.Module, x: Tensor) -> Tensor:
-    """``(N, outputs)`` of a plain network, in evaluation mode."""
-    with evaluating(net):
-        return streamed(lambda part: net(part)[None], x, fields_of(net))[0]
 
 
 @torch.no_grad()

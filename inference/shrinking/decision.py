@@ -36,7 +36,6 @@ from ..training import (
 from .depth import settled
 from .options import NATS, Cut, Noise, Search
 from .point_spread import spread_moments
-from .reconstruction import reconstructed
 from .relevance import Irrelevance, irrelevance, weight_irrelevance
 from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
@@ -190,7 +189,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
             share, *rest = todo
             bar.next(f"{100 * share:g} % of the {'units' if whole_units else 'weights'}")
             by = share if whole_units else means.units
-            draft = _draft(fit, means, plain, share, teacher, by, how)
+            draft = _draft(fit, means, plain, share, teacher, by, how.round_to)
             if draft is None:
                 if whole_units and then_weights:
                     whole_units = False
@@ -231,11 +230,11 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
 
 def _draft(
     fit: Fit, means: Decision, plain: Trained, share: float, teacher: Teacher | None, by: float,
-    how: Search,
+    round_to: int,
 ) -> Decision | None:  # fmt: skip
     """What is left of that share of the weights, and of the share ``by`` in the tensors, as the
-    posterior or the plain network has them, or of units alone fitted to what these give, whichever
-    predicts better; ``None`` if no way leads to the outputs."""
+    posterior or the plain network has them, whichever predicts better; ``None`` if no way leads to
+    the outputs."""
     left = of_units(means.irrelevance, by, means.whole, fit)
     means = replace(means, irrelevance=left, units=by)
     for every_layer in (False, True):  # beside a skip connection a layer may go as a whole
@@ -246,9 +245,7 @@ def _draft(
     else:
         return None
     sources = dict.fromkeys((means.whole, plain.net))  # one of a point estimate
-    if how.units == "only":
-        sources[reconstructed(zeros, means.whole, fit)] = None
-    drafts = [at_thresholds(fit, at, means, one, round_to=how.round_to) for one in sources]
+    drafts = [at_thresholds(fit, at, means, one, round_to=round_to) for one in sources]
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
 
 

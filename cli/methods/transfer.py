@@ -79,6 +79,8 @@ class Transfer(OverWeights):
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
         yield from super().refusals(settings, data)
+        if self.pieces and (data.target or "tokenizer" not in data.source):
+            yield "pieces", "is for texts without labels."
         if not len(data.x_val):
             yield "finish", "needs validation rows, and there are none."
 

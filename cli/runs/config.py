@@ -96,8 +96,8 @@ class RunConfig(Options):
         options = row.options
         if is_unlabelled(dataset, network):
             options = options | row.unlabelled
-            pieces = sets.get("pieces", options.get("pieces", 0))
-            dataset = with_own_targets(dataset, network, pieces=pieces)
+            asked = row.with_options({name: sets.get(name, options[name]) for name in options})
+            dataset = with_own_targets(dataset, network, pieces=asked.options.get("pieces", 0))
         usual = FIT.get(network, FIT["conv" if len(shape) == 3 else "mlp"])
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:

@@ -128,6 +128,11 @@ def test_more_texts_are_made_of_pieces_of_one_or_two(tmp_path):
     assert all(any(is_piece(r[:i]) and is_piece(r[i:]) for i in range(len(r) + 1)) for r in inner)
     assert 0.2 < sum(map(is_piece, inner)) / len(inner) < 0.9
     assert torch.equal(config.load_data().x_train, data.x_train)
+    with_labels = folders.table(tmp_path / "b.csv", 40)
+    for table, count in ((path, -1), (with_labels, 3)):
+        request = RunRequest("transfer", str(table), f"hf:{folder}", set_={"pieces": count})
+        with pytest.raises(PyroccamError, match="pieces"):
+            RunConfig.resolve(request)
 
 
 def test_without_a_list_of_blocks_all_layers_but_the_head_may_lose_units():

@@ -34,10 +34,14 @@ def with_own_targets(
     whose targets are its embeddings, of length one.
 
     Arguments:
-        pieces: for each training row so many more, whose texts are made of pieces of the others.
+        pieces: for each training row so many more, whose texts are made of pieces of the others;
+            where rows have weights, each has their mean.
     """
     if pieces:
-        data = data.but(x_train=torch.cat([data.x_train, _made_of_pieces(data, pieces)]))
+        made, weights = _made_of_pieces(data, pieces), data.weights
+        if weights is not None:
+            weights = torch.cat([weights, weights.mean().expand(len(made))])
+        data = data.but(x_train=torch.cat([data.x_train, made]), weights=weights)
     classes = outputs_in(network)
     net = pretrained(network.removeprefix(FOLDER), classes)
     found: dict[str, Any] = {}
@@ -69,8 +73,8 @@ def _said(net: nn.Module, data: Dataset, split: str, bar: FitProgress) -> Tensor
 
 def _made_of_pieces(data: Dataset, times: int) -> Tensor:
     """Texts, so many times as many as are trained on, that no person would write: a piece of one,
-    and for every other text one of another, between a first and a last token. Of a network they
-    tell as much, and it says itself what their targets are."""
+    and for every other text one of another, between a first and a last token. What the network
+    says of them is known all the same."""
     assert data.fields is not None  # texts have names
     names = [one.name for one in data.fields.each]
     rows, mask = data.x_train.unflatten(1, (len(names), -1)), names.index("attention_mask")

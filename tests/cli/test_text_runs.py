@@ -128,6 +128,14 @@ def test_more_texts_are_made_of_pieces_of_one_or_two(tmp_path):
     assert all(any(is_piece(r[:i]) and is_piece(r[i:]) for i in range(len(r) + 1)) for r in inner)
     assert 0.2 < sum(map(is_piece, inner)) / len(inner) < 0.9
     assert torch.equal(config.load_data().x_train, data.x_train)
+    heavy = tmp_path / "c.csv"
+    lines = zip(path.read_text().splitlines(), ["w", *range(1, 41)], strict=True)
+    heavy.write_text("\n".join(f"{text},{weight}" for text, weight in lines))
+    given = {**sets, "data.weights": "w", "data.target": ""}
+    request = RunRequest("transfer", str(heavy), f"hf:{folder}", set_=given)
+    weights = RunConfig.resolve(request)[1].weights
+    own = len(weights) // 4
+    torch.testing.assert_close(weights[own:], weights[:own].mean().expand(3 * own))
     with_labels = folders.table(tmp_path / "b.csv", 40)
     for table, count in ((path, -1), (with_labels, 3)):
         request = RunRequest("transfer", str(table), f"hf:{folder}", set_={"pieces": count})

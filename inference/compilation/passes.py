@@ -65,8 +65,31 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
             node.target = LARGE[node.target]
         elif not node.kwargs or node.target in _KEYWORDS:
             node.target = _python(node.target)
+    _lay_down_numbers(graph)
     graph.recompile()
     return graph
+
+
+def _lay_down_numbers(graph: fx.GraphModule) -> None:
+    """Make tensors of numbers beside tensors, once for all calls: torch makes one at each, which
+    takes longer than a small operation does. On a CPU, and where the tensor keeps all digits that
+    the operation would."""
+    known: dict[tuple[float, torch.dtype], fx.Node] = {}
+    first = next(iter(graph.graph.nodes))
+    for node in list(graph.graph.nodes):
+        if node.target not in _BESIDE_NUMBERS or len(node.args) != 2:
+            continue
+        source, number = node.args
+        dtype = source.meta["val"].dtype
+        exact = dtype in (torch.float32, torch.float64) and _agree(node, "dtype")
+        if not isinstance(number, int | float) or not exact or not _size(node):
+            continue
+        if (number, dtype) not in known:
+            name = f"number_{len(known)}"
+            graph.register_buffer(name, torch.tensor(number, dtype=dtype))
+            with graph.graph.inserting_before(first):
+                known[number, dtype] = graph.graph.get_attr(name)
+        node.args = source, known[number, dtype]
 
 
 def _is_its_input(node: fx.Node) -> bool:
@@ -132,6 +155,11 @@ _FUNCTIONS = {
 
 _METHODS = {"add_", "expand", "log1p_", "mul_", "reciprocal_", "sub_", "view"}
 
+
+_BESIDE_NUMBERS = {
+    *(torch.add, torch.div, torch.mul, torch.sub),
+    *(torch.Tensor.add_, torch.Tensor.mul_, torch.Tensor.sub_),
+}
 
 # Their alpha, which the interface does not take.
 _POSITIONAL = {aten.add.Scalar, aten.sub.Scalar, aten.add_.Scalar, aten.sub_.Scalar}

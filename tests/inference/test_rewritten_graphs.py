@@ -190,6 +190,21 @@ def test_a_copy_that_is_written_to_stays_a_copy(copy):
     assert torch.equal(x, torch.arange(3.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_numbers_are_tensors_where_that_changes_no_bit(dtype):
+    def f(x):
+        y = ((0.1 * x + 0.1) / 3 - 1e-16) * torch.tensor(2.0)
+        return y.mul_(0.7).add_(0.1).add_(y, alpha=0.3)
+
+    x = torch.arange(1, 100).to(dtype)
+    expected, graph = f(x), lean(graph_of(f, x), [])
+    found = graph(x)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+    laid = any(name.startswith("number") for name in graph.state_dict())
+    assert laid is (dtype is not torch.bfloat16)  # which the operation keeps all digits beside
+
+
 def test_sums_with_a_number_keep_their_factor():
     def f(x):
         for operation in (aten.add, aten.sub, aten.add_, aten.sub_):

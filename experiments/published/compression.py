@@ -89,7 +89,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gnj": _GROUPS,
     "ghs": {**_GROUPS, "tolerance": None, "narrow_tolerance": 0.02},
     "sparse-vd": {**_NUMBERS, "tolerance": None, "epochs": 60, "threshold": 3.0},
-    "graves": {**_NUMBERS, "tolerance": None, "epochs": 30},
+    "graves": {**_NUMBERS, "tolerance": None, "epochs": 30, "kl_warmup": 0.1},
     "epr": {"batch_size": 256, "epochs": 40, "lr": 6e-3, "kl_weight": 0.1},
 }
 

@@ -22,10 +22,11 @@ from experiments.published import catalogue, coded_draws, compression, runner, t
 from experiments.published.markdown import plus_minus
 from experiments.published.runner import RESULTS, Choice, File, Spec, seeds
 from experiments.published.variance import networks
+from experiments.trials import methods
 from experiments.trials.strangers import __main__ as strangers
 from experiments.trials.strangers import depth
 
-SPECS = [*map(tables.find, tables.MODULES), strangers.SPEC, depth.SPEC]
+SPECS = [*map(tables.find, tables.MODULES), strangers.SPEC, depth.SPEC, methods.SPEC]
 SETTINGS = {"lr": 0.1}
 
 

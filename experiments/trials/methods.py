@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -20,12 +20,15 @@ from pyroccam.cli.requests import METHOD_NAMES
 from pyroccam.cli.runs.execution import RunOptions, run
 from pyroccam.cli.runs.tables import Network, networks
 
-from ..published.markdown import header, mean_sd, read_all, row
-from ..published.runner import Choice, File, Given, Row, Spec, resolve
+from ..published.markdown import column, header, mean_sd, read_all, row
+from ..published.runner import Choice, File, Given, Made, Row, Spec, resolve
 
 __all__ = ["SPEC"]
 
 METHODS = [name for name in METHOD_NAMES if name != "transfer"]
+
+ORDINARY = "plain network", "chosen structure, afresh"
+"""How tables of runs call what is trained as everybody trains."""
 
 
 def files(given: Given) -> Iterable[File]:
@@ -58,19 +61,28 @@ def table(folder: Path) -> Iterable[str]:
         return
     yield from header(
         "method", "seeds", "processor time, s", "error, %: plain", "handed back", "NLL: plain",
-        "handed back", "parameters that are left, %",
+        "handed back", "numbers in tensors, %", "not zero, %", "file, bytes",
     )  # fmt: skip
     for method in (name for name in METHODS if name in runs):
         seeds = runs[method]
         found = networks(seeds)
-        plain = next((one for one in found if one.name.startswith("plain")), None)
+        plain = next((one for one in found if one.name.startswith(ORDINARY)), None)
         back = next((one for one in found if one.kind == "small"), plain or found[0])
-        left = [100 * b / w for b, w in zip(back.parameters, found[0].parameters, strict=False)]
+        whole = fmean(found[0].parameters)
+        shares = [100 * size / whole for size in back.parameters]
+        filled = [100 * n / whole for n in column(seeds, "compressed/nonzero")]
+        size = column(seeds, "structure/file_bytes")
         yield row(
             f"`{method}`", len(seeds), f"{fmean(one['seconds'] for one in seeds):.0f}",
             *(_mean(one, "accuracy") for one in (plain, back)),
-            *(_mean(one, "nll") for one in (plain, back)), mean_sd(left, 0),
+            *(_mean(one, "nll") for one in (plain, back)),
+            mean_sd(shares, 0), mean_sd(filled, 0), mean_sd(size, 0),
         )  # fmt: skip
+
+
+def drawn(given: Given) -> Mapping[str, Made]:
+    """The table, for the documentation."""
+    return {"table.md": lambda: "\n".join([*table(given.out), ""])}
 
 
 def _mean(network: Network | None, name: str) -> str:
@@ -84,7 +96,7 @@ def _mean(network: Network | None, name: str) -> str:
 SPEC = Spec(
     "experiments.trials.methods", "Methods", "methods",
     {"data_root": str, "data": "digits", "methods": Choice(METHODS), "set": {}},
-    files, table,
+    files, table, drawn,
     small="--methods bayes,ddn --seeds 1 --set epochs=1",
 )  # fmt: skip
 

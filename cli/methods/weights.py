@@ -258,9 +258,11 @@ def said_of_file(sizes: Mapping[str, Any]) -> list[str]:
         "all parameters had as 32-bit numbers."
     ]
     if "not_described" in sizes:
+        part, _, _ = sizes["not_described"].partition(":")
         said.append(
-            f"The file holds tensors only: {sizes['not_described']} That is what inference.shrink "
-            "makes of the run's fit. A file that needs no code is what `pyroccam export` writes."
+            f"The file holds tensors only: {part}. inference.load(path, like=net) takes them, with "
+            "what inference.shrink makes of the run's fit; `pyroccam export` writes a file that "
+            "needs no code."
         )
     return said
 

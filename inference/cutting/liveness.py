@@ -171,7 +171,7 @@ def why_zeros_stay(wiring: Wiring, live: Live, edits: Mapping[str, Edit]) -> dic
         readers += [n for n in at.users if n in wiring.steps and wiring.steps[n].kind == "source"]
         by = (readers or [at])[0]
         where = by.target if by.op == "call_module" else by.name
-        why[name] = f"{int(found.sum())} outputs that are zero stay, for {str(where)!r}"
+        why[name] = f"{int(found.sum())} outputs that are zero stay, because of {str(where)!r}"
     return why
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,17 +43,24 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
 
-    def __rich__(self) -> Any:
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich.table import Table as Printed
 
         out = Printed(*self.head, box=None)
+        columns = zip(self.head, *([cell.text for cell in row] for row in self.rows), strict=True)
+        least = [
+            max(map(len, " ".join(texts[: 1 if k == 0 else None]).split()), default=0)
+            for k, texts in enumerate(columns)
+        ]
+        roomy = sum(least) + 2 * len(least) <= options.max_width
         for k, column in enumerate(out.columns):
             column.overflow = "fold"
+            column.min_width = least[k] if roomy else None  # no word and no number is folded
             if all(row[k].value is not None or not row[k].text for row in self.rows):
                 column.justify = "right"
         for row in self.rows:
             out.add_row(*(cell.text for cell in row))
-        return out
+        yield out
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Transfer(OverWeights):
         keep: share of the weights of its blocks that stays.
         scale: standard deviation of the change of a weight, in the prior.
         finish: fraction of the run in which the smaller network is trained, in the end; of 1 the
-            whole one stays as it was given.
+            whole one stays as it was given, and what it says is learnt without dropout.
         tables: train embeddings, too.
         pieces: of texts without labels, how many are made of pieces of others for each.
         tolerance: nats of a row, and share of errors, that the smaller network may lose to the
@@ -66,6 +66,8 @@ class Transfer(OverWeights):
         for module in net.modules():
             if isinstance(module, nn.Embedding):
                 module.requires_grad_(self.tables)
+            elif isinstance(module, nn.Dropout) and self.finish == 1.0:
+                module.p = 0.0  # what the given network says has no noise to be fitted
         blocks = tuple(f"{n}." for n, one in net.named_modules() if isinstance(one, nn.ModuleList))
         layers = [n for n, one in net.named_modules() if affine_kind(one) is not None]
         inside = [n for n in layers if n.startswith(blocks)] if blocks else layers[:-1]

@@ -84,6 +84,11 @@ def test_an_encoder_of_texts_without_labels_learns_its_own_embeddings(tmp_path):
     assert small["test"]["similarity"] > 0.5
     # New texts have what the whole network says of them as targets, too.
     result, opening = load_fit(tmp_path / "run"), OpenOptions()
+    # Nothing is dropped where the given network is learnt; who trains what is left drops as before.
+    dropped = [one.p for one in result.model.modules() if isinstance(one, torch.nn.Dropout)]
+    assert set(dropped) == {0.0}
+    handed = transformers.AutoConfig.from_pretrained(str(tmp_path / "run" / "transformers"))
+    assert handed.hidden_dropout_prob == given.config.hidden_dropout_prob > 0
     new = folders.table(tmp_path / "b.csv", 50, seed=1, labels=False)
     console = PlainConsole()
     sets = read_new_rows(console, str(new), tmp_path / "run", opening, result.data)

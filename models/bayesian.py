@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, ClassVar, Self
@@ -324,11 +324,9 @@ class BayesianNetwork(Model):
         self,
         data: TargetSpec,
         gammas: Mapping[str, Tensor],
-        blocks: Sequence[int] | None = None,
     ) -> tuple[BayesianNetwork, dict[str, str]] | None:
         """The Bayesian network of one structure, γ ``(K,)`` by edge, with the same priors, and the
-        names of its layers by those that they have here; ``None`` where there is no other. Of a
-        stack some blocks stay, see :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
+        names of its layers by those that they have here; ``None`` where there is no other."""
         return None
 
     def first_network(self) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pyro
@@ -55,11 +55,10 @@ class Exits(DepthStack):
             return tuple(d for d in every if self.adapter_of[d] == own)
         return tuple(every)
 
-    def at_names(self, depth: int, blocks: Sequence[int] | None = None) -> dict[str, str]:
+    def at_names(self, depth: int) -> dict[str, str]:
         """Names of the parts that are used at a depth, by those that they have there in
         :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
-        kept = range(depth) if blocks is None else blocks
-        parts = ["stem", *(f"blocks.{i}" for i in kept)]
+        parts = ["stem", *(f"blocks.{i}" for i in range(depth))]
         if (own := self.adapter_of[depth]) is not None:
             parts.append(f"adapters.{own}")
         return {str(i): name for i, name in enumerate([*parts, "head"])}
@@ -160,8 +159,8 @@ class BayesianStack(BayesianNetwork):
         depths = range(stack.max_depth + 1)
         logits = depth.log_probs(stack.max_depth + 1).to(like)
         if number_bits:
-            each = [self.log_prior_of(d, range(d)) for d in depths]
-            logits = torch.tensor(each, dtype=torch.float64).log_softmax(0).to(like)
+            nats = math.log(2.0) * number_bits * torch.tensor([*map(self.count_numbers, depths)])
+            logits = (depth.log_probs(stack.max_depth + 1) - nats.double()).log_softmax(0).to(like)
         self.depth_prior = DepthEdge("depth", [str(d) for d in depths], logits, False, None).to(
             like
         )
@@ -203,19 +202,10 @@ class BayesianStack(BayesianNetwork):
         """``log p(d)``, ``(D + 1,)``."""
         return self.structure["depth"].logits
 
-    def count_numbers(self, depth: int, blocks: Sequence[int] | None = None) -> int:
-        """How many numbers, which are no random weights, a depth uses, or some of its blocks; see
+    def count_numbers(self, depth: int) -> int:
+        """How many numbers, which are no random weights, a depth uses; see
         :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
-        return sum(self._numbers[part] for part in self.exits.at_names(depth, blocks).values())
-
-    def log_prior_of(self, depth: int, blocks: Sequence[int]) -> float:
-        """The prior of some blocks of a depth, up to the constant that all have: that of as many
-        first ones, at the price of their own numbers."""
-        logits = self.spec["depth"].log_probs(self.max_depth + 1)
-        if self.power != 1.0:
-            logits = (self.power * logits.double()).log_softmax(0)
-        bits = self.power * self.spec["number_bits"] * self.count_numbers(depth, blocks)
-        return float(logits[len(blocks)]) - bits * math.log(2.0)
+        return sum(self._numbers[part] for part in self.exits.at_names(depth).values())
 
     def _count(self) -> Counter[str]:
         """Numbers by part of the stack. What a prior learns is in no file, and none of them."""
@@ -273,10 +263,9 @@ class BayesianStack(BayesianNetwork):
         self,
         data: TargetSpec,
         gammas: Mapping[str, Tensor],
-        blocks: Sequence[int] | None = None,
     ) -> tuple[BayesianNetwork, dict[str, str]]:
         depth = int(gammas["depth"].argmax())
-        there = {own: name for name, own in self.exits.at_names(depth, blocks).items()}
+        there = {own: name for name, own in self.exits.at_names(depth).items()}
         names: dict[str, str] = {}
         for name in self.layers:
             for own in (part for part in there if name == part or name.startswith(f"{part}.")):
@@ -288,7 +277,7 @@ class BayesianStack(BayesianNetwork):
         whole: Any = self.start_network()
         prior = {there: self.layers[name].weight_prior for name, there in names.items()}
         given = {name: self.arguments()[name] for name in ("likelihood", "random_biases")}
-        net = whole.at(depth, blocks)
+        net = whole.at(depth)
         made = BayesianNetwork(net, data, prior=prior, layers=list(prior), **given)
         made.count_from(self)
         made.names = {first: names[now] for first, now in self.names.items() if now in names}

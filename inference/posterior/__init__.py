@@ -7,7 +7,6 @@ from ...data import lazy_names
 if TYPE_CHECKING:
     from . import metrics
     from .depth import (
-        EQUAL,
         DepthStructure,
         exact_depth_posterior,
         slack,

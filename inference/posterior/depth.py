@@ -177,8 +177,6 @@ class DepthStructure(Presentable):
             posterior took its place at the chosen checkpoint (closed-form update only).
         tv_running: total variation between that estimate and the exact posterior.
         depth_chosen_running: by the 95 % rule on that estimate.
-        blocks: of the chosen depth those that are worth their description, from 0 on, once that was
-            asked (:func:`~pyroccam.inference.shrinking.settled`); only where weights are random.
     """
 
     depth_probs: Tensor
@@ -192,7 +190,6 @@ class DepthStructure(Presentable):
     running_depth_probs: Tensor | None = None
     tv_running: float | None = None
     depth_chosen_running: int | None = None
-    blocks: tuple[int, ...] | None = None
     tv_error: float | None = None
     log_errors: Tensor | None = None
     agreement: float | None = None
@@ -239,11 +236,6 @@ class DepthStructure(Presentable):
                 "of": len(self.depth_probs) - 1,
             }
         ]
-
-    @property
-    def blocks_left(self) -> int:
-        """How many blocks the network of the chosen depth has: as many, or fewer."""
-        return self.depth_chosen if self.blocks is None else len(self.blocks)
 
     @classmethod
     def from_probs(
@@ -296,12 +288,8 @@ class DepthStructure(Presentable):
 
     def __str__(self) -> str:
         q = self.depth_probs
-        left = ""
-        if self.blocks_left < self.depth_chosen and self.blocks is not None:
-            kept = ", ".join(str(block + 1) for block in self.blocks) or "none"
-            left = f", of which the blocks {kept} are worth their description"
         return (
             f"depth {self.depth_chosen} of {len(q) - 1} (q = {q[self.depth_chosen]:.3f}, "
             f"P(d <= {self.depth_chosen}) = {q[: self.depth_chosen + 1].sum():.3f}, "
-            f"E[d] = {self.depth_expected:.1f}){left}. {self._beside()}"
+            f"E[d] = {self.depth_expected:.1f}). {self._beside()}"
         )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         tolerance_of,
     )
     from .decision import at_thresholds
-    from .depth import at_depth, full_network, settled, worthwhile
+    from .depth import at_depth, full_network, settled
     from .graph import discretise, random_structures
     from .intervals import scale_intervals
     from .inventory import bytes_by_part, input_use, left_of, remains
@@ -59,7 +59,6 @@ __all__ = [
     "share_weights",
     "splice_weights",
     "without_means",
-    "worthwhile",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -109,7 +109,7 @@ class PathPoint:
     @property
     def depth(self) -> int | None:
         """Blocks of a stack that are left; ``None`` where the depth is known."""
-        return None if self.fit.structure is None else self.fit.structure.blocks_left
+        return None if self.fit.structure is None else self.fit.structure.depth_chosen
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .replicate import Replicate
     from .result import Fit, Repeats
     from .settings import MOST_STEPS, Settings
-    from .statistics import keeps_statistics, renew_statistics
     from .step import CompileFallback, TrainingStep
     from .teacher import FEW, Teacher, may_teach, teacher_of
     from .terminal import FitProgress, StopSignal

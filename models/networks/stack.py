@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -160,41 +159,20 @@ class DepthStack(nn.Module):
             new.description["max_depth"] = depth
         return new
 
-    def at(self, depth: int, blocks: Sequence[int] | None = None) -> nn.Sequential:
+    def at(self, depth: int) -> nn.Sequential:
         """A plain sequential copy that computes ``f_depth`` alone: one exit, no other head.
 
-        Arguments:
-            depth: of the exit.
-            blocks: those up to there that stay, from 0 on; all of them if left out. The others are
-                skipped (:meth:`skippable`), and statistics of batch normalisation behind them are
-                not those of what is left.
-
         Raises:
-            PyroccamError: for a depth, or blocks, that there are not.
+            PyroccamError: for a depth that there is not.
         """
         self._check(depth)
-        kept = range(depth) if blocks is None else blocks
-        if sorted({*kept}) != [*kept] or not {*kept} <= {*range(depth)}:
-            expected = f"some of {list(range(depth))}, in that order"
-            raise PyroccamError(f"blocks={list(kept)} of depth {depth}", expected)
-        parts = [copy.deepcopy(self.stem), *(copy.deepcopy(self.blocks[i]) for i in kept)]
+        parts = [copy.deepcopy(self.stem), *map(copy.deepcopy, self.blocks[:depth])]
         which = self.adapter_of[depth]
         if which is not None:
             row = [d for d, j in enumerate(self.adapter_of) if j == which].index(depth)
             parts.append(select_depths(copy.deepcopy(self.adapters[which]), [row]))
         parts.append(select_depths(copy.deepcopy(self.head), [depth]))
         return nn.Sequential(*parts)
-
-    def skippable(self, x: Tensor) -> tuple[int, ...]:
-        """Blocks without which the others still fit together, from 0 on: those that give what they
-        take in its shape, for some inputs ``(B, *)``. One that changes channels or resolution is
-        none."""
-        shapes = [getattr(a, "shape", None) for a in self.activations(x)]
-        return tuple(
-            i
-            for i, (before, after) in enumerate(pairwise(shapes))
-            if before is not None and before == after
-        )
 
     def _check(self, depth: int) -> None:
         if not 0 <= depth <= self.max_depth:

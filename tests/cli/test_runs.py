@@ -375,7 +375,7 @@ def test_a_stack_has_a_depth_for_each_weight(runs, tmp_path):
     assert "of 2 was chosen" in said
     fit = load_fit(out)
     assert isinstance(fit.model, models.BayesianStack)
-    assert fit.structure.blocks_left == chosen["depth"]
+    assert fit.structure.depth_chosen == chosen["depth"]
     assert (out / "compressed.pocc").stat().st_size == chosen["file_bytes"]
 
 

@@ -289,8 +289,6 @@ def test_power_multiplies_what_a_block_costs(power, bits):
     expected = (power * own).log_softmax(0) if bits else priors.Cost(power).log_probs(5)
     torch.testing.assert_close(deep.log_prior, expected)
     torch.testing.assert_close(deep.anew(rows).log_prior, expected)
-    each = torch.tensor([deep.log_prior_of(d, range(d)) for d in range(5)])
-    torch.testing.assert_close(each.log_softmax(0), expected)
 
 
 def test_numbers_that_are_none():

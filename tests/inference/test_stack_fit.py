@@ -13,8 +13,8 @@ from pyroccam.inference.cutting import multiply_adds
 from pyroccam.inference.diagnostics import prior_sensitivity
 from pyroccam.inference.diagnostics.simulation import _Simulation
 from pyroccam.inference.elbo import evidence
-from pyroccam.inference.posterior import EQUAL, posterior_of
-from pyroccam.inference.posterior.depth import depth_posterior_of_weights
+from pyroccam.inference.posterior import posterior_of
+from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
 from pyroccam.inference.shrinking import settled
 from pyroccam.models import priors
 from scipy.stats import norm

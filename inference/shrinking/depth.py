@@ -58,8 +58,8 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
         depth: another than the chosen one.
     """
     structure = getattr(fit, "structure", None)
-    network: Any = random_network(fit.model)
-    if structure is None or network is None:
+    network: Any = None if structure is None else random_network(fit.model)
+    if network is None:
         return fit
     depth = structure.depth_chosen if depth is None else depth
     check("depth", depth, Annotated[int, Between(0, len(structure.depth_probs) - 1)])

@@ -57,7 +57,7 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
     Arguments:
         depth: another than the chosen one.
     """
-    structure = getattr(fit, "structure", None)
+    structure: Any = getattr(fit, "structure", None)
     network: Any = None if structure is None else random_network(fit.model)
     if network is None:
         return fit

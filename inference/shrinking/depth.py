@@ -58,11 +58,11 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
         depth: another than the chosen one.
     """
     structure: Any = getattr(fit, "structure", None)
-    network: Any = None if structure is None else random_network(fit.model)
-    if network is None:
+    if structure is None or random_network(fit.model) is None:
         return fit
     depth = structure.depth_chosen if depth is None else depth
     check("depth", depth, Annotated[int, Between(0, len(structure.depth_probs) - 1)])
+    network: Any = random_network(fit.model)
     edges = {"depth": one_hot(torch.tensor(depth), network.max_depth + 1)}
     model, names = network.settled(fit.data, edges)
     guide: Any = fit.guide.rebuild(model, names)

@@ -55,8 +55,9 @@ class Bayes(OverWeights):
     Attributes:
         prior: prior of the weights, in words, such as ghs:1e-5 or pretrained:digits.
         guide: posterior of the weights, in words.
-        start: fraction of the run for which weights are numbers at first, at the best of three
-            learning rates, each of which is tried for a sixth of it; the posterior begins there.
+        start: fraction of the run for which weights are numbers at first, at the best of up to
+            three learning rates, each of which is tried for a sixth of it; the posterior begins
+            there.
         finish: fraction of the run for which each smaller network is trained as numbers in the end.
         scales: scales of groups are drawn for each ``example``, or once for a ``batch``.
         max_scale: largest standard deviation of a weight, its scales apart.

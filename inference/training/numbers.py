@@ -17,7 +17,16 @@ from ...models.likelihoods import Likelihood
 from ..distributed import joined
 from ..posterior import validated
 from ..storage import CheckpointError, write_whole
-from .ordinary import RATES, Trained, choose_rate, race, race_epochs, score_untrained, trained
+from .ordinary import (
+    RATES,
+    Trained,
+    choose_rate,
+    race,
+    race_epochs,
+    rates_to_try,
+    score_untrained,
+    trained,
+)
 from .terminal import FitProgress
 
 if TYPE_CHECKING:
@@ -34,8 +43,8 @@ class Numbers:
     Attributes:
         trained: it, at the best of the learning rates.
         likelihood: with the noise that suits the network.
-        tried: loss of each validation row, in nats, after a short training at each learning rate;
-            empty without any.
+        tried: loss of each validation row, in nats, after a short training at each learning rate
+            that was tried; empty without any.
         seconds: of all trainings.
         epochs: of the training; a learning rate is tried for fewer.
     """
@@ -90,10 +99,8 @@ def as_numbers(
             _write(path, found, tried, seconds)
 
     with FitProgress("numbers", len(rates) + 1, progress) as bar:
-        for rate in rates:
+        for rate in rates_to_try(rates, tried):
             bar.next(f"learning rate {rate:g}")
-            if rate in tried:
-                continue
             began = time.perf_counter()
             tried[rate] = race(start, fit, epochs, rate)
             seconds += time.perf_counter() - began

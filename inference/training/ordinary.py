@@ -6,7 +6,7 @@ import copy
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,21 @@ def race(net: nn.Module, fit: Fit, epochs: int, lr: float) -> Tensor:
     return trained(net, fit, race_epochs(epochs), lr).losses
 
 
+def rates_to_try(rates: Sequence[float], tried: Mapping[float, Tensor]) -> Iterator[float]:
+    """Rates of which no losses are known yet, the highest first, until one is worse than a higher
+    one by more than a standard error (:func:`choose_rate`): still lower ones only lag behind more.
+
+    Arguments:
+        tried: losses by the rates that were tried; those of a rate are put there before the next
+            one is asked for.
+    """
+    for rate in sorted(rates, reverse=True):
+        if rate not in tried:
+            yield rate
+        if choose_rate(tried) != rate:
+            return
+
+
 def choose_rate(tried: Mapping[float, Tensor]) -> float:
     """The lowest of the learning rates whose losses are, in the mean, not above the least by more
     than a standard error of the difference: in a short training a high one looks better than it is
@@ -113,14 +128,17 @@ def retrain(net: nn.Module, fit: Fit, epochs: int) -> Trained:
 
     Arguments:
         epochs: passes over the training rows at the learning rate that is good for a sixth of
-            them (:func:`choose_rate`). It falls along a cosine.
+            them (:func:`rates_to_try`). It falls along a cosine.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
     """
     if not len(fit.data.x_val):
         raise PyroccamError("a retraining without validation rows", "some of them", "val_fraction=")
-    lr = choose_rate({rate: race(net, fit, epochs, rate) for rate in RATES})
+    tried: dict[float, Tensor] = {}
+    for rate in rates_to_try(RATES, tried):
+        tried[rate] = race(net, fit, epochs, rate)
+    lr = choose_rate(tried)
     found, before = trained(net, fit, epochs, lr), score_untrained(net, fit)
     return found if found.losses.mean() < before.losses.mean() else before
 

@@ -31,8 +31,8 @@ from .step import TrainingStep
 from .terminal import FitProgress, StopSignal
 
 TRACE_FROM = 300
-"""Steps of one shape of batch from which it pays to trace them: a rounded guess for two cores, of
-which benchmarks/tracing.py measures both sides. From how many on it pays to compile what was traced
+"""Steps of one shape of batch from which it pays to trace them: between what a posterior of few
+layers and a plain network take on two cores. From how many on it pays to compile what was traced
 depends on the graph (:mod:`~pyroccam.inference.compilation.regions`)."""
 
 REHEARSED = 300

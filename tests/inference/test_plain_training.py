@@ -34,7 +34,11 @@ from pyroccam.inference.training import (
     trained,
     trainer_of,
 )
-from pyroccam.inference.training.ordinary import choose_rate, temperature_of_rows
+from pyroccam.inference.training.ordinary import (
+    choose_rate,
+    rates_to_try,
+    temperature_of_rows,
+)
 from pyroccam.models import priors
 from pyroccam.models.likelihoods import LEAST_ROWS
 from scipy import optimize
@@ -323,15 +327,14 @@ def test_a_line_is_found_and_its_noise(validation):
 
 
 def test_a_good_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatch):
-    """Each for a sixth of the epochs; a run that was broken off after two goes on with the rest."""
+    """Each for a sixth of the epochs; a run that was broken off goes on with the rest."""
     data = blobs(n=400)
     net = cut_net(data)
     whole = as_numbers(fresh(data, net), 12, out=tmp_path / "whole")
     start = fresh(data, net).model.start_network()
-    for rate in RATES:
-        torch.testing.assert_close(
-            whole.tried[rate], trained(start, fresh(data, net), 2, rate).losses
-        )
+    assert [*whole.tried] == [*RATES[:-3:-1]]  # the lowest is not tried, as the middle one is worse
+    for rate, losses in whole.tried.items():
+        torch.testing.assert_close(losses, trained(start, fresh(data, net), 2, rate).losses)
     assert whole.trained.lr == choose_rate(whole.tried)
     again = trained(start, fresh(data, net), 12, whole.trained.lr)
     torch.testing.assert_close(whole.trained.held_out, again.held_out)
@@ -343,7 +346,7 @@ def test_a_good_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatc
     train, tried = numbers.race, []
 
     def broken(net, fit, epochs, rate):
-        if len(tried) == 2:
+        if tried:
             raise KeyboardInterrupt
         tried.append(rate)
         return train(net, fit, epochs, rate)
@@ -352,13 +355,26 @@ def test_a_good_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         as_numbers(fresh(data, net), 12, out=tmp_path)
     tried.clear()
-    for trainings in ([RATES[2]], []):  # the last time it is there already
+    for trainings in ([RATES[1]], []):  # the last time it is there already
         found = as_numbers(fresh(data, net), 12, out=tmp_path)
         assert tried == trainings
-        assert all(torch.equal(found.tried[rate], whole.tried[rate]) for rate in RATES)
+        assert all(torch.equal(found.tried[rate], whole.tried[rate]) for rate in whole.tried)
         assert torch.equal(found.trained.held_out, whole.trained.held_out)
         assert all(map(torch.equal, found.net.parameters(), whole.net.parameters()))
         tried.clear()
+
+
+@pytest.mark.parametrize(
+    ("means", "tried"), [((3, 2, 1), 2), ((1, 2, 3), 3), ((3, 1, 2), 3), ((1, 3.02, 3), 3)]
+)
+def test_lower_rates_are_tried_until_one_is_clearly_worse(means, tried):
+    """Losses of the lowest rate first; those of 100 rows differ by a deviation of 1 a row."""
+    noise = torch.linspace(-1, 1, 100)
+    losses = {lr: mean + k * noise for k, (lr, mean) in enumerate(zip(RATES, means, strict=True))}
+    found: dict[float, torch.Tensor] = {}
+    for rate in rates_to_try(RATES, found):
+        found[rate] = losses[rate]
+    assert [*found] == sorted(RATES, reverse=True)[:tried]
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of this kind", None])

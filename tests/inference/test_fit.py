@@ -118,9 +118,8 @@ def test_what_cannot_be_fitted(make, settings):
 @pytest.mark.parametrize(
     ("count", "name"),
     [
-        *((2, name) for name in ("abacus", "", "meta", "mps", "cuda:-1", "cuda:", "cuda:01")),
-        *((2, name) for name in (" cpu", "CPU", "cpu\n", "cuda:1\n", "cuda:2", None, 3, ["cpu"])),
-        (0, "cuda"), (0, "cuda:0"), (0, torch.device("cuda", 1)), (1, "cuda:1"),
+        *((2, name) for name in ("abacus", "", "meta", "cuda:-1", "cuda:01", "cuda:2", None)),
+        (0, "cuda"), (0, torch.device("cuda", 1)), (1, "cuda:1"),
     ],
 )  # fmt: skip
 def test_devices(count, name, monkeypatch):

@@ -1,7 +1,5 @@
 """Pairs that plain Pyro has trained, as fits: SVI, its guides, draws of MCMC."""
 
-import copy
-
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -173,16 +171,10 @@ def test_chains_of_one_run_are_compared(apart, verdict, exact):
     assert abs(gap - apart) < 0.6
 
 
-@pytest.mark.parametrize("kind", ["correlated", "function"])
-def test_any_other_guide_is_drawn(kind, exact):
+def test_any_other_guide_is_drawn(exact):
     model, table = exact.model, exact.data
     guide = AutoMultivariateNormal(model, init_scale=0.5)
     guide(table.x_train, table.y_train)
-    if kind == "function":
-
-        def guide(x, y=None):
-            pyro.sample("0.weight", dist.Normal(torch.zeros(1, 2), 0.5).to_event(2))
-
     fit = inference.as_fit(model, guide, table, seed=1)
     assert isinstance(fit.guide, guides.Samples)
     assert float(fit.posterior.layers["0"].variance.mean()) == pytest.approx(0.25, rel=0.1)
@@ -208,10 +200,6 @@ def structured(table):
 
 REFUSED = {
     "another model": lambda d, fit: inference.as_fit(nothing, nothing, d),
-    "a function over depth": lambda d, fit: inference.as_fit(
-        models.LearntDepth.mlp(d, width=2, max_depth=1), nothing, d
-    ),
-    "a function without sites": lambda d, fit: inference.as_fit(fit.model, nothing, fit.data),
     "no draws of a site": lambda d, fit: inference.as_fit(fit.model, {}, fit.data),
     "draws of another shape": lambda d, fit: inference.as_fit(
         fit.model, {"0.weight": torch.ones(5, 2)}, fit.data
@@ -228,9 +216,6 @@ REFUSED = {
     "other rows": lambda d, fit: inference.as_fit(
         network(d, priors.Normal()), guides.MeanField(network(d, priors.Normal())), d.halves()[0]
     ),
-    "a guide that was never called": lambda d, fit: inference.as_fit(
-        model := network(d, priors.Normal()), AutoNormal(model), d
-    ),
     "training": lambda d, fit: inference.fit(fit.model, fit.guide, fit.data, progress=False),
     "narrowing": lambda d, fit: inference.narrow(fit, cut=inference.Thresholds(10.0)),
     "a bound": lambda d, fit: inference.evidence(fit, by="bound"),
@@ -238,10 +223,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_said_in_one_sentence(what, exact, wiggle):
-    with pytest.raises(PyroccamError) as caught:
+def test_what_is_no_fit_is_refused(what, exact, wiggle):
+    with pytest.raises(PyroccamError):
         REFUSED[what](wiggle, exact)
-    assert "\n" not in str(caught.value).strip()
 
 
 def test_scales_of_either_sign_are_not_cut_by_draws(wiggle):
@@ -250,21 +234,6 @@ def test_scales_of_either_sign_are_not_cut_by_draws(wiggle):
     fit = inference.as_fit(model, guide.draw(20), wiggle)
     with pytest.raises(PyroccamError, match="either sign"):
         inference.shrink(fit)
-
-
-def test_draws_in_double_precision_and_copies_of_their_fit(wiggle):
-    model = network(wiggle, priors.Normal()).double()
-    torch.manual_seed(0)
-    values = {
-        site: torch.randn(20, *layer.latents()[name].prior.event_shape, dtype=torch.float64)
-        for site, (layer, name) in model.sites.items()
-    }
-    fit = inference.as_fit(model, values, wiggle)
-    again = inference.as_fit(model, fit.guide, wiggle)  # a guide of ours, as others
-    assert fit.val_nll == again.val_nll
-    cut = inference.Thresholds(50.0)
-    one, other = (inference.shrink(f, cut=cut) for f in (fit, copy.deepcopy(fit)))
-    assert one.content == other.content
 
 
 def test_particles_together_are_refused_where_weights_are_not_drawn(wiggle):

@@ -13,7 +13,6 @@ from pyroccam.inference.cutting import Mask, cut, masked
 from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.shrinking.decision import decide
 from pyroccam.models import priors
-from pyroccam.models.plain import layer_kind
 from torch import nn
 
 
@@ -52,14 +51,6 @@ class Standardised(nn.Conv2d):
     def forward(self, x):
         weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
         return F.conv2d(x, weight, self.bias)
-
-
-class Discarding(nn.Conv2d):
-    """A convolution of something else than the border that it makes."""
-
-    def forward(self, x):
-        F.pad(x, (1, 1, 1, 1))
-        return F.conv2d(x.exp(), self.weight, self.bias)
 
 
 class Transposed(nn.Module):
@@ -212,11 +203,6 @@ def test_a_layer_that_does_not_compute_by_its_attributes_stays(options):
     assert type(small[1]) is Standardised
     x = torch.randn(3, 2, 12, 12).double()
     torch.testing.assert_close(small(x), net(x))
-
-
-def test_a_convolution_of_something_else_than_a_border_is_no_layer():
-    assert layer_kind(Bordered(2, 3, 3)) is nn.Conv2d
-    assert [layer_kind(Discarding(2, 3, 3)) for _ in range(20)] == [None] * 20
 
 
 def test_a_layer_with_a_border_of_its_own_is_random():

@@ -117,8 +117,6 @@ def test_structure_summarises_q_beside_the_exact_posterior():
     assert s.tv_running == pytest.approx(0.45)
     again = json.loads(json.dumps(s.to_json()))
     assert (again["depth_probs"], again["depth_chosen"]) == (Q.tolist(), 3)
-    assert "depth 3 of 3" in str(s)
-    assert "depth 0; total variation between it and q 0.600" in str(s)
     without = DepthStructure.from_probs(Q, exact, threshold=0.7)
     assert (without.depth_chosen, without.tv_running) == (2, None)
 
@@ -136,7 +134,6 @@ def test_estimates_from_other_draws_say_how_sure_a_depth_is():
     assert float(s.log_errors[3]) == 0.0
     p = s.exact_depth_probs
     assert float((p[0] / p[3]).log()) == pytest.approx(float(ratio.mean()), rel=1e-5)
-    assert "75%" in str(s)
 
 
 D, ROWS = 3, 14
@@ -174,15 +171,6 @@ def test_one_pass_of_minibatches_is_as_good_as_the_full_batch(size):
     torch.testing.assert_close(guide.probs, exact(model, table), rtol=1e-10, atol=0)
 
 
-def test_an_incomplete_pass_is_scaled_to_the_whole_data():
-    model, guide, table, update = frozen(rate=1.0)
-    rows = torch.tensor([0, 3, 4, 9])
-    update.observe(rows, table[:, rows])
-    update.step(complete=False)
-    expected = (model.log_prior + table[:, rows].sum(1) * ROWS / 4).softmax(0)
-    torch.testing.assert_close(guide.probs, expected, rtol=1e-10, atol=0)
-
-
 @pytest.mark.parametrize("rate", [0.05, 1.0])
 def test_a_step_is_a_natural_gradient_step(rate):
     model, guide, table, update = frozen(rate=rate)
@@ -203,31 +191,3 @@ def test_a_step_is_a_natural_gradient_step(rate):
     update.step()
     found, expected = (eta.detach().log_softmax(0) for eta in (guide.logits, expected))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-
-
-def normals(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def test_replicates_at_once_are_replicates_apart():
-    """Priors, rows, log-likelihoods and logits of their own; a first pass that is not complete."""
-    K, generator = 3, torch.Generator().manual_seed(0)
-    prior = normals(generator, K, D + 1).log_softmax(-1)
-    start = normals(generator, K, D + 1)
-    logits, alone = start.clone(), [row.clone() for row in start]
-    together = IncrementalPosterior(logits, prior, ROWS, 0.3)
-    apart = [IncrementalPosterior(alone[k], prior[k], ROWS, 0.3) for k in range(K)]
-    for step in range(9):
-        rows = torch.stack([torch.randperm(ROWS, generator=generator)[:4] for _ in range(K)])
-        rows = None if step == 6 else rows
-        size = ROWS if rows is None else 4
-        found = normals(generator, K, D + 1, size)
-        together.observe(rows, found)
-        together.step(complete=step > 5)
-        for k, one in enumerate(apart):
-            one.observe(None if rows is None else rows[k], found[k])
-            one.step(complete=step > 5)
-        torch.testing.assert_close(logits, torch.stack(alone), rtol=1e-12, atol=1e-12)
-        assert torch.equal(together.table, torch.stack([one.table for one in apart]))
-        assert torch.equal(together.seen, torch.stack([one.seen for one in apart]))
-    assert bool(together.seen.all())

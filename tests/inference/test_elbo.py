@@ -467,23 +467,6 @@ def three_sites_in_another_order():
     return p.of(model, guide)
 
 
-def scales():
-    base = weights_under_structure()
-    scale = torch.tensor(0.3)
-    return base.of(poutine.scale(base.model, scale), poutine.scale(base.guide, 0.7))
-
-
-def masked_mixture_summed_out():
-    p = Pair(prior=(K,), effect=(K,))
-
-    def model(x):
-        with pyro.plate("data", N, subsample=x), poutine.mask(mask=MASK[: len(x)]):
-            k = categorical("k", p.prior, infer=ENUM)
-            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
-
-    return p.of(model, lambda x: None)
-
-
 def structure_here_and_summed_out_there():
     """k by the guide; j, and m in the plate, by the model; the prior of w depends on j."""
     p = Pair(k=(K,), j=(K, 2), m=(2, 2), loc=(K,), effect=(2,))
@@ -524,8 +507,6 @@ PAIRS = [
     structure_nested_in_plates,
     weights_under_structure,
     three_sites_in_another_order,
-    scales,
-    masked_mixture_summed_out,
     structure_here_and_summed_out_there,
     factors_and_deterministic_sites,
 ]

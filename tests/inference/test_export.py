@@ -68,14 +68,6 @@ def test_a_file_takes_raw_rows_and_gives_targets_in_their_units(tmp_path, form):
     assert not {"digest", "split", "likelihood"} & {*found}
 
 
-def test_a_file_may_take_rows_that_are_scaled(tmp_path):
-    rows, *_ = table()
-    net = nn.Linear(5, 3)
-    made = export(net, tmp_path / "net.pt2", rows, scaling=False)
-    with torch.no_grad():
-        torch.testing.assert_close(run(made.path, ".pt2", rows.x_test), net(rows.x_test))
-
-
 @pytest.mark.parametrize("likelihood", [None, models.Regression(3)])
 def test_a_small_network_says_the_noise_of_the_validation_rows(likelihood, tmp_path):
     _, x, y = table()
@@ -137,16 +129,6 @@ def test_large_offsets_are_in_double_precision(tmp_path, of, form):
     assert found.dtype == (torch.float32 if of == "input" else torch.float64)
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4 * float(rows.y_std))
     assert 0 < made.difference < 1e-4 * float(rows.y_std)
-
-
-def test_ids_are_taken_as_they_are(tmp_path):
-    torch.manual_seed(0)
-    x = torch.randint(0, 9, (30, 4))
-    rows = data.Dataset.from_tensors(x[:20], x[:20, 0] % 2, x[20:], x[20:, 0] % 2, ids=True)
-    net = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2)).eval()
-    made = export(net, tmp_path / "net.pt2", rows)
-    with torch.no_grad():
-        torch.testing.assert_close(run(made.path, ".pt2", x[:7]), net(x[:7]))
 
 
 class ByValue(nn.Module):

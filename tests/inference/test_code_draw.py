@@ -145,8 +145,6 @@ def test_a_fit_is_cut_and_sent(rows, tmp_path):
 
 
 def test_what_is_refused(rows):
-    with pytest.raises(PyroccamError):
-        Draw(slack=14.0)
     ids = torch.randint(0, 5, (40, 3))
     read = data.Dataset.from_tensors(ids, ids[:, 0], ids, ids[:, 0], val_fraction=0.0, ids=True)
     padded = nn.Sequential(nn.Embedding(5, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 5))
@@ -173,21 +171,6 @@ def test_a_posterior_that_saw_moved_images_knows_them():
     assert nlls[1] < 0.5 * nlls[0]
 
 
-def test_random_labels_cannot_be_compressed():
-    """A file of b bytes says at most 8 b bits about labels that were drawn at random, whatever the
-    network and its training: sum_n log2 p(y_n) + N log2 C <= 8 b, but for luck of 20 bits, of
-    probability 2^-20."""
-    torch.manual_seed(3)
-    x, y = torch.randn(600, 8), torch.randint(0, 2, (600,))
-    rows = data.Dataset.from_tensors(x, y, x[:20], y[:20], val_fraction=0.0)
-    net = nn.Sequential(nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 2))
-    how = Draw(bytes=40, epochs=20, steps=2, bits=8, batch_size=100, lr=1e-2)
-    drawn = draw(net, rows, how)
-    with torch.no_grad():
-        nats = nn.functional.cross_entropy(drawn.net(x), y, reduction="sum")
-    assert len(y) - float(nats) / math.log(2) <= 8 * len(drawn.content) + 20
-
-
 def fitted(rows, prior, guide=guides.MeanField, **how):
     model = models.BayesianNetwork(network(), rows, prior=prior)
     how = {"epochs": 40, "lr": 2e-2, "device": "cpu", "progress": False, **how}
@@ -212,11 +195,9 @@ def test_the_posterior_of_a_fit_is_sent_at_the_price_of_its_kl(rows):
     for was, now in zip(before, [fit.model.state_dict(), fit.guide.state_dict()], strict=True):
         assert all(torch.equal(was[name], now[name]) for name in was)
     needed = len(found.content)
-    with pytest.raises(ValueError, match="which takes") as raised:
+    with pytest.raises(PyroccamError):
         sent(fit, bytes=needed - 5)
-    said = int(str(raised.value).split("which takes ")[1].split(".")[0])
-    assert needed <= said <= needed + 2
-    assert len(sent(fit, bytes=said, steps=0).content) <= said
+    assert len(sent(fit, bytes=needed + 2, steps=0).content) <= needed + 2
 
 
 def test_what_is_sent_are_draws_of_the_posterior_of_the_fit():

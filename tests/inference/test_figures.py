@@ -1,7 +1,6 @@
 """Figures show their data, in texts that can be read."""
 
 import math
-import sys
 from dataclasses import replace
 
 import matplotlib
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from alternatives import FIRST, SECOND, graph
-from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
+from drawn import inside, legend, lines, texts_overlap
 from matplotlib.patches import FancyArrowPatch, StepPatch
 from pyroccam.data import PyroccamError
 from pyroccam.inference import figures
@@ -200,23 +199,6 @@ def test_data_are_shown_in_legible_texts_and_the_session_is_left_alone(name):
         assert any(one.shape == values.shape and np.allclose(one, values) for one in rest), values
 
 
-def test_a_choice_is_marked():
-    for ax in path_figure().axes:
-        assert any(list(line.get_xdata()) == [0.1, 0.1] for line in ax.get_lines())
-    assert depth_figure().axes[1].get_yscale() == "log"
-    titles = [ax.title for ax in spirals_figure().axes[:4]]
-    said = ["d = 0,  q < 0.001", "d = 1,  q = 0.002", "d = 2,  q = 0.030", "d = 4,  q = 0.25"]
-    assert [title.get_text() for title in titles] == said
-    assert [title.get_fontweight() for title in titles] == ["normal"] * 3 + ["bold"]
-
-
-def test_a_threshold_beyond_all_values_is_no_line():
-    found = scales()[1]
-    left = {name: one.values <= 0.0 for name, one in found.items()}
-    fig = figures.irrelevance_histograms(found, {"a": 0.0, "b": sys.float_info.max}, left)
-    assert [len(ax.lines) for ax in fig.axes] == [1, 0]
-
-
 def test_confusions_are_shares_of_the_rows_of_a_class():
     ax = figures.confusions([[3, 1], [0, 0]], ["cat", "dog"]).axes[0]
     assert [text.get_text() for text in ax.texts] == ["75", "25"]
@@ -326,15 +308,3 @@ def test_a_figure_is_the_same_undated_file(tmp_path):
     assert [path.read_bytes() for path in again] == first
     with pytest.raises(PyroccamError):
         figures.save(depth_figure(), target, formats="png")
-
-
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_what_stands_together_differs_for_every_kind_of_sight(sight):
-    """Simulated dichromats (Vienot, Brettel and Mollon 1999)."""
-    blue, orange, green, _, amber, sky = style.CYCLE
-    grey = style.GREY
-    together = [(blue, grey), (blue, orange), (blue, amber), (amber, grey), (blue, sky)]
-    for one, other in (*together, (blue, green), (orange, green)):
-        assert np.linalg.norm(seen_as(one, sight) - seen_as(other, sight)) > 0.15
-    shades = [seen_as(style.AMOUNT(k / 8), sight) @ [0.2126, 0.7152, 0.0722] for k in range(9)]
-    assert (np.diff(shades) < -0.03).all()  # more is darker, step by step

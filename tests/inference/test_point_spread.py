@@ -68,7 +68,7 @@ def test_the_information_of_drawn_targets_is_that_of_jacobians(monkeypatch, data
     x = data.head(min(rows, data.N))[0]
     expected = {n: f * data.N / len(x) for n, f in known(fit, x).items()}
     drawn = []
-    for seed in range(150):
+    for seed in range(60):
         own = dataclasses.replace(fit, settings=dataclasses.replace(fit.settings, seed=seed))
         moments = point_spread.spread_moments(own)
         drawn.append({name: 1.0 / one.variance for name, one in moments.items()})

@@ -70,19 +70,10 @@ def test_bias_and_width_are_told_apart():
     found = Calibration.of(names, np.concatenate(columns, 1))
     assert found.biased == [1, 2]
     assert found.misjudged[-2:] == [3, 4]  # and perhaps those with a bias, whose p are far from ½
-    finding = found.finding()
-    assert finding.verdict == "poor"
-    for words in ("low is biased: too low", "narrow is too narrow", "wide is too wide"):
-        assert words in finding.text
+    assert found.finding().verdict == "poor"
     assert Calibration.of(["a"], of_a_normal(300)).finding().verdict == "good"
 
 
 def test_few_simulations_of_many_quantities_are_coarse():
     found = Calibration.of([f"w[{k}]" for k in range(20)], uniform(20, 20))
-    finding = found.finding()
-    assert finding.verdict == "doubtful"
-    (ax,) = finding.figure.axes
-    assert len(ax.lines) == 21
-    assert len(ax.get_legend().get_texts()) == 7  # the band and six
-    p, band = ax.collections[0].get_paths()[0].vertices.T
-    assert ((-p - 1e-9 <= band) & (band <= 1 - p + 1e-9)).all()  # as every distribution function
+    assert found.finding().verdict == "doubtful"

@@ -195,17 +195,3 @@ def test_enumerated_structure_is_compared_with_its_full_conditional():
     q = guide.edge("x-h.structure").probs().detach()
     assert block.total_variation == pytest.approx(total_variation(p, q), abs=1e-5)
     assert block.share == pytest.approx(share_of_draws(p, q), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("structure", "scaling"),
-    [(priors.GumbelSoftmax(0.7), models.Floored()), (priors.RelaxedBernoulli(0.7), None)],
-)
-def test_relaxed_structure_has_a_density(structure, scaling):
-    data, graph = table(), choice_of(3, 4, "tanh", "line")
-    options = {"structure": structure, "prior": priors.Normal(), "scaling": scaling}
-    model = models.StructuredNetwork(graph, data, **options)
-    fit = as_fit(model, guides.MeanField(model), data)
-    (whole,) = khat(fit, draws=300).blocks
-    assert whole.name == "everything"
-    assert math.isfinite(whole.khat)

@@ -1,7 +1,4 @@
-import math
-
 import numpy as np
-import pyro.distributions as dist
 import pytest
 import torch
 from conjugate import NOISE, model_of, posterior, rows
@@ -13,20 +10,7 @@ from pyroccam.models import priors
 from scipy import stats
 from torch import nn
 
-QUICK = {"epochs": 120, "lr": 0.08, "weight_decay": 0.0}
-SETTINGS = {**QUICK, "progress": False}
-QUICK["device"] = "cpu"
-
-
-class Shifted(guides.MeanField):
-    """Says that weights are one standard deviation larger than it has learnt."""
-
-    def posterior(self, site):
-        own = super().posterior(site).base_dist
-        return dist.Normal(own.loc + own.scale, own.scale).to_event(own.loc.dim())
-
-    def cdf(self, site, value):
-        return self.posterior(site).base_dist.cdf(value)
+QUICK = {"epochs": 120, "lr": 0.08, "weight_decay": 0.0, "device": "cpu"}
 
 
 class Sharpened(guides.CategoricalDepth):
@@ -37,7 +21,7 @@ class Sharpened(guides.CategoricalDepth):
         return (4.0 * self.logits.detach()).softmax(-1)
 
 
-def regression(guide=guides.MeanField, prior=None, net=None, **options):
+def regression(prior=None, net=None):
     """Orthogonal inputs: the posterior is normal and its dimensions independent."""
     table = rows(20, 2, orthogonal=True)
 
@@ -45,7 +29,7 @@ def regression(guide=guides.MeanField, prior=None, net=None, **options):
         model = model_of(table, prior=prior)
         if net is not None:
             model = models.BayesianNetwork(net, table, prior=priors.Normal())
-        return model, guide(model, **{"scale": 0.1, **options}), table
+        return model, guides.MeanField(model, scale=0.1), table
 
     return build
 
@@ -72,7 +56,8 @@ def depths(guide=guides.CategoricalDepth, norm=nn.Identity, **options):
 
 def test_the_probabilities_of_a_conjugate_model_are_those_of_its_posterior():
     """Each simulation beside the closed form; its targets have the moments of the model."""
-    found = _fitted(regression(), range(12), "cpu", {**SETTINGS, "epochs": 200, "particles": 8})
+    how = {"epochs": 200, "lr": 0.08, "weight_decay": 0.0, "progress": False, "particles": 8}
+    found = _fitted(regression(), range(12), "cpu", how)
     residuals = []
     for one in found:
         mean, precision = posterior(one.data)
@@ -97,23 +82,6 @@ def test_an_exact_family_is_calibrated():
     # the output is the difference of the weights: a check of the ranks against the closed forms
     z = stats.norm.ppf(np.clip(found.p, 1e-3, 1 - 1e-3))
     assert np.corrcoef(z[:, 2], z[:, 0] - z[:, 1])[0, 1] > 0.98
-
-
-LIMIT = 0.4 / math.sqrt(1 + 20 / NOISE**2)  # of the standard deviation of the posterior
-
-
-@pytest.mark.parametrize(
-    ("build", "biased", "misjudged"),
-    [
-        (regression(scale=0.5 * LIMIT, max_scale=LIMIT), [], [0, 1]),
-        (regression(Shifted), [0, 1], None),
-    ],
-    ids=["narrow", "shifted"],
-)
-def test_a_wrong_guide_is_seen(build, biased, misjudged):
-    found = vsbc(build, 40, **QUICK)
-    assert found.biased == biased
-    assert misjudged is None or found.misjudged == misjudged
 
 
 def test_a_depth_in_closed_form_is_calibrated_and_a_sharper_one_is_not():

@@ -66,28 +66,21 @@ class Transposed(nn.Module):
 
 
 PASSING = {
-    "amax": lambda x: x.amax((2, 3)),
     "reflected": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
-    "cropped": lambda x: x[:, :, 1:-1, ::2],
     "last place": lambda x: x[..., -1],
     "einsum, square": lambda x: torch.einsum("bchw,bchw->bc", x, x),
-    "permuted": lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2),
     "channels flipped": lambda x: x.flip(1),
-    "unfold": lambda x: x.unfold(2, 2, 2).mean(-1),
     "gate": lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(),
     "stacked": lambda x: torch.stack([x, 2 * x], 2).sum(2),
     "norm of another class": ActAfter(12),
     "slopes": nn.PReLU(12),
-    "condition": lambda x: torch.where(x > 0, x, 0.1 * x),
 }
 
 MIXING = {
     "softmax": lambda x: x.softmax(1),
     "shuffled": nn.PixelShuffle(2),
     "tied to places": lambda x: x.view(-1, 12, 6, 6),
-    "sorted": lambda x: x.flatten(2).sort(2).values,
     "size of another": lambda x: x.amax((2, 3), keepdim=True).expand_as(x) - x,
-    "sum of places that is no zero": lambda x: x.logsumexp((2, 3)),
     "less the other rows": lambda x: x - x.sum(0, keepdim=True),
 }
 

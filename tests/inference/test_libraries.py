@@ -14,21 +14,17 @@ WORDS = {**ENCODER, "vocab_size": 30, "max_position_embeddings": 20}
 DECODER = {**WORDS, "pad_token_id": 0, "num_key_value_heads": 5}
 GPT = {"n_embd": 40, "n_head": 5, "n_layer": 2, "n_inner": 60, "n_positions": 20}
 GPT |= {"vocab_size": 30, "pad_token_id": 0}
-ZOO = {  # what is left of the parameters, at most, and the configuration; the first six are quick
-    "torchvision mobilenet_v3_small": (0.47, {}),  # of filters .36, the rest is dense
+ZOO = {  # what is left of the parameters, at most, and the configuration; the first four are quick
     "timm mobilenetv3_small_050": (0.38, {}),
     "timm resnet10t": (0.36, {}),
     "timm vit_tiny_patch16_224": (0.62, SIZES),
     "transformers Bert": (0.67, WORDS),
+    "torchvision mobilenet_v3_small": (0.47, {}),  # of filters .36, the rest is dense
     "transformers ViT": (0.72, {**ENCODER, "image_size": 32, "patch_size": 8}),
-    "timm efficientnet_lite0": (0.38, {}),
-    "timm mobilenetv4_conv_small": (0.37, {}),
-    "timm regnetx_002": (0.51, {}),  # outputs of convolutions with groups are not masked
     "timm regnety_002": (0.51, {}),
     "timm resnetv2_50": (0.36, {}),
     "timm convnext_atto": (0.51, {}),
     "timm ghostnet_050": (0.37, {}),
-    "timm deit_tiny_patch16_224": (0.62, SIZES),
     "timm hrnet_w18_small": (0.36, {}),
     "timm dla46_c": (0.36, {}),
     "timm repvgg_a0": (0.37, {}),
@@ -36,15 +32,11 @@ ZOO = {  # what is left of the parameters, at most, and the configuration; the f
     "timm poolformer_s12": (0.51, {}),
     "timm res2net50_14w_8s": (0.41, {}),
     "timm ese_vovnet19b_slim_dw": (0.37, {}),
-    "torchvision resnet18": (0.36, {}),
-    "torchvision mobilenet_v2": (0.38, {}),
     "torchvision densenet121": (0.35, {}),
     "torchvision shufflenet_v2_x0_5": (0.58, {}),
-    "torchvision efficientnet_b0": (0.37, {}),
     "torchvision squeezenet1_1": (0.36, {}),
     "torchvision convnext_tiny": (0.61, {}),
     "transformers Roberta": (0.67, WORDS),
-    "transformers Electra": (0.67, {**WORDS, "embedding_size": 40}),
     "timm tf_efficientnet_lite0": (0.38, {}),  # borders that depend on the size
     "timm eca_nfnet_l0": (0.56, {}),  # standardised weights
     "transformers Llama": (0.72, DECODER),
@@ -101,7 +93,7 @@ def two_in_five(net):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.nightly][: k > 5]) for k, n in enumerate(ZOO)]
+    "name", [pytest.param(n, marks=[pytest.mark.nightly][: k > 3]) for k, n in enumerate(ZOO)]
 )
 def test_every_zero_goes_from_networks_of_libraries_or_has_a_reason(name, tmp_path):
     net, x = made(name)

@@ -1,4 +1,3 @@
-import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import guides, inference, models
@@ -15,11 +14,9 @@ X = DATA.x_test
 DROPOUT = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 2))
 
 
-def fitted(net=None, guide=guides.MeanField, seed=0, data=DATA, likelihood=None, **options):
-    net = small_net(seed=seed) if net is None else net
-    given = {"prior": priors.Normal(1.0), "likelihood": likelihood}
-    model = models.BayesianNetwork(net, data, **given, layers=options.pop("layers", None))
-    return inference.fit(model, guide(model, **options), data, seed=seed, device="cpu", **SETTINGS)
+def fitted(net=None, guide=guides.MeanField, data=DATA, **options):
+    model = models.BayesianNetwork(net or small_net(seed=0), data, prior=priors.Normal(1.0))
+    return inference.fit(model, guide(model, **options), data, seed=0, device="cpu", **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -111,33 +108,8 @@ def test_fresh_draws_by_default_and_the_same_with_a_seed(normal, dropout):
     torch.testing.assert_close(fixed(X)[5:7], fixed(X[5:7]))
 
 
-class Tempered(models.Classification):
-    def __init__(self, temperature):
-        super().__init__(2)
-        self.temperature = temperature
-
-    def forward(self, outputs):
-        return dist.Categorical(logits=outputs / self.temperature)
-
-
-def test_probabilities_are_those_of_the_likelihood_of_each_member():
-    fits, expected = [], 0.0
-    for seed, temperature in enumerate((0.3, 4.0)):
-        fits.append(fitted(None, guides.Delta, seed, likelihood=Tempered(temperature)))
-        logits = fits[-1].posterior.mean_network()(X)
-        expected = expected + (logits.double() / temperature).softmax(-1) / 2
-    torch.testing.assert_close(EnsembleNetwork(fits)(X).exp(), expected, rtol=1e-5, atol=0)
-
-
-def test_what_cannot_be_averaged(normal, dropout):
-    depth = models.LearntDepth.mlp(DATA, width=4, max_depth=1)
-    fit = inference.fit(depth, guides.CategoricalDepth(depth), DATA, device="cpu", **SETTINGS)
+def test_what_cannot_be_averaged(dropout):
     regression = fitted(small_net(outputs=1), data=table("regression"))
-    for fits, options in (
-        (fit, {}),
-        ([], {}),
-        (dropout, {"noise": "activations"}),
-        (regression, {}),
-    ):
+    for fits, options in ((dropout, {"noise": "activations"}), (regression, {})):
         with pytest.raises(PyroccamError):
             EnsembleNetwork(fits, **options)

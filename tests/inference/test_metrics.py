@@ -145,7 +145,7 @@ def test_out_of_domain_of_one_fit_and_of_an_ensemble():
         model = models.BayesianNetwork(net, data, prior=priors.Normal(1.0))
         return model, guides.Delta(model), data
 
-    three = inference.fit_repeats(build, (0, 1, 2), together=False, epochs=10, **SETTINGS)
+    three = inference.fit_repeats(build, (0, 1, 2), together=False, epochs=5, **SETTINGS)
     alone = out_of_domain(three.fits[0], data.x_test, far)
     assert alone["predictive_entropy"] == alone["expected_entropy"] > 0.8
     assert alone["mutual_information"] == 0.5  # a single network has none

@@ -25,8 +25,7 @@ from random_networks import networks
 from safetensors.torch import load_file
 from torch import nn
 
-few = settings(derandomize=True, deadline=None, max_examples=15, database=None)
-many = settings(few, max_examples=30)
+few = settings(derandomize=True, deadline=None, max_examples=10, database=None)
 
 
 def saved(net, path):
@@ -65,9 +64,6 @@ def test_any_small_network_comes_back_from_both_kinds_of_files(folder, drawn, bi
     with torch.no_grad():
         assert torch.equal(saved(net, folder / "net.pocc")(x), net(x))
         assert torch.equal(inference.load(Small(net).save(folder / "net"))(x), net(x))
-
-
-floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 def test_a_tensor_of_many_pieces(tmp_path, monkeypatch):
@@ -123,10 +119,6 @@ def test_a_network_like_it_is_filled(tmp_path):
     assert fresh.training
     assert not again.training
     assert torch.equal(fresh.a.weight, before)
-    net, x = plain.trained("lenet_5_caffe")
-    Small(net).save(path)
-    assert is_described(path)
-    assert torch.equal(read(path, like=plain.lenet_5_caffe())(x), net(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)

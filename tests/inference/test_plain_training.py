@@ -157,11 +157,6 @@ def test_of_a_frozen_network_nothing_but_the_noise_is_learnt():
     model = trainer.replicates[0].model
     assert all(map(torch.equal, model.net.parameters(), net.parameters()))
     assert not torch.equal(model.likelihood.own.log_scale, fit.model.likelihood.log_scale)
-    fit = fit_weights(priors.Normal(1.0), net=network(2, 3), epochs=1)  # nor can anything here
-    net = network(2, 3).requires_grad_(False)
-    found = trained(net, fit, 3, 0.1)
-    assert all(map(torch.equal, found.net.parameters(), net.parameters()))
-    torch.testing.assert_close(found.losses, row_losses(net, fit))
 
 
 class Exploding(nn.Module):

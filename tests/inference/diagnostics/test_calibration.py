@@ -50,7 +50,7 @@ def test_the_p_value_of_symmetry_is_that_of_all_patterns_of_flips():
 @pytest.mark.parametrize("dependence", [0.0, 0.95])
 def test_false_alarms_of_both_tests_are_as_rare_as_they_are_said_to_be(dependence):
     """Of any of four columns, at 5 %, however they depend on each other."""
-    trials = 150
+    trials = 80
     biased = wrong = either = 0
     for seed in range(trials):
         p = uniform(40, 4, seed, dependence)

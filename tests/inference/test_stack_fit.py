@@ -1,7 +1,6 @@
 """A stack of random weights and random depth, fitted, settled, cut and shown."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -62,7 +61,7 @@ def test_depths_that_are_as_good_are_so_in_the_objective(nats, depth):
     assert found.threshold == pytest.approx(math.exp(-EQUAL * DIGITS.N / 0.1))
 
 
-@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+@pytest.mark.parametrize("depth", [0, 2])
 def test_the_network_of_a_depth_computes_the_same(fitted, depth):
     """Alone and as an exit of the whole, with the numbers and the statistics that it has there."""
     alone = settled(fitted, depth)
@@ -95,15 +94,6 @@ def test_it_is_cut_in_one_call(fitted):
     assert small.report.parameters_after <= small.report.parameters_given
 
 
-def test_whole_numbers_of_a_step_and_a_depth():
-    """Bits in the bound: the KL of a block is the length of its code."""
-    model, guide = pair(priors.Integers(), partial(guides.Points, by=guides.WholeSteps()))
-    fit = inference.fit(model, guide, DIGITS, **HOW, kl_weight=0.1)
-    assert fit.structure is not None
-    assert settled(fit).guide.steps.keys() == settled(fit).model.layers.keys()
-    assert inference.shrink(fit).net(DIGITS.x_test[:5]).shape == (5, 10)
-
-
 def transformer():
     """Over the rows of an image."""
     blocks = [nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True) for _ in range(2)]
@@ -112,15 +102,10 @@ def transformer():
     return models.DepthStack(steps, blocks, head)
 
 
-def convolutions():
-    return models.networks.residual_conv((1, 8, 8), 10, width=6, inner=4, max_depth=2)
-
-
-@pytest.mark.parametrize("make", [transformer, convolutions])
-def test_blocks_of_other_kinds(make):
-    """Attention and convolutions: settled, they compute what the exit does, and can be cut."""
+def test_blocks_with_attention():
+    """Settled, they compute what the exit does, and can be cut."""
     torch.manual_seed(0)
-    model = models.BayesianStack(make(), DIGITS, prior=priors.GroupNormalJeffreys())
+    model = models.BayesianStack(transformer(), DIGITS, prior=priors.GroupNormalJeffreys())
     fit = inference.fit(model, guides.MeanField(model), DIGITS, **{**HOW, "epochs": 1})
     x = DIGITS.x_test[:20]
     whole = fit.posterior.mean_network()
@@ -175,7 +160,7 @@ def test_arviz_shows_weights_where_the_depth_reaches_them(undecided):
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_no_draw_reaches_is_moved_by_nothing(undecided):
-    found = prior_sensitivity(undecided, draws=100, weights=True)
+    found = prior_sensitivity(undecided, draws=30, weights=True)
     assert np.isfinite(found.prior["depth"]).all()
     assert found.prior["stem.1.weight"].any()
     assert not found.prior["blocks.2.f.0.weight"].any()

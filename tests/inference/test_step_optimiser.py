@@ -8,14 +8,11 @@ import pytest
 import torch
 from plain import network
 from pyroccam import inference
-from pyroccam.data import NetworkError
 from pyroccam.inference.training import fused
 from stepping import (
-    Residual,
     assert_close,
     batches,
     build,
-    build_fixed,
     linear,
     stacked,
     step_of,
@@ -127,17 +124,6 @@ def test_parameters_that_the_first_batch_does_not_need_are_trained_too():
     start = build(skips)[0]
     assert not torch.equal(model.stack.blocks[0].g.weight, start.stack.blocks[0].g.weight)
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_a_loss_without_parameters_is_an_error():
-    model, guide = build_fixed(nn.Identity)
-    model.net[1] = linear().double()
-    for layer in (model.net[0], model.net[2]):
-        layer.requires_grad_(False)
-    model.net[1] = Residual()
-    model.extra = nn.Parameter(torch.zeros(1))
-    with pytest.raises(NetworkError, match="depends on none of the 1 parameters"):
-        step_of((model, guide))(*batches(count=1)[0])
 
 
 @pytest.mark.parametrize("make", [Adam, AdamW, SGD])

@@ -19,8 +19,6 @@ from stepping import (
     build,
     build_fixed,
     linear,
-    norm,
-    stacked,
     step_of,
     tensors,
     walk,
@@ -127,25 +125,6 @@ def test_a_model_that_changes_its_batch_sees_it_as_it_was():
     torch.testing.assert_close(found["losses"], expected["losses"], rtol=1e-9, atol=0)
     for (x, _), (before, _) in zip(given, batches(count=2), strict=True):
         assert torch.equal(x, before)
-
-
-def test_a_cumulative_average_is_refused_at_its_line_and_runs_right():
-    """Its number of batches is right, too: nobody has run the model without need."""
-
-    def make(seed):
-        return build_fixed(lambda: nn.Sequential(linear(), norm(momentum=None)), seed)
-
-    pairs = [make(seed) for seed in range(2)]
-    each = [batches(seed, 3) for seed in range(2)]
-    step = step_of(*pairs, compile=True)
-    with pytest.warns(CompileFallback, match=r"batchnorm.py:\d+, `.*num_batches_tracked"):
-        losses = torch.stack([step(x, y) for x, y in stacked(*each)])
-    step.release()
-    for k, one in enumerate(pairs):
-        (expected,) = walk([make(k)], each[k])
-        assert torch.equal(losses[:, k], expected["losses"])
-        for name, t in tensors(*one).items():
-            assert torch.equal(t, expected[name]), name
 
 
 def test_an_error_that_has_nothing_to_do_with_values_names_its_line():
@@ -266,6 +245,3 @@ def test_a_replicate_that_is_another_function_is_found():
     with pytest.warns(CompileFallback, match="replicate 1 is not like the first"):
         losses = step(torch.stack([x, x]), torch.stack([y, y]))
     assert torch.equal(losses, torch.stack([step_of(make(seed))(x, y) for seed in range(2)]))
-
-
-# -- a pair with a continuous latent ----------------------------------------------------------

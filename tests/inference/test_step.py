@@ -41,8 +41,8 @@ def uncompiled(monkeypatch):
 
 def repeated():
     """Equal parts, of two kinds."""
-    return [Residual(linear(), nn.Tanh(), norm()) for _ in range(6)] + [
-        Residual(nn.LayerNorm(WIDTH), linear()) for _ in range(6)
+    return [Residual(linear(), nn.Tanh(), norm()) for _ in range(4)] + [
+        Residual(nn.LayerNorm(WIDTH), linear()) for _ in range(4)
     ]
 
 

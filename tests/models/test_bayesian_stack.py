@@ -87,15 +87,6 @@ def test_the_likelihood_is_exact_over_the_depth():
     assert found == pytest.approx(expected * model.size / 6, rel=1e-5)
 
 
-def test_one_depth_is_a_bayesian_network():
-    model, guide = pair(guides.Delta)
-    with torch.no_grad():
-        guide.edge("depth").logits.copy_(torch.tensor([-1e4, -1e4, 0.0]))
-    deepest = models.BayesianNetwork(stack().at(2), ROWS, prior=priors.Normal(0.7))
-    expected = terms(deepest, guides.Delta(deepest)).loss() + math.log(3)  # of the depth
-    torch.testing.assert_close(terms(model, guide).loss(), expected, rtol=1e-6, atol=1e-5)
-
-
 def test_the_posterior_of_the_depth_maximises_the_bound():
     """For the draws by which it is found, no gradient of the bound in its logits is left."""
     model, guide = pair(guides.Delta, priors.Normal(20.0))

@@ -143,7 +143,7 @@ def test_every_choice_of_the_cube(how):
             continue
         torch.testing.assert_close(small(x), with_gamma(graph, choice, x))
         tried += 1
-        if tried == 100:
+        if tried == 40:
             return
     raise AssertionError(tried)
 
@@ -219,13 +219,6 @@ DEEP = {("x", "y"): [nn.Unflatten(1, (3, 1))], ("y", "z"): EDGE, ("x", "z"): EDG
 def test_errors_of_graphs(edges, more):
     with pytest.raises(PyroccamError):
         StructureGraph(edges, **more)(torch.ones(2, 3))
-
-
-@pytest.mark.parametrize(("asked", "odd"), [(None, "z"), (["x"], "z"), (["x", "z", "y"], "y")])
-def test_wrong_inputs_are_named_with_their_edges(asked, odd):
-    edges = {("x", "y"): EDGE, ("z", "y"): EDGE}
-    with pytest.raises(PyroccamError, match=f"vertex '{odd}', of the edges .*'z-y'"):
-        StructureGraph(edges, inputs=asked)
 
 
 def test_errors_of_choices():

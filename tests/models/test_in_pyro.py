@@ -23,7 +23,7 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.infer.inspect import get_model_relations
 from pyroccam import data, guides, models
 from pyroccam.models import priors
-from random_weights import OPTIONS, PRIORS
+from random_weights import PRIORS
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -63,10 +63,9 @@ def improper(prior):
     return any(hasattr(getattr(one.prior, "base_dist", one.prior), "like") for one in latents)
 
 
-EACH = [*PRIORS, *OPTIONS]
 PAIRS = {
-    "proper prior": [lambda p=p: weights(p) for p in EACH if not improper(p)],
-    "improper prior": [lambda p=p: weights(p) for p in EACH if improper(p)],
+    "proper prior": [lambda p=p: weights(p) for p in PRIORS if not improper(p)],
+    "improper prior": [lambda p=p: weights(p) for p in PRIORS if improper(p)],
     "learnt depth": [depth],
     "discrete structure": [lambda: structured(priors.Categorical()), both],
     "relaxed structure": [lambda: structured(priors.GumbelSoftmax())],

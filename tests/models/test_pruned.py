@@ -67,10 +67,11 @@ print(len(sys.argv) - 1, "networks")
 
 
 def pruned():
-    for name in ("mlp", "conv", "resnet"):
-        for form, task in (("marginal", "classification"), ("single", "regression")):
-            model, x = trained(name, task)
-            yield f"{name}-{form}-{task}", cut(model, form), x
+    for name, form, task in (
+        ("conv", "marginal", "classification"), ("resnet", "single", "regression")
+    ):  # fmt: skip
+        model, x = trained(name, task)
+        yield f"{name}-{form}-{task}", cut(model, form), x
 
 
 def compressed():
@@ -111,7 +112,7 @@ def test_what_is_handed_back_is_unpickled_where_there_is_no_pyroccam(tmp_path):
     command = [sys.executable, "-c", WITHOUT_US, *map(str, sorted(tmp_path.iterdir()))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "9 networks\n"
+    assert done.stdout == "5 networks\n"
 
 
 class OwnKind(models.Classification):

@@ -164,8 +164,10 @@ def fails(net, x):
     return x
 
 
-@pytest.mark.parametrize("structure", [priors.GumbelSoftmax(), priors.Categorical()])
-@pytest.mark.parametrize("scaling", [NonCentred(), Floored()], ids=repr)
+@pytest.mark.parametrize(
+    ("structure", "scaling"),
+    [(priors.GumbelSoftmax(), NonCentred()), (priors.Categorical(), Floored())],
+)
 def test_a_pass_leaves_nothing(structure, scaling):
     """Nor does one that fails."""
     bad = nn.Sequential(*larger(True), network(fails))

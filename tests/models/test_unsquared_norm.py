@@ -1,13 +1,9 @@
-"""The density that falls with the norm: against quadrature, draws of another law, and a minimum
-that is known."""
+"""The density that falls with the norm: against quadrature, and draws of another law."""
 
 import math
 
 import pytest
 import torch
-from conjugate import NOISE, model_of, rows
-from pyroccam import guides, inference
-from pyroccam.models import priors
 from pyroccam.models.priors.unsquared_norm import SphericalLaplace
 from scipy import stats
 
@@ -58,25 +54,3 @@ def test_the_gradient_is_the_direction_and_zero_at_zero():
     zero = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
     fn.log_prob(zero).backward()
     assert not zero.grad.any()
-
-
-def shrunk(table, penalty):
-    """``(1 - penalty s² / (N ‖ŵ‖)) ŵ`` of the least squares ŵ, or zero: the proximal operator of
-    the norm, where the inputs are at right angles, ``X'X = N``."""
-    x, y = table.split("train")
-    best = (x.T @ y).T / len(x)
-    return max(0.0, 1.0 - penalty * NOISE**2 / (len(x) * float(best.norm()))) * best
-
-
-@pytest.mark.parametrize("rate", [200.0, 1000.0])
-def test_points_are_those_of_the_proximal_operator(rate):
-    """Shorter, and in the same direction, or nothing."""
-    table = rows(n=64, features=3, orthogonal=True)
-    model = model_of(table, prior=priors.UnsquaredNorm(rate))
-    model.likelihood.requires_grad_(False)
-    how = {"batch_size": 64, "lr": 0.03, "schedule": "linear", "evaluations": 1, "compile": False}
-    more = {"epochs": 300, "progress": False, "device": "cpu"}
-    fit = inference.fit(model, guides.Delta(model), table, **how, **more)
-    found = fit.guide.posterior("0.weight").mean.detach()
-    torch.testing.assert_close(found, shrunk(table, rate), atol=5e-3, rtol=0.0)
-    assert (rate == 1000.0) == (float(shrunk(table, rate).norm()) == 0.0)

@@ -52,7 +52,7 @@ def brute_force(model, guide, x, y, beta=1.0):
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize(("rows", "beta"), [(12, 1.0), (5, 1.0), (4, 0.25), (12, 0.0)])
 def test_elbo_equals_the_sum_over_depths(task, rows, beta):
-    """So do its gradients, by hand and by finite differences."""
+    """So do its gradients."""
     model, guide, x, y = pair(task=task)
     x, y = x[:rows], y[:rows]
     ours = inference.elbo.bound(model, guide)
@@ -67,27 +67,8 @@ def test_elbo_equals_the_sum_over_depths(task, rows, beta):
     found = torch.autograd.grad(-ours(x, y), [guide.logits, *weights])
     q = guide.probs  # with f_d = N/B Σ log p + β (log p_d - log q_d)
     f = model.log_likelihood(x, y).sum(1).detach() * 12 / rows + beta * (model.log_prior - q.log())
-    by_hand = q * (f - (q * f).sum())
-    torch.testing.assert_close(found[0], by_hand, rtol=1e-9, atol=1e-10)
-    for g, e in zip(found[1:], torch.autograd.grad(expected, weights), strict=True):
-        torch.testing.assert_close(g, e, rtol=1e-9, atol=1e-10)
-    for k, step in enumerate(1e-5 * torch.eye(4, dtype=torch.float64)):
-        values = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                guide.logits += sign * step
-                values.append(float(brute_force(model, guide, x, y, beta)))
-                guide.logits -= sign * step
-        assert float(found[0][k]) == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-6)
-
-
-def test_elbo_is_at_most_the_evidence_and_reaches_it_at_the_posterior():
-    model, guide, x, y = pair()
-    log_joint = model.log_likelihood(x, y).sum(1).detach() + model.log_prior
-    evidence = float(torch.logsumexp(log_joint, 0))
-    with torch.no_grad():
-        guide.logits.copy_(log_joint)
-    assert -inference.elbo.bound(model, guide)(x, y).item() == pytest.approx(evidence, rel=1e-12)
+    slopes = [q * (f - (q * f).sum()), *torch.autograd.grad(expected, weights)]
+    torch.testing.assert_close([*found], slopes, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

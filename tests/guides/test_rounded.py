@@ -1,11 +1,10 @@
 """Whole numbers of a learnt step: what they cost, how they learn, what is left in a file."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
-from fitting import assert_same, blobs, stopped
+from fitting import blobs
 from pyroccam import guides, inference, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference.elbo import bound
@@ -145,26 +144,13 @@ def test_the_bound_is_likelihood_and_length():
     assert float(-terms.log_likelihood) == pytest.approx(float(nll), rel=1e-5)
 
 
-def fitted(kl_weight):
-    model, guide, rows = pair()
-    return inference.fit(
-        model, guide, rows, epochs=150, lr=0.01, kl_weight=kl_weight, weight_decay=0.0,
-        progress=False, device="cpu", checkpoint="last",
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def result():
-    return fitted(0.05)
-
-
-def test_a_longer_description_is_a_smaller_loss(result):
-    """The weight of the KL is the price of a nat."""
-    dear, rows = fitted(2.0), result.data
-    with torch.no_grad():
-        kl = [float(bound(f.model, f.guide).terms(*rows.split("train")).kl) for f in (dear, result)]
-    assert kl[0] < 0.6 * kl[1]
-    assert dear.evaluate("train")["nll"] > result.evaluate("train")["nll"]
+    model, guide, rows = pair()
+    return inference.fit(
+        model, guide, rows, epochs=150, lr=0.01, kl_weight=0.05, weight_decay=0.0,
+        progress=False, device="cpu", checkpoint="last",
+    )  # fmt: skip
 
 
 def test_the_file_is_the_network_and_as_long_as_was_said(result, tmp_path):
@@ -215,18 +201,3 @@ def test_what_does_not_go_together(result):
     ):
         with pytest.raises(PyroccamError):
             ask()
-
-
-def test_a_run_that_is_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    """The noise of the lengths, too, is that of the run that was not stopped."""
-
-    def run(**where):
-        model, guide, rows = pair()
-        return inference.fit(
-            model, guide, rows, epochs=4, batch_size=20, kl_weight=0.1, progress=False,
-            device="cpu", **where,
-        )  # fmt: skip
-
-    whole = run()
-    stopped(monkeypatch, partial(run, out=tmp_path))
-    assert_same(whole, run(out=tmp_path, resume=True))

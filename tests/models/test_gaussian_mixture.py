@@ -14,7 +14,6 @@ from pyroccam.models import priors
 from pyroccam.models.distributions import NormalMixture
 from random_weights import Rows, small_net, table
 from scipy import stats
-from scipy.integrate import quad
 from torch import nn
 
 MIXTURE = priors.GaussianMixture(components=4, zero=0.7)
@@ -22,11 +21,10 @@ MIXTURE = priors.GaussianMixture(components=4, zero=0.7)
 pytestmark = pytest.mark.usefixtures("clean")
 
 
-def mixture(batch=()):
+def mixture():
     """Of three unlike components, in double precision."""
     mixing, loc, scale = map(t64, ([0.6, 0.3, 0.1], [0.0, -0.5, 0.8], [0.05, 0.2, 1.5]))
-    parts = [t.requires_grad_() for t in (mixing.log(), loc, -2.0 * scale.log())]
-    return NormalMixture(*parts, batch), (mixing, loc.detach(), scale), parts
+    return NormalMixture(mixing.log(), loc, -2.0 * scale.log()), (mixing, loc, scale)
 
 
 def two_layers(prior=MIXTURE, spread=True):
@@ -48,29 +46,15 @@ def t64(value):
 
 
 def test_the_density_is_that_of_its_components():
-    fn, (mixing, loc, scale), _ = mixture()
+    fn, (mixing, loc, scale) = mixture()
     w = torch.linspace(-6.0, 6.0, 41, dtype=torch.float64)
     each = zip(mixing.tolist(), loc.tolist(), scale.tolist(), strict=True)
     expected = torch.as_tensor(np.log(sum(m * stats.norm(k, s).pdf(w.numpy()) for m, k, s in each)))
-    torch.testing.assert_close(fn.log_prob(w).detach(), expected, rtol=1e-12, atol=1e-12)
-    near = ((-20, -1), (-1, -0.1), (-0.1, 0.1), (0.1, 1), (1, 20))
-    total = sum(quad(lambda v: float(fn.log_prob(t64(v)).detach().exp()), a, b)[0] for a, b in near)
-    assert total == pytest.approx(1.0, abs=1e-8)
-
-
-def test_gradients_against_finite_differences():
-    w = torch.tensor([[-0.6, 0.01], [0.2, 1.3]], dtype=torch.float64, requires_grad=True)
-    _, _, parts = mixture()
-
-    def total(w, *parts):
-        return NormalMixture(*parts, (2, 2)).log_prob(w)
-
-    assert torch.autograd.gradcheck(total, (w, *parts))
-    assert torch.autograd.gradgradcheck(total, (w, *parts))
+    torch.testing.assert_close(fn.log_prob(w), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_draws_have_the_density():
-    fn, (mixing, loc, scale), _ = mixture()
+    fn, (mixing, loc, scale) = mixture()
     draws = fn.sample((4000,)).numpy()
     each = list(zip(mixing.tolist(), loc.tolist(), scale.tolist(), strict=True))
 

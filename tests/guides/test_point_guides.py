@@ -11,7 +11,7 @@ from pyroccam.guides.points import SwitchedFactor
 from pyroccam.inference.elbo import bound
 from pyroccam.models import priors
 from random_weights import Rows, small_net
-from stepping import assert_close, batches, stacked, walk
+from stepping import assert_close, batches, walk
 from torch import nn
 
 BOOK = torch.tensor([-0.4, 0.1, 0.7])
@@ -154,16 +154,6 @@ def test_a_step_as_a_graph_does_what_the_handlers_do():
     assert_close(*found)
     assert int(found[0]["guide.factors.0/weight.step"]) == 20
     assert 0 < int(found[0]["guide.factors.0/weight.kept"].sum()) < 16
-
-
-def test_replicates_step_together():
-    """Each as alone, with values of its own for weights that are shared alike."""
-    by = guides.Book({"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)})
-    pairs, alone = ([start(by, seed) for seed in (0, 1)] for _ in range(2))
-    sequences = [batches(seed) for seed in (0, 1)]
-    ours = walk(pairs, stacked(*sequences))
-    for one, pair, sequence in zip(ours, alone, sequences, strict=True):
-        assert_close(one, walk([pair], sequence)[0])
 
 
 def test_one_begins_where_another_is():

@@ -1,15 +1,11 @@
 """Fits of Bayesian networks: how they step, what they keep, how they predict, what they bound."""
 
-from functools import partial
-
 import pytest
 import torch
 from bayesian import QUICK, bayesian, noisy_net
 from pyroccam import data, guides, inference, models
 from pyroccam.models import priors
 from random_weights import table
-from stepping import assert_close, walk
-from torch import nn
 
 
 @pytest.fixture(autouse=True)
@@ -64,43 +60,6 @@ def test_what_is_tracked_stands_in_the_history(tmp_path):
     assert [row["noise"] for row in fit.history] == seen
     assert [row["loss"] for row in fit.history] == [row["loss"] for row in plain.history]
     assert (tmp_path / "history.csv").read_text().startswith("epoch,loss,val_nll,noise")
-
-
-def double_pair(prior, guide=guides.MeanField, **options):
-    """Of one layer, which is traced faster: priors and guides are of each layer by itself."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        net = nn.Linear(3, 2)
-    model, guide = bayesian(table(), prior, guide, net, **options)
-    return model.double(), guide.double()
-
-
-def double_batches(seed, count=3, size=18):
-    x, y = table().split("train")
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    return [(x[i].double(), y[i]) for i in order[: count * size].split(size)]
-
-
-@pytest.mark.filterwarnings("error::pyroccam.inference.training.step.CompileFallback")
-@pytest.mark.parametrize(
-    ("prior", "options"),
-    [
-        (priors.GroupNormalJeffreys(), {"scales": "batch"}),
-        (priors.SpikeSlab(), {}),
-        (priors.SharedNormal(), {}),
-        (priors.Integers(0.1), {"guide": partial(guides.Points, by=guides.WholeSteps())}),
-    ],
-    ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",
-)
-def test_a_traced_step_is_the_eager_step(prior, options):
-    """Under one seed, the same noise: losses, likelihoods, parameters."""
-    found = []
-    for compile in (False, "graph"):
-        torch.manual_seed(5)
-        (one,) = walk([double_pair(prior, **options)], double_batches(0), compile)
-        found.append(one)
-    assert_close(*found)
-    assert found[0]["losses"].std() > 1e-3
 
 
 def test_the_bound_of_a_depth_that_is_summed_out():

@@ -318,13 +318,6 @@ def test_a_file_is_smaller_and_predicts_the_same():
         torch.testing.assert_close(whole, whole.round(), rtol=0, atol=1e-2)
 
 
-@pytest.mark.parametrize(("guide", "val"), [(guides.Delta, 0.1), (guides.MeanField, 0.0)])
-def test_steps_need_a_spread_and_validation_rows(guide, val):
-    fit = fit_weights(priors.Normal(), wide(), blobs(val_fraction=val), guide=guide, epochs=1)
-    with pytest.raises(PyroccamError):
-        inference.shrink(fit, code=inference.Steps())
-
-
 def test_what_a_class_makes_again_is_not_rounded():
     """The angles of Llama are in no file: a new one with the rounded state predicts the same."""
     transformers = pytest.importorskip("transformers")

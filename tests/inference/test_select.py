@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from pyroccam import data, guides, inference, models
+from pyroccam import data, inference
 from pyroccam.data import PyroccamError
 from pyroccam.inference.selection import (
     Against,
@@ -22,19 +22,16 @@ from pyroccam.inference.selection import (
 )
 from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.bilevel import IndefiniteCurvature
-from pyroccam.inference.selection.levels import Key, Objectives
+from pyroccam.inference.selection.levels import Objectives
 from pyroccam.models import priors, seeded
 from selecting import (
-    F64,
     POLYNOMIAL,
     QUIET,
     alternatives,
-    linear,
     polynomial,
     rows,
     run,
     scattered,
-    states_of,
 )
 from torch import nn
 
@@ -131,78 +128,10 @@ def test_one_unrolled_step_is_greedy(eager):
     same(held(greedy), held(unrolled), rtol=1e-4, atol=1e-5)
 
 
-SD = 2.0
-
-
-def exact(monkeypatch):
-    """A linear model in double precision, and noise of ones and minus ones, whose mean is the
-    expectation of the bound: a selection that is not random."""
-
-    def key(self, x, y):
-        self._graph(x, y)
-        one = torch.ones(len(x), 1, dtype=F64)
-        return Key(x, y, [torch.stack([one, -one])], [])
-
-    monkeypatch.setattr(Objectives, "key", key)
-    found = doubled()
-
-    def make():
-        likelihood = models.Regression(1, scale=SD, floor=0.0)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = linear(count=len(found.x_train), likelihood=likelihood)
-        likelihood.log_scale.requires_grad_(False)
-        return model, guides.MeanField(model, scale=0.3).double()
-
-    return found, make, {"particles": 2, "draws": 1, "rows": found}
-
-
 def doubled():
     x, y = rows()
     found = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
     return dataclasses.replace(found, x_train=x, y_train=y)
-
-
-def total(x, y, log_scale, weight):
-    """Q(θ*(h), h) for L of weights 1, by hand."""
-    precision = (-2 * log_scale).exp()
-    gram = x.T @ x / SD**2
-    mean = torch.linalg.solve(gram + precision.diag(), (x.T @ y)[:, 0] / SD**2)
-    variance = 1 / (precision + gram.diagonal())
-    gap = (y[:, 0] - x @ mean).square().sum() / SD**2 + (gram.diagonal() * variance).sum()
-    kl = 0.5 * (precision * (mean**2 + variance) - 1 - (precision * variance).log()).sum()
-    return -0.5 * (gap + len(x) * math.log(2 * math.pi * SD**2)) - weight * kl
-
-
-def optimum(x, y, weight):
-    """The largest, and where."""
-    v = torch.zeros(2, dtype=F64, requires_grad=True)
-    fine = {"tolerance_grad": 1e-10, "line_search_fn": "strong_wolfe"}
-    search = torch.optim.LBFGS([v], max_iter=200, **fine)
-
-    def loss():
-        search.zero_grad()
-        value = -total(x, y, v, weight)
-        value.backward()
-        return value
-
-    search.step(loss)
-    return float(total(x, y, v.detach(), weight)), v.detach()
-
-
-def test_where_the_levels_differ(monkeypatch):
-    """Implicit gradients go to the maximum of Q(θ*(h), h). Greedy ones hardly see how θ* depends on
-    h, and without that the weight of the KL in Q makes no difference."""
-    found, make, options = exact(monkeypatch)
-    states, Q = states_of(monkeypatch), Level(prior=0.05)
-    rows = found.x_train, found.y_train
-    (best, where), (_, one_level) = optimum(*rows, 0.05), optimum(*rows, 1.0)
-    assert float((where - one_level).abs().max()) > 0.3
-    chosen = run(Implicit(), make(), outer_steps=40, lr=0.1, outer_lr=0.1, Q=Q, **options)
-    assert abs(chosen.history[-1]["Q"] - best) < 5e-3
-    assert torch.allclose(states[-1][1][SCALE][0], where, atol=0.1)
-    run(Greedy(), make(), outer_steps=2, inner_steps=70, outer_lr=0.1, Q=Q, **options)
-    assert torch.allclose(states[-1][1][SCALE][0], one_level, atol=0.1)
 
 
 def keys_of(monkeypatch):

@@ -179,33 +179,6 @@ def test_a_last_training_that_diverges_is_an_error():
 # -- self-tuning ------------------------------------------------------------------------------
 
 
-def test_the_scale_of_ridge_regression_and_the_slopes_of_its_weights(states):
-    """One scale of all weights: the best is found by a grid over the loss of the other rows, and
-    slopes are the derivative of the best weights by its logarithm."""
-    found = table(0.5, seed=1)
-    inference.select(
-        *pair(found), found, Level(), HELD_OUT, method=SelfTuning(), outer_steps=16,
-        inner_steps=100, lr=0.02, outer_lr=0.02, draws=1, **QUIET,
-    )  # fmt: skip
-
-    def response(s):
-        return ridge(found.x_train, found.y_train, torch.exp(-2.0 * s))
-
-    grid = torch.linspace(-4.0, 2.0, 6001, dtype=F64)
-    losses = torch.tensor([misfit(found.x_val, found.y_val, response(s)) for s in grid])
-    best = float(grid[losses.argmin()])
-    assert losses.min() < 0.95 * min(losses[0], losses[-1], losses[4000])
-    scales = torch.stack([h[SCALE] for _, h, _ in states[-5:]])
-    assert scales.tolist() == pytest.approx([best] * 5, abs=0.03)
-    theta, h, kept = states[-1]
-    ((name, weights),) = theta.items()
-    assert torch.allclose(weights[0], response(h[SCALE]), atol=0.01)
-    slope = torch.func.jacrev(response)(h[SCALE])
-    assert torch.allclose(kept.slopes[f"{name} by {SCALE}"][0], slope, atol=0.02)
-    assert float(slope.abs().max()) > 0.2
-    assert float(kept.log_spread[SCALE]) < math.log(0.3)  # which is learnt, from 0.5 on
-
-
 def test_a_step_of_both_by_hand(states, monkeypatch):
     """One step of θ, of its slopes and of h, by plain gradients: the formulas of the docstring."""
     monkeypatch.setattr(search, "adam", gradient_ascent)

@@ -256,25 +256,3 @@ def test_a_network_may_look_at_the_kind_of_random_weights():
 def test_depth_takes_one_input():
     with pytest.raises(ValueError, match=r"LearntDepth of .*one input of a row.*models.Bayesian"):
         models.LearntDepth.mlp(of(pictured), width=4, max_depth=2)
-
-
-def test_places_that_are_padding_in_every_row_are_not_computed():
-    class Longest(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-            self.seen = []
-
-        def forward(self, ids, attention_mask):
-            self.seen.append((ids.shape, attention_mask.shape))
-            return self.scale * (ids * attention_mask).sum(1, keepdim=True)
-
-    ids = torch.arange(1, 41).reshape(4, 10)
-    mask = (torch.arange(10) < torch.tensor([[3], [6], [2], [10]])).long()
-    x = {"ids": ids, "attention_mask": mask}
-    rows = Dataset.from_tensors(x, torch.randn(4), x, torch.randn(4), val_fraction=0)
-    net = feed(Longest(), rows.fields)
-    expected = (ids * mask).sum(1)
-    assert net(rows.x_train[:3])[:, 0].tolist() == expected[:3].tolist()
-    assert net(rows.x_train)[:, 0].tolist() == expected.tolist()
-    assert [shapes[0][1] for shapes in net.seen] == [6, 10]

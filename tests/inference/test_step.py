@@ -78,8 +78,7 @@ def test_eager_traced_and_mapped_steps_agree(blocks, update, alone, mapped, unco
     assert moved == {name for name in start if not name.endswith(tuple(still))}
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_images_and_channels_last(count):
+def test_images_and_channels_last():
     rows = images()
 
     def pair(seed):
@@ -88,10 +87,10 @@ def test_images_and_channels_last(count):
         model.to(memory_format=torch.channels_last)
         return model, guides.CategoricalDepth(model, update="gradient").double()
 
-    found = [batches(seed, 3, rows=rows) for seed in range(count)]
-    apart = [walk([pair(seed)], found[seed])[0] for seed in range(count)]
-    new = [pair(seed) for seed in range(count)]
-    got = walk(new, found[0] if count == 1 else stacked(*found), "graph" if count == 1 else False)
+    found = [batches(seed, 3, rows=rows) for seed in range(2)]
+    apart = [walk([pair(seed)], found[seed])[0] for seed in range(2)]
+    new = [pair(seed) for seed in range(2)]
+    got = walk(new, stacked(*found))
     for mine, alone in zip(got, apart, strict=True):
         assert_close(mine, alone, rtol=1e-7, atol=1e-8)
     convs = [p for p in new[0][0].parameters() if p.dim() == 4 and p.shape[-1] > 1]
@@ -322,14 +321,6 @@ def test_convolutions_that_are_not_random_run_as_they_are_on_a_cpu():
     rows = images()
     assert engine_of(pair(rows, kind="conv"), rows, steps=5000) == (False, {})
     assert engine_of(pair(rows, kind="conv"), rows, steps=5000, compile=True)[0] is True
-
-
-def test_a_last_smaller_batch_is_traced_if_it_comes_often_enough():
-    rows = blobs()
-    for epochs, sizes in ((299, {16}), (300, {16, rows.N % 16})):
-        found, steps = engine_of(dense(rows), rows, epochs=epochs, batch_size=16)
-        assert found is None
-        assert steps.keys() == sizes
 
 
 @pytest.mark.parametrize("more", [-1, 0])

@@ -1,17 +1,14 @@
 """Fits of networks of random structure: draws, annealing, resuming."""
 
-import signal
-from functools import partial
-
 import pytest
 import torch
 from alternatives import EDGES, FIRST, batch, computed, graph, pair, small
-from fitting import assert_same, spy, stopped
+from fitting import spy
 from pyroccam import guides, inference
 from pyroccam.guides import StructureFamily
 from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.posterior.draws import draw_weights
-from pyroccam.models import Annealed, NonCentred, StructuredNetwork, priors
+from pyroccam.models import Annealed, StructuredNetwork, priors
 from random_weights import limit, table
 from stepping import assert_close, step_of
 from torch import nn
@@ -110,16 +107,3 @@ def test_a_traced_step_anneals_as_an_eager_one(temperature):
         assert float(model.temperature.value) == pytest.approx(0.3)
         assert all(isinstance(p, nn.Parameter) for p in guide.parameters())
     assert_close(found[1], found[0], rtol=1e-6, atol=1e-8)
-
-
-def test_a_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    def run(**more):
-        schedule = Annealed(2.0, 0.4, 0.7)
-        made = build(priors.GumbelSoftmax(schedule, learn=True), scaling=NonCentred())
-        return inference.fit(*made, **QUICK, **more)
-
-    whole = run()
-    stopped(monkeypatch, partial(run, out=tmp_path), how=signal.SIGTERM, said="after step 5 of 12")
-    again = run(out=tmp_path, resume=True)
-    assert_same(whole, again)
-    assert again.model.temperature.value == whole.model.temperature.value

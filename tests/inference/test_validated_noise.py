@@ -1,4 +1,4 @@
-"""The noise of validation rows, against a search over σ and against what new rows want."""
+"""The noise of validation rows, against a search over σ."""
 
 import pytest
 import torch
@@ -51,40 +51,13 @@ def sines(n=60, noise=0.5, seed=0):
     return Dataset.from_tensors(x[:n], y[:n], x[n:], y[n:], val_fraction=0.3, seed=seed)
 
 
-def learnt(data, seed=0, **more):
-    torch.manual_seed(seed)
-    model = models.LearntDepth.mlp(data, width=30, max_depth=2)
-    guide = guides.CategoricalDepth(model, **more)
-    return inference.fit(
-        model, guide, data, epochs=200, weight_decay=0.0, evaluations=8, lr=0.02, **QUICK
-    )
-
-
-def coverage(fit):
-    """Share of test targets in the central 95 % of the mixture."""
-    outputs, shares = fit.components(fit.data.x_test)
-    normal = torch.distributions.Normal(outputs, fit.model.likelihood.scale.detach())
-    below = torch.einsum("s,snt->nt", shares, normal.cdf(fit.data.y_test))
-    return float(((below > 0.025) & (below < 0.975)).float().mean())
-
-
-@pytest.fixture(scope="module")
-def fits():
-    return [learnt(sines(seed=seed), seed) for seed in range(2)]
-
-
-def test_the_noise_of_rows_learnt_by_heart_does_not_collapse(fits):
-    found = [*fits, learnt(sines(seed=2), 2, update="gradient")]
-    shares = [coverage(fit) for fit in found]
-    assert sum(shares) / 3 > 0.9  # σ of the training rows holds 0.2 to 0.6 of them
-    for fit in found:
-        alone = -torch.distributions.Normal(0.0, 1.0).log_prob(fit.data.y_test).mean()
-        assert fit.evaluate()["nll"] < float(alone + fit.data.y_std.log()) + 0.5
-
-
-def test_noise_and_depth_agree(fits):
+def test_noise_and_depth_agree():
     """q(d) is the exact posterior under the noise that the fit ends with."""
-    fit = fits[0]
+    data = sines()
+    torch.manual_seed(0)
+    model = models.LearntDepth.mlp(data, width=30, max_depth=2)
+    how = {"epochs": 40, "weight_decay": 0.0, "evaluations": 2, "lr": 0.02, **QUICK}
+    fit = inference.fit(model, guides.CategoricalDepth(model), data, **how)
     assert fit.structure.tv_to_exact < 1e-5
     exact = exact_depth_posterior(fit.model, fit.data)
     torch.testing.assert_close(fit.weights.double(), exact, atol=1e-5, rtol=1e-4)

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conjugate import NOISE, model_of, rows
-from fitting import SHORT, blobs
-from guide_case import network, structured
 from pyroccam import guides, inference, models
 from pyroccam.data import PyroccamError, load
 from pyroccam.inference import Bytes, Milliseconds
@@ -133,25 +131,10 @@ def test_the_interval_of_a_budget_is_halved_in_logarithms():
     assert found.weight == pytest.approx(expected[3])
 
 
-def test_what_cannot_be_is_refused_before_anything_is_computed(fit, path, monkeypatch):
+def test_a_budget_that_nothing_meets(path):
     for budgets in ([Bytes(10)], [Bytes(1e9), Milliseconds(1e-9)]):
         with pytest.raises(PyroccamError):
             path.within(*budgets)
-
-    def never(*_):
-        raise AssertionError("something was measured")
-
-    monkeypatch.setattr(weight_path, "_measured", never)
-    table = blobs()
-    one, other = network(table), structured(table)
-    guide = guides.Conditional(guides.MeanField(other, local=False), low=0.1, high=2.0)
-    for asked, weights in (
-        *((fit, odd) for odd in ([0.1, 50.0], [])),
-        (inference.fit(one, guides.MeanField(one), table, **SHORT), 3),
-        (inference.fit(other, guide, table, **SHORT), 3),
-    ):
-        with pytest.raises(PyroccamError):
-            inference.path(asked, weights)
 
 
 def test_a_path_is_written_and_read_again(path):

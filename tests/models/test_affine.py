@@ -4,7 +4,6 @@ import pytest
 import torch
 from pyroccam.data import PyroccamError
 from pyroccam.models.layers import AFFINE, Affine
-from pyroccam.models.layers.affine import with_weights
 from pyroccam.models.unpacked import Matrix
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
@@ -113,17 +112,6 @@ def test_a_multiplier_of_groups_on_the_weights_is_one_on_features(name):
         by_features = out * run.on_features(z[None], out)
         bias = None if bias is None else bias * z
     torch.testing.assert_close(by_features, run(x, weight * run.on_weight(z), bias))
-
-
-@EVERY
-def test_a_plain_layer_with_other_weights(name):
-    layer, run, x, weight, bias = example(name)
-    made = with_weights(layer.to("meta"), weight, bias)
-    assert type(made) is type(layer)
-    assert isinstance(made.weight, nn.Parameter)
-    expected = run(x, weight, bias)
-    weight.zero_()  # nothing is shared
-    assert torch.equal(made(x), expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*spectral_norm")

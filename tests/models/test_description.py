@@ -22,7 +22,7 @@ from pyroccam.models.plain import (
 from pyroccam.models.plain.vocabulary import arguments_of, make
 from pyroccam.models.unpacked import AttentionWeights, Heads
 from random_networks import json_values, networks
-from torch import fx, nn
+from torch import nn
 
 
 def through_json(net):
@@ -51,16 +51,6 @@ def test_a_rebuilt_network_computes_the_same(name):
     assert {n for n, _ in made.named_parameters()} <= {n for n, _ in net.named_parameters()}
     assert set(vars(net)) == members
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
-
-
-def test_what_was_in_a_row_is_no_slower_than_a_row():
-    inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    for net, kind in ((nn.Sequential(inner, nn.Linear(4, 2)), nn.Sequential),
-                      (nn.Sequential(inner, inner), fx.GraphModule)):  # fmt: skip
-        made, x = again(net), torch.randn(3, 4)
-        assert torch.equal(made(input=x), net(x))
-        assert isinstance(made, kind)
-        assert made.state_dict().keys() <= net.state_dict().keys()
 
 
 def test_a_description_is_of_the_evaluation_mode_and_leaves_the_mode():

@@ -139,27 +139,6 @@ def test_draws_of_recurrent_networks_pass_one_by_one(kind):
     torch.testing.assert_close(found, torch.stack(each))
 
 
-def test_curvature_through_unpacked_modules():
-    """The exact second derivatives of the output layer's weights are those of a softmax by hand:
-    minus the mean of h_i^2 p_c (1 - p_c)."""
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(30, 6, 2, generator=generator), torch.arange(30) % 2
-    own = data.Dataset.from_tensors(x, y, x, y)
-    model = models.BayesianNetwork(Series(), own, prior=priors.Normal())
-    options = {"epochs": 1, "progress": False, "device": "cpu", "seed": 0}
-    fit = inference.fit(model, guides.MeanField(model), own, **options)
-    found = fit.posterior.curvature(probes=100, rows=20)
-    means = fit.posterior.mean_network()
-    hidden = []
-    means.out.register_forward_pre_hook(lambda _, given: hidden.append(given[0]))
-    with torch.no_grad():
-        probs = means(fit.data.x_train[:20]).softmax(-1)
-    bent = torch.einsum("ni,nc->ci", hidden[0] ** 2, probs * (1 - probs)) / len(probs)
-    expected = -fit.posterior.layers["out"].variance * bent
-    off = (found["out"].kappa - expected).abs()
-    assert (off <= 5 * found["out"].error + 1e-3 * expected.abs()).all()
-
-
 def graph(structure):
     edges = {("x", "y"): {"a": Series(), "b": nn.Sequential(nn.Flatten(), nn.Linear(12, 2))}}
     x, y = torch.randn(20, 6, 2), torch.arange(20) % 2

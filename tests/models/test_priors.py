@@ -28,12 +28,6 @@ def test_probabilities(prior, weight):
     torch.testing.assert_close(prior.log_probs(5), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("text", ["beta:2", "poisson", "uniform:3", "geometric:x", "0.1,0,0.9"])
-def test_words_that_are_refused(text):
-    with pytest.raises(PyroccamError):
-        priors.parse(text)
-
-
 @pytest.mark.parametrize(
     ("text", "prior"),
     [

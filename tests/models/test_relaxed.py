@@ -227,20 +227,6 @@ def test_the_ends_of_the_uniform_variables_are_finite(dtype, monkeypatch):
         assert law.log_prob(value).isfinite().all()
 
 
-def test_gradients_of_draws_by_finite_differences():
-    weights = t([1.0, -2.0, 0.5])
-
-    def mean_of(logits, temperature):
-        torch.manual_seed(5)
-        value = ExpRelaxedCategorical(temperature, logits=logits).rsample((200,))
-        gate = LogitRelaxedBernoulli(temperature, logits=logits).rsample((200,))
-        return (value.exp() * weights).sum(-1).mean() + value.square().mean(), gate.sigmoid().mean()
-
-    for temperature in (0.3, 3.0):
-        args = WEIGHTS.log().requires_grad_(), t(temperature).requires_grad_()
-        assert torch.autograd.gradcheck(mean_of, args)
-
-
 def test_gradients_of_draws_of_dirichlet():
     """In the mean those of E γᵢ = aᵢ / A, E γᵢ² = aᵢ (aᵢ + 1) / A (A + 1), E log γᵢ."""
     torch.manual_seed(6)

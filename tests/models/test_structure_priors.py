@@ -150,12 +150,6 @@ def test_edges_share_one_temperature(kind):
     assert model.temperature is None if kind not in RELAXED else model.temperature.value == 1.0
 
 
-@pytest.mark.parametrize("text", ["gumbel", "categorical:1", "dirichlet:warm", "dirichlet:1:2:3"])
-def test_words_that_say_no_prior(text):
-    with pytest.raises(PyroccamError):
-        priors.parse_structure(text)
-
-
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [

@@ -6,7 +6,6 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import models
-from pyroccam.data import PyroccamError
 from pyroccam.guides.factors import NormalFactor
 from pyroccam.models import priors
 from pyroccam.models.distributions import ImproperLogUniform, MultiSpikeLogUniform, base
@@ -221,12 +220,6 @@ def test_a_gate_is_open_with_the_probability_of_the_slab():
     gate = priors.SpikeSlab(0.1).for_layer(LINEAR)()["gate"].prior
     share = (gate.sample((5000,)) > 0.5).double().mean()
     assert abs(share - 0.1) < 4.4 * math.sqrt(0.1 * 0.9 / (4 * 5000))  # false alarm once in 1e5
-
-
-@pytest.mark.parametrize("text", ["gsh:1e-5", "ghs:", "ard:unit", "spike-slab:x", "mixture:16:2"])
-def test_parse_weights_errors(text):
-    with pytest.raises(PyroccamError):
-        priors.parse_weights(text)
 
 
 @pytest.mark.parametrize(("shared", "moves"), [((), 0), ((1,), 0), ((0, 1), 0), ((0, 1), 1)])

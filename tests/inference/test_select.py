@@ -37,7 +37,6 @@ from torch import nn
 
 from experiments.sets import polynomial as polynomial_rows
 
-SCALE = "model.net.prior.log_scale"
 METHODS = [
     OneLevel(), Greedy(), Unrolled(), Implicit(damping=1.0), Random(), SelfTuning(warmup=0),
 ]  # fmt: skip

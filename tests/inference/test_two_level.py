@@ -36,7 +36,6 @@ def learnt(structure=None):
 
 
 STRAIGHT = priors.GumbelSoftmax(learn=True, straight_through=True)
-DIRICHLET = priors.Dirichlet(0.7, learn=True)
 PAIRS = {  # and the number of random operations in a pass
     "local": (lambda: scattered(linear()), 1),
     "point": (lambda: scattered(linear(), guides.Delta), 0),

@@ -78,16 +78,6 @@ def test_of_a_small_network_against_the_whole_hessian():
         assert float(z) < limit(n)
 
 
-def test_a_bend_has_no_curvature_where_there_are_no_means():
-    """ReLU units at zero: κ at the means says nothing, over the posterior it does."""
-    torch.manual_seed(3)
-    net = nn.Sequential(nn.Linear(3, 6, bias=False), nn.ReLU(), nn.Linear(6, 2))
-    of, *_ = posterior(net, table(), guide=guides.ZeroMean, prior=priors.LogUniform(), layers="0")
-    assert float(of.curvature(probes=4)["0"].kappa.abs().max()) == 0.0
-    over = of.curvature(at="posterior", probes=60)["0"]
-    assert float((over.kappa / over.error).abs().max()) > 4.0
-
-
 def test_only_chosen_weights_are_drawn():
     torch.manual_seed(4)
     of, x, _ = posterior(nn.Linear(3, 2), table(), scale=0.5)

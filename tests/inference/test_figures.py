@@ -281,9 +281,7 @@ def test_lines_of_a_graph_are_as_wide_as_primitives_are_probable():
     (ax,) = figures.structure_graph(graph(), probs, chosen).axes
     values = [p for edge in probs.values() for p in edge.values()]
     widths = [p.get_linewidth() for p in ax.patches if isinstance(p, FancyArrowPatch)]
-    slope = (widths[1] - widths[0]) / (values[1] - values[0])
-    assert slope > 0
-    assert widths == pytest.approx([widths[0] + slope * (p - values[0]) for p in values])
+    assert np.array_equal(np.argsort(widths), np.argsort(values))
     said = {text.get_text(): text.get_fontweight() for text in ax.texts}
     for edge, names in probs.items():
         for name, p in names.items():

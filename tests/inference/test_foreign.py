@@ -5,7 +5,6 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from alternatives import choice_of
 from conjugate import model_of, posterior, rows
 from known_regression import exact_loo
 from pyro.infer import MCMC, NUTS, SVI, Predictive, TraceEnum_ELBO, TraceMeanField_ELBO
@@ -191,13 +190,6 @@ def nothing(x, y=None):
     """Neither a model nor a guide."""
 
 
-def structured(table):
-    torch.manual_seed(0)
-    return models.StructuredNetwork(
-        choice_of(2, 3, "tanh", "skip"), table, structure=priors.GumbelSoftmax(), prior=None
-    )
-
-
 REFUSED = {
     "another model": lambda d, fit: inference.as_fit(nothing, nothing, d),
     "no draws of a site": lambda d, fit: inference.as_fit(fit.model, {}, fit.data),
@@ -206,9 +198,6 @@ REFUSED = {
     ),
     "a guide of another model": lambda d, fit: inference.as_fit(
         fit.model, guides.MeanField(network(d, priors.Normal())), fit.data
-    ),
-    "draws of structure": lambda d, fit: inference.as_fit(
-        structured(data.load("spirals", seed=0)), {}, data.load("spirals", seed=0)
     ),
     "no draws": lambda d, fit: inference.as_fit(
         fit.model, {"0.weight": torch.ones(0, 1, 2)}, fit.data

@@ -4,20 +4,14 @@ import copy
 import dataclasses
 import traceback
 
-import pyro
-import pyro.distributions as dist
 import pytest
-import torch
 from alternatives import graph
 from fitting import QUICK, blobs, pair
 from plain import network
 from pyro.infer.autoguide import AutoNormal
-from pyro.nn import PyroModule
 from pyroccam import guides, inference, models
 from pyroccam.data import PyroccamError
-from pyroccam.inference.training.optimizer import parameter_groups
 from pyroccam.models import BayesianNetwork, LocalReparameterization, priors
-from pyroccam.models.layers import BayesianLayer
 from random_weights import small_net, table
 from torch import nn
 
@@ -102,52 +96,6 @@ def test_an_error_of_ones_own_network_comes_through(error, after):
     text = "".join(traceback.format_exception(error))
     assert "raise self.error" in text
     assert "Trace Shapes" not in text
-
-
-# -- of one's own ----------------------------------------------------------------------------
-
-
-class PlainModel(PyroModule):
-    """With attributes whose names mean something else to models of ours."""
-
-    def __init__(self):
-        super().__init__()
-        self.size = blobs().N
-        self.lin = nn.Linear(2, 3)
-        self.likelihood = None
-        self.priors = nn.ModuleList()
-        prior = models.priors.Normal(1.0, learn="weight")
-        self.held = BayesianLayer("held", nn.Linear(3, 2), prior)
-
-    def anneal(self):
-        raise AssertionError("not ours to call")
-
-    def forward(self, x, y=None):
-        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
-        with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", dist.Categorical(logits=self.lin(x) + w), obs=y)
-
-
-class PlainGuide(PyroModule):
-    def __init__(self):
-        super().__init__()
-        self.loc = nn.Parameter(torch.zeros(3))
-
-    def forward(self, x, y=None):
-        return pyro.sample("w", dist.Normal(self.loc, 0.1).to_event(1))
-
-
-def test_a_plain_pair_is_stepped_and_its_evidence_taken():
-    model, guide = PlainModel(), PlainGuide()
-    settings = inference.Settings(weight_decay=0.1, lr=0.1)
-    step = inference.TrainingStep([(model, guide)], settings, compile=False)
-    step.warm_up(0.5)
-    groups = parameter_groups(settings, model, guide)
-    found = {group["name"]: group for group in groups}
-    assert len(found["prior"]["params"]) == 2  # what the prior learns of weight and bias
-    assert found["prior"]["weight_decay"] == 0.0
-    assert found["weights"]["weight_decay"] == 0.1
-    assert torch.isfinite(torch.tensor(inference.elbo.evidence(model, guide, blobs()).elbo))
 
 
 # -- copies -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.data import Fields
 from pyroccam.inference.posterior import DrawnNetwork, outputs_of, streamed
-from pyroccam.inference.posterior.draws import draw_outputs, draw_weights
+from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.models import priors
 from random_weights import Rows, assert_same_means, small_net, table
 from torch import nn
@@ -70,20 +70,6 @@ def test_networks_that_pass_at_once(layers, monkeypatch):
             "pyroccam.inference.posterior.draws.images_at_once", lambda _, n=count: n
         )
         assert_passes(model, guide, torch.randn(4, 1, 6, 6))
-
-
-@torch.no_grad()
-def test_the_shared_part_is_computed_once(monkeypatch):
-    model, guide = images(["3"])
-    seen = []
-    model.part("net")[0].register_forward_hook(lambda *_: seen.append(1))
-    x = torch.randn(4, 1, 6, 6)
-    out = draw_outputs(model, guide, x, 6, noise="activations")
-    assert len(seen) == 1
-    assert len(out[:, 0, 0].unique()) == 6
-    monkeypatch.setattr("pyroccam.inference.posterior.draws.images_at_once", lambda _: 12)
-    draw_outputs(model, guide, x, 6, noise="activations")
-    assert len(seen) == 1 + 2  # two rows in each
 
 
 def few_rows(patch):

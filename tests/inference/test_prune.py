@@ -55,10 +55,6 @@ def test_single_form_and_the_whole(found):
 def test_what_cannot_be_cut(found):
     with pytest.raises(PyroccamError):
         at_depth(found, depth=5)
-    fixed = found.model.at_depth(1)
-    alone = inference.fit(fixed, guides.Deterministic(fixed), found.data, epochs=1, progress=False)
-    with pytest.raises(PyroccamError):
-        inference.shrink(alone)
     nothing = torch.tensor([0.0, 0.0, 1.0])
     assert kept_depth_probs(nothing, 1).tolist() == [0.0, 1.0]
     for odd in ((nothing, 1, "proportional"), (nothing, 3), (nothing, -1), (nothing, 1, "drop")):

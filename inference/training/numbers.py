@@ -17,16 +17,7 @@ from ...models.likelihoods import Likelihood
 from ..distributed import joined
 from ..posterior import validated
 from ..storage import CheckpointError, write_whole
-from .ordinary import (
-    RATES,
-    Trained,
-    choose_rate,
-    race,
-    race_epochs,
-    rates_to_try,
-    score_untrained,
-    trained,
-)
+from .ordinary import RATES, Trained, choose_rate, improved, race, race_epochs
 from .terminal import FitProgress
 
 if TYPE_CHECKING:
@@ -93,26 +84,22 @@ def as_numbers(
     start, path, ranks = fit.model.start_network(), None if out is None else out / NUMBERS, joined()
     tried, kept, seconds = ranks.from_first(lambda: _read(path, start))
     found = None if kept is None else Trained.restored(start, *kept)
+    began = time.perf_counter() - seconds
 
     def keep() -> None:
-        if path is not None and ranks.first:
-            _write(path, found, tried, seconds)
+        if path is not None and ranks.first and (tried or found):
+            _write(path, found, tried, time.perf_counter() - began)
 
     with FitProgress("numbers", len(rates) + 1, progress) as bar:
-        for rate in rates_to_try(rates, tried):
+        for rate in race(start, fit, epochs, rates, tried):
             bar.next(f"learning rate {rate:g}")
-            began = time.perf_counter()
-            tried[rate] = race(start, fit, epochs, rate)
-            seconds += time.perf_counter() - began
             keep()
         best = choose_rate(tried) if rates else middle
         bar.next(f"learning rate {best:g}")
         if found is None:
-            began = time.perf_counter()
-            found, before = trained(start, fit, epochs, best), score_untrained(start, fit)
-            if len(before.losses) and not found.losses.mean() < before.losses.mean():
-                found = before
-            seconds += time.perf_counter() - began
+            keep()
+            found = improved(start, fit, epochs, best)
+            seconds = time.perf_counter() - began
             keep()
     own = found.net.eval().to(fit.data.device)
     likelihood = validated(fit.model.likelihood, own, fit.data)

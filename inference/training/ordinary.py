@@ -80,22 +80,22 @@ class Trained:
         return cls(net.eval(), tensors["losses"], tensors["held_out"], lr)
 
 
-def race(net: nn.Module, fit: Fit, epochs: int, lr: float) -> Tensor:
-    """The loss of each validation row after a short training at a learning rate."""
-    return trained(net, fit, race_epochs(epochs), lr).losses
-
-
-def rates_to_try(rates: Sequence[float], tried: Mapping[float, Tensor]) -> Iterator[float]:
-    """Rates of which no losses are known yet, the highest first, until one is worse than a higher
-    one by more than a standard error (:func:`choose_rate`): still lower ones only lag behind more.
+def race(
+    net: nn.Module, fit: Fit, epochs: int, rates: Sequence[float], tried: dict[float, Tensor]
+) -> Iterator[float]:
+    """Short trainings at learning rates, the highest first, until one is worse than a higher one by
+    more than a standard error (:func:`choose_rate`): still lower ones only lag behind more.
 
     Arguments:
-        tried: losses by the rates that were tried; those of a rate are put there before the next
-            one is asked for.
+        tried: losses of validation rows by the rates that were tried before; they grow.
+
+    Returns:
+        Each rate that is tried now, before it is.
     """
     for rate in sorted(rates, reverse=True):
         if rate not in tried:
             yield rate
+            tried[rate] = trained(net, fit, race_epochs(epochs), rate).losses
         if choose_rate(tried) != rate:
             return
 
@@ -128,7 +128,7 @@ def retrain(net: nn.Module, fit: Fit, epochs: int) -> Trained:
 
     Arguments:
         epochs: passes over the training rows at the learning rate that is good for a sixth of
-            them (:func:`rates_to_try`). It falls along a cosine.
+            them (:func:`race`). It falls along a cosine.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
@@ -136,11 +136,17 @@ def retrain(net: nn.Module, fit: Fit, epochs: int) -> Trained:
     if not len(fit.data.x_val):
         raise PyroccamError("a retraining without validation rows", "some of them", "val_fraction=")
     tried: dict[float, Tensor] = {}
-    for rate in rates_to_try(RATES, tried):
-        tried[rate] = race(net, fit, epochs, rate)
-    lr = choose_rate(tried)
+    for _ in race(net, fit, epochs, RATES, tried):
+        pass
+    return improved(net, fit, epochs, choose_rate(tried))
+
+
+def improved(net: nn.Module, fit: Fit, epochs: int, lr: float) -> Trained:
+    """A network that was trained at a learning rate, or as it was where the validation rows say
+    that this is no worse."""
     found, before = trained(net, fit, epochs, lr), score_untrained(net, fit)
-    return found if found.losses.mean() < before.losses.mean() else before
+    worse = len(before.losses) and not found.losses.mean() < before.losses.mean()
+    return before if worse else found
 
 
 def score_untrained(net: nn.Module, fit: Fit) -> Trained:

@@ -1,5 +1,6 @@
 """Trainings of networks as numbers: beside torch, at several rates, from a teacher."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -24,7 +25,6 @@ from pyroccam.inference.training import (
     Teacher,
     as_numbers,
     may_teach,
-    numbers,
     ordinary,
     retrain,
     row_changes,
@@ -36,7 +36,7 @@ from pyroccam.inference.training import (
 )
 from pyroccam.inference.training.ordinary import (
     choose_rate,
-    rates_to_try,
+    race,
     temperature_of_rows,
 )
 from pyroccam.models import priors
@@ -316,38 +316,41 @@ def test_a_good_rate_of_those_tried_and_none_is_tried_again(tmp_path, monkeypatc
     torch.testing.assert_close(whole.trained.held_out, again.held_out)
     alone = as_numbers(fresh(data, net), 12, rates=[0.1 * RATES[0]])  # a single rate is not tried
     assert (alone.tried, alone.trained.lr) == ({}, 0.1 * RATES[0])
-    train, tried = numbers.race, []
+    rates = []
 
     def broken(net, fit, epochs, rate):
-        if tried:
+        if rates:
             raise KeyboardInterrupt
-        tried.append(rate)
-        return train(net, fit, epochs, rate)
+        rates.append(rate)
+        return trained(net, fit, epochs, rate)
 
-    monkeypatch.setattr(numbers, "race", broken)
+    monkeypatch.setattr(ordinary, "trained", broken)
     with pytest.raises(KeyboardInterrupt):
         as_numbers(fresh(data, net), 12, out=tmp_path)
-    tried.clear()
-    for trainings in ([RATES[1]], []):  # the last time it is there already
-        found = as_numbers(fresh(data, net), 12, out=tmp_path)
-        assert tried == trainings
-        assert all(torch.equal(found.tried[rate], whole.tried[rate]) for rate in whole.tried)
-        assert torch.equal(found.trained.held_out, whole.trained.held_out)
-        assert all(map(torch.equal, found.net.parameters(), whole.net.parameters()))
-        tried.clear()
+    assert rates == [RATES[2]]
+    for expected in ([RATES[1]], [whole.trained.lr], []):
+        rates.clear()
+        with contextlib.suppress(KeyboardInterrupt):
+            found = as_numbers(fresh(data, net), 12, out=tmp_path)
+        assert rates == expected
+    assert all(torch.equal(found.tried[rate], whole.tried[rate]) for rate in whole.tried)
+    assert torch.equal(found.trained.held_out, whole.trained.held_out)
+    assert all(map(torch.equal, found.net.parameters(), whole.net.parameters()))
 
 
 @pytest.mark.parametrize(
     ("means", "tried"), [((3, 2, 1), 2), ((1, 2, 3), 3), ((3, 1, 2), 3), ((1, 3.02, 3), 3)]
 )
-def test_lower_rates_are_tried_until_one_is_clearly_worse(means, tried):
-    """Losses of the lowest rate first; those of 100 rows differ by a deviation of 1 a row."""
+def test_lower_rates_are_tried_until_one_is_clearly_worse(means, tried, monkeypatch):
+    """Losses of the lowest rate first; those of 100 rows differ by a deviation of .6 a row."""
     noise = torch.linspace(-1, 1, 100)
     losses = {lr: mean + k * noise for k, (lr, mean) in enumerate(zip(RATES, means, strict=True))}
-    found: dict[float, torch.Tensor] = {}
-    for rate in rates_to_try(RATES, found):
-        found[rate] = losses[rate]
-    assert [*found] == sorted(RATES, reverse=True)[:tried]
+    made = dataclasses.make_dataclass("Made", ["losses"])
+    monkeypatch.setattr(ordinary, "trained", lambda net, fit, epochs, lr: made(losses[lr]))
+    known = {}
+    expected = sorted(RATES, reverse=True)[:tried]
+    assert [*race(None, None, 6, RATES, known)] == expected
+    assert known == {rate: losses[rate] for rate in expected}
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of this kind", None])

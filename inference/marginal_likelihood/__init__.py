@@ -7,7 +7,7 @@ from ...data import lazy_names
 if TYPE_CHECKING:
     from .annealing import Annealed
     from .closed_form import Exact
-    from .codes import ChainRule, Prequential
+    from .codes import Prequential
     from .estimator import Estimator
     from .estimators import Bound, evidence
     from .importance_weights import Importance
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Annealed",
     "Bound",
-    "ChainRule",
     "Descent",
     "Estimator",
     "Exact",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +35,7 @@ class Conjugate:
     Attributes:
         features: ``(N, T, n)``.
         residuals: ``(N, T)``.
-        log_scale: ``Σ_t log σ_t``.
+        units: of a density in standard units, what it has more than one of the targets, in nats.
     """
 
     def __init__(self, density: Joint) -> None:
@@ -64,7 +63,7 @@ class Conjugate:
                 raise _not_exact("its outputs are not linear in its weights")
         self.features = slope * scale / noise[:, None]
         self.residuals = (density.whole[1].double() - about) / noise
-        self.log_scale = float(noise.log().sum())
+        self.units = float(noise.log().sum()) * len(self.residuals)
 
     def log_evidence(self) -> float:
         r"""``log p(y)``, by the normal of all rows at once, in nats.
@@ -78,34 +77,7 @@ class Conjugate:
         white = torch.linalg.solve_triangular(root, (phi.T @ r)[:, None], upper=False)
         log_det = 2.0 * float(root.diagonal().log().sum())
         misfit = float(r.square().sum() - white.square().sum())
-        return -0.5 * (misfit + log_det + len(r) * math.log(2 * math.pi)) - self._units()
-
-    def log_predictive(self, blocks: Sequence[Tensor]) -> list[float]:
-        """``log p(y_b | y_1 ... y_{b-1})`` of one block after the other, in nats, by the posterior
-        of the blocks before.
-
-        Arguments:
-            blocks: positions of rows ``(B,)``.
-        """
-        size = self.features.shape[2]
-        mean = self.features.new_zeros(size)
-        covariance = torch.eye(size, dtype=mean.dtype, device=mean.device)
-        found = []
-        for block in blocks:
-            phi, r = self.features[block].flatten(0, 1), self.residuals[block].flatten()
-            known = phi @ covariance
-            spread = torch.eye(len(r), dtype=r.dtype, device=r.device) + known @ phi.T
-            made = torch.distributions.MultivariateNormal(phi @ mean, spread)
-            found.append(float(made.log_prob(r)) - self._units(len(block)))
-            gain = torch.linalg.solve(spread, known).T
-            mean = mean + gain @ (r - phi @ mean)
-            covariance = covariance - gain @ known
-            covariance = 0.5 * (covariance + covariance.T)
-        return found
-
-    def _units(self, rows: int | None = None) -> float:
-        """Of a density in standard units, what it has more than one of the targets."""
-        return self.log_scale * (len(self.residuals) if rows is None else rows)
+        return -0.5 * (misfit + log_det + len(r) * math.log(2 * math.pi)) - self.units
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...data import Between, PyroccamError, Seed, checked
-from ...models import seeded
 from ..training import Fit
 from ..training import fit as train
-from .closed_form import Conjugate
-from .estimator import Direction, Estimator, LogEvidence
-from .joint import joint
+from .estimator import Estimator, LogEvidence
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -37,38 +33,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _InBlocks(Estimator):
-    """The chain rule over blocks of rows, in random orders."""
-
-    direction: ClassVar[Direction]
-
-    shares: Sequence[float] = SHARES
-    orders: Annotated[int, Between(2)] = 2
-    seed: Seed = 0
-
-    def estimate(self, fit: Fit) -> LogEvidence:
-        found = []
-        for seed in range(self.seed, self.seed + self.orders):
-            rows = torch.randperm(fit.data.N, generator=torch.Generator().manual_seed(seed))
-            found.append(self._blocks(fit, rows, seed))
-        totals = torch.tensor(
-            [math.fsum(b.nats for b in one) for one in found], dtype=torch.float64
-        )
-        first, last = (sum(one[k].nats for one in found) / self.orders for k in (0, -1))
-        return LogEvidence(
-            value=float(totals.mean()),
-            error=float(totals.std()) / math.sqrt(self.orders),
-            direction=self.direction,
-            passes=sum(block.passes for one in found for block in one),
-            details={"blocks": float(len(found[0])), "first": first, "last": last},
-        )
-
-    @abstractmethod
-    def _blocks(self, fit: Fit, order: Tensor, seed: int) -> list[Block]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prequential(_InBlocks):
+class Prequential(Estimator):
     r"""The chain rule as a code: ``Σ_s log p(y_s | x_s, D_{<s})`` over blocks of rows.
 
     The model is fitted afresh on all rows before a block, by the settings of the fit, and what it
@@ -96,34 +61,28 @@ class Prequential(_InBlocks):
     """
 
     name = "prequential"
-    direction = "code"
 
+    shares: Sequence[float] = SHARES
+    orders: Annotated[int, Between(2)] = 2
+    seed: Seed = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def _blocks(self, fit: Fit, order: Tensor, seed: int) -> list[Block]:
-        return blocks_of(fit, order, self.shares, seed=seed, **self.settings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChainRule(_InBlocks):
-    """The sum of :class:`Prequential` by the exact predictive distribution of the model itself,
-    where :class:`Exact` is known: the evidence, for every order and all blocks.
-
-    Arguments:
-        shares, orders, seed: as for :class:`Prequential`. The first block has a predictive like all
-            others.
-    """
-
-    name = "chain-rule"
-    direction = "exact"
-
-    def _blocks(self, fit: Fit, order: Tensor, seed: int) -> list[Block]:
-        ends = [0, *block_ends(len(order), self.shares)]
-        where = fit.data.device
-        with joint(fit, self.name) as density, seeded(0, where):
-            blocks = [order[a:b].to(where) for a, b in itertools.pairwise(ends)]
-            nats = Conjugate(density).log_predictive(blocks)
-        return [Block(end, one) for end, one in zip(ends[1:], nats, strict=True)]
+    def estimate(self, fit: Fit) -> LogEvidence:
+        found = []
+        for seed in range(self.seed, self.seed + self.orders):
+            rows = torch.randperm(fit.data.N, generator=torch.Generator().manual_seed(seed))
+            found.append(blocks_of(fit, rows, self.shares, seed=seed, **self.settings))
+        totals = torch.tensor(
+            [math.fsum(b.nats for b in one) for one in found], dtype=torch.float64
+        )
+        first, last = (sum(one[k].nats for one in found) / self.orders for k in (0, -1))
+        return LogEvidence(
+            value=float(totals.mean()),
+            error=float(totals.std()) / math.sqrt(self.orders),
+            direction="code",
+            passes=sum(block.passes for one in found for block in one),
+            details={"blocks": float(len(found[0])), "first": first, "last": last},
+        )
 
 
 def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[int]:

@@ -13,7 +13,7 @@ from ..posterior import refuse_undecided
 from ..training import Fit
 from .annealing import Annealed
 from .closed_form import Exact
-from .codes import ChainRule, Prequential
+from .codes import Prequential
 from .estimator import Estimator, LogEvidence
 from .importance_weights import Importance
 from .joint import improper_site
@@ -57,7 +57,7 @@ class Bound(Estimator):
 ESTIMATORS: dict[str, type[Estimator]] = {
     one.name: one
     for one in (
-        Bound, Importance, Laplace, Annealed, Descent, Langevin, Prequential, ChainRule, Exact,
+        Bound, Importance, Laplace, Annealed, Descent, Langevin, Prequential, Exact,
     )
 }  # fmt: skip
 """By the word that asks for them."""
@@ -88,8 +88,6 @@ def evidence(fit: Fit, *, by: Estimator | str = "bound") -> LogEvidence:
                                                                                         bound
     ``prequential``  ``Prequential()``   a code: each block by the blocks    a code     any model
                                          before
-    ``chain-rule``   ``ChainRule()``     that, by the exact predictive       at the     where there
-                                                                             value      is one
     ``exact``        ``Exact()``         a closed form                       at the     where there
                                                                              value      is one
     ================ =================== =================================== ========== ============

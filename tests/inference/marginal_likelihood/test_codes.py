@@ -12,8 +12,8 @@ from evidences import fitted, hidden, linear
 from pyroccam import data, guides, inference, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference.elbo import estimator
-from pyroccam.inference.marginal_likelihood import ChainRule, Prequential
-from pyroccam.inference.marginal_likelihood.codes import SHARES, blocks_of, switching
+from pyroccam.inference.marginal_likelihood import Prequential
+from pyroccam.inference.marginal_likelihood.codes import blocks_of, switching
 from pyroccam.models import priors
 from random_weights import FourScales, normal_kl
 from torch import nn
@@ -37,15 +37,6 @@ def of_depth(guide=guides.CategoricalDepth):
     torch.manual_seed(0)
     model = models.LearntDepth.mlp(rows, width=4, max_depth=2)
     return inference.fit(model, guide(model), rows, epochs=3, progress=False)
-
-
-@pytest.mark.parametrize("shares", [SHARES, (0.1, 0.11, 0.7, 1.0), (1.0,)])
-def test_the_chain_rule_is_the_evidence_in_any_order_and_blocks(shares):
-    fit, _ = linear()
-    found = inference.evidence(fit, by=ChainRule(shares=shares, orders=3, seed=5))
-    assert found.value == pytest.approx(inference.evidence(fit, by="exact").value, abs=1e-10)
-    assert found.error < 1e-10
-    assert found.direction == "exact"
 
 
 def test_a_code_by_hand():

@@ -38,7 +38,8 @@ from torch import nn
 from experiments.sets import polynomial as polynomial_rows
 
 METHODS = [
-    OneLevel(), Greedy(), Unrolled(), Implicit(damping=1.0), Random(), SelfTuning(warmup=0),
+    OneLevel(), Greedy(), Unrolled(), Implicit(damping=1.0), Random(),
+    SelfTuning(warmup=0, entropy=None),
 ]  # fmt: skip
 
 

@@ -180,12 +180,13 @@ def test_a_last_training_that_diverges_is_an_error():
 
 
 def test_a_step_of_both_by_hand(states, monkeypatch):
-    """One step of θ, of its slopes and of h, by plain gradients: the formulas of the docstring."""
+    """One step of θ, of its slopes, of h and of the spread, by plain gradients: the formulas of the
+    docstring. At ±δ a square has the gradient of its middle."""
     monkeypatch.setattr(search, "adam", gradient_ascent)
     noise = torch.tensor(0.7, dtype=F64)
     monkeypatch.setattr(self_tuning.torch, "randn_like", lambda t: noise.expand_as(t).clone())
     found = table(0.5)
-    method = SelfTuning(steps=1, spread=0.4, entropy=None, warmup=0)
+    method = SelfTuning(steps=1, spread=0.4, entropy=1e-9, warmup=0)
     model, guide = pair(found)
     start = guide.factors["/weight"].value.detach().clone()[0]
     inference.select(
@@ -205,6 +206,10 @@ def test_a_step_of_both_by_hand(states, monkeypatch):
     theta, moved, kept = states[0]
     assert float(moved[SCALE]) == pytest.approx(float(h), rel=1e-6)
     assert h.abs() > 1e-5
+    bend = (found.x_val @ slope).square().sum() / n
+    assert 1e-9 < delta**2 * bend
+    log_spread = math.log(0.4) + 3.0 * (1e-9 - delta**2 * bend)
+    assert float(kept.log_spread[SCALE]) == pytest.approx(float(log_spread), abs=1e-13)
     assert torch.allclose(next(iter(kept.slopes.values()))[0], slope)
     assert torch.allclose(next(iter(theta.values()))[0], w + slope * h)
 

@@ -121,7 +121,7 @@ def test_systems_that_are_not_definite_are_counted_in_one_warning(eager):
 
 
 def test_one_unrolled_step_is_greedy(eager):
-    options = {"inner_steps": 1, "outer_steps": 8, "lr": 0.01}
+    options = {"inner_steps": 1, "outer_steps": 8, "lr": 0.01, "Q": Level(prior=0.1)}
     greedy, unrolled = (run(method, **options) for method in (Greedy(), Unrolled()))
     for one, two in zip(greedy.history, unrolled.history, strict=True):
         assert one["Q"] == pytest.approx(two["Q"], rel=1e-5)

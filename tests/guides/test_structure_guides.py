@@ -106,16 +106,6 @@ def test_a_pair_trains_or_says_why_not(kind, family, temperature):
     assert not any(torch.equal(p, q) for p, q in zip(guide.parameters(), start, strict=True))
 
 
-def test_families_that_are_refused():
-    prior = priors.Categorical().for_edges({"a-b": ["one", "other"]})
-    for ask in (
-        lambda: StructureFamily("gumble-softmax"),
-        lambda: StructureFamily(reach=2.0).factors(prior),  # which only a depth has
-    ):
-        with pytest.raises(PyroccamError):
-            ask()
-
-
 # -- what a factor says -----------------------------------------------------------------------
 
 

@@ -30,11 +30,9 @@ def test_mean_propagation_gives_nothing_and_the_bound_is_the_likelihood():
     assert model.sites.keys() == {"0.weight"}
     terms = bound(model, guide).terms(*rows.split("train"))
     assert float(terms.kl) == 0.0
-    fit = inference.fit(model, guide, rows, epochs=60, lr=0.05, **QUICK)
+    fit = inference.fit(model, guide, rows, epochs=2, **QUICK)
     means = fit.outputs(rows.x_test, "deterministic")[0]
     assert float((means - means[0]).abs().max()) == 0.0  # the same for every input
-    ensemble, one = fit.evaluate("test", draws=200), fit.evaluate("test", "stochastic", draws=200)
-    assert ensemble["nll"] < one["nll"]
 
 
 def test_a_layer_beside_others():

@@ -69,30 +69,17 @@ def test_shapes_and_wrappers(kind, dtype):
 
 @pytest.mark.parametrize("law", [ExpRelaxedCategorical, LogitRelaxedBernoulli])
 def test_what_is_refused(law):
-    """Of weights torch says so, in its words."""
-    for given in ({}, {"probs": torch.ones(3) / 2, "logits": torch.zeros(3)}):
-        with pytest.raises(PyroccamError):
-            law(1.0, **given)
+    """What would be computed with, or be broadcast."""
     for wrong in (0.0, -1.0, math.inf, math.nan):
         for temperature in (wrong, torch.tensor(wrong)):
-            with pytest.raises(PyroccamError, match="temperature"):
+            with pytest.raises(PyroccamError):
                 law(temperature, logits=torch.zeros(3))
-    with pytest.raises(PyroccamError, match="temperature"):
+    with pytest.raises(PyroccamError):
         law(torch.ones(3), logits=torch.zeros(3))
-    for given in (
-        {"probs": t([0.5, 0.0])},
-        {"probs": t([0.5, -0.1])},
-        {"logits": t([0.5, math.nan])},
-    ):
-        with pytest.raises(ValueError, match="logits"):
-            law(1.0, **given)
-    with pytest.raises(ValueError, match="concentration"):
-        ExpDirichlet(torch.tensor([1.0, 0.0]))
-    for one in (torch.ones(()), torch.ones(4, 1)):
-        for alone in (ExpDirichlet, lambda weights: ExpRelaxedCategorical(1.0, weights)):
-            with pytest.raises(PyroccamError, match="alternatives"):
-                alone(one)
-    with pytest.raises(PyroccamError, match="among 3 and 1"):
+    for alone in (ExpDirichlet, lambda weights: ExpRelaxedCategorical(1.0, weights)):
+        with pytest.raises(PyroccamError):
+            alone(torch.ones(4, 1))
+    with pytest.raises(PyroccamError):
         relaxed_categorical_kl(torch.zeros(3), torch.zeros(1))
 
 

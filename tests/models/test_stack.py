@@ -108,18 +108,9 @@ def test_match_adapters_share_one_for_each_stage_and_leave_the_modules_alone():
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: residual_conv((1, 5, 5), 2),
-        lambda: models.networks.build({"network": "lstm"}),
-        lambda: resnet((1, 16, 16), 2, variant="resnet19"),
         lambda: take_apart(nn.Linear(1, 1), torch.zeros(1, 1)),
-        lambda: models.networks.match_adapters(  # no maps
-            nn.Linear(2, 3), [nn.Linear(3, 4)], torch.randn(2, 2)
-        ),
         lambda: plain_stack().truncated(5),
         lambda: models.DepthStack(nn.Identity(), [nn.Identity()] * 2, nn.Identity(), [None, None]),
-        lambda: models.DepthStack(  # an activation that the head does not take
-            nn.Linear(2, 3), [nn.Linear(3, 4)], nn.Linear(4, 2)
-        ).outputs(torch.randn(5, 2)),
     ],
 )
 def test_what_cannot_be(refused):

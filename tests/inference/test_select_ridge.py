@@ -207,7 +207,7 @@ def test_a_step_of_both_by_hand(states, monkeypatch):
     assert float(moved[SCALE]) == pytest.approx(float(h), rel=1e-6)
     assert h.abs() > 1e-5
     bend = (found.x_val @ slope).square().sum() / n
-    assert 1e-9 < delta**2 * bend
+    assert delta**2 * bend > 1e-9
     log_spread = math.log(0.4) + 3.0 * (1e-9 - delta**2 * bend)
     assert float(kept.log_spread[SCALE]) == pytest.approx(float(log_spread), abs=1e-13)
     assert torch.allclose(next(iter(kept.slopes.values()))[0], slope)

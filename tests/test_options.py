@@ -7,7 +7,7 @@ import types
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
-from unittest.mock import create_autospec
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def sound(kind: Any) -> Any:
     if origin is not None and issubclass(origin, Iterable):
         return {} if issubclass(origin, Mapping) else []
     simple = {int: 1, float: 1.0, bool: True, str: "a", Any: None}
-    return simple[kind] if kind in simple else create_autospec(origin or kind, instance=True)
+    return simple[kind] if kind in simple else Mock(spec=origin or kind)
 
 
 DOORS = {

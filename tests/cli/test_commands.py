@@ -255,8 +255,6 @@ def test_paths_that_are_no_text(tmp_path):
     assert call("fit", "ldn", "--data", table, *more).count(r"o\udcff") == 5
     for command in ("evaluate", "prune", "diagnose"):
         assert "Error" not in call(command, out)
-    for path in out.glob("figures/*"):
-        path.unlink()  # empty files here
     call("report", out, "--out", tmp_path / "page.html")
     assert rb"o\udcff" in (tmp_path / "page.html").read_bytes()
 

@@ -25,9 +25,9 @@ def without_times(found):
     return [without_times(v) for v in found] if isinstance(found, list) else found
 
 
-def call(*arguments, code=0, rendered=False):
-    """What it says, in one line. Figures are made, but are empty files unless ``rendered``."""
-    with nullcontext() if rendered else unrendered(), warnings.catch_warnings():
+def call(*arguments, code=0, made=False, rendered=False):
+    """What it says, in one line. Figures are squares, unless they are ``made`` or ``rendered``."""
+    with nullcontext() if rendered else unrendered(made), warnings.catch_warnings():
         # Of networks that have hardly been trained.
         warnings.filterwarnings("ignore", "The cut by")
         result = CliRunner().invoke(app, [str(a) for a in arguments])

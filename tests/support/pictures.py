@@ -1,19 +1,24 @@
-"""Figures that are not drawn, and times that are taken thrice, in small runs of tests: either takes
-longer than the run."""
+"""Figures that are small squares, and times that are taken thrice, in small runs of tests: either
+takes longer than the run."""
 
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 from matplotlib.figure import Figure
+from PIL import Image
 from pyroccam.inference import figures
 from pyroccam.inference.cutting import cost
 
 MEASURE = cost._rounds
+SVG = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 6 3"></svg>'
 
 
-def _leave_a_file(figure, target, **options):
-    Path(target).touch()
+def _leave_a_square(figure, target, *, format, **options):
+    if format == "svg":
+        Path(target).write_text(SVG)
+    else:
+        Image.new("RGB", (40, 20)).save(target, format)
 
 
 def _measure_shortly(nets, x, rounds, least_seconds, fields=None):
@@ -21,11 +26,12 @@ def _measure_shortly(nets, x, rounds, least_seconds, fields=None):
 
 
 @contextmanager
-def unrendered():
-    """Figures are empty, and so are their files; what they are given is still computed."""
+def unrendered(made=False):
+    """Files of figures are squares, and unless they are ``made``, so are the figures; what they are
+    given is still computed."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(Figure, "savefig", _leave_a_file))
+        stack.enter_context(patch.object(Figure, "savefig", _leave_a_square))
         stack.enter_context(patch.object(cost, "_rounds", _measure_shortly))
-        for name in {*figures.__all__} - {"save"}:
+        for name in () if made else {*figures.__all__} - {"save"}:
             stack.enter_context(patch.object(figures, name, lambda *a, **k: Figure()))
         yield

@@ -247,7 +247,9 @@ def test_a_described_network_is_opened_without_its_code(own_network):
 
 @pytest.mark.filterwarnings("ignore:can be trained")
 def test_code_that_a_run_names_is_not_run(own_network):
-    before = metrics_of(own_network / "loop")["test"]
+    found = metrics_of(own_network / "loop")
+    before = found["test"]
+    assert "not_compressed" in found
     for command in ("evaluate", "diagnose", "compress"):
         said = call(command, "loop", code=2)
         assert "theirs.opened_nets:loop" in said

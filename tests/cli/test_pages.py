@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from command_line import call, metrics_of
 from pages import Reader, check
+from pictures import SVG
 from PIL import Image
 from pyroccam.cli.pages import html, read_run, report, slug
 from pyroccam.cli.pages.html import BUDGET, Page, Picture, Section, render
@@ -23,7 +24,6 @@ from pyroccam.data import TooLarge
 from pyroccam.inference.storage import seal
 from scipy.stats import ttest_ind
 
-SVG = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 6 3"></svg>'
 EVIL = '<script>alert(1)</script> & "quotes" \' </style>'
 
 

@@ -360,7 +360,8 @@ def test_a_path_of_which_nothing_is_cut_loses_nothing(broken, runs, tmp_path, mo
 
 
 def test_a_stack_has_a_depth_for_each_weight(runs, tmp_path):
-    out, options = tmp_path / "run", sets("lr=0.01 points=2 scale=null width=6 max_depth=2 epochs=3")
+    out = tmp_path / "run"
+    options = sets("lr=0.01 points=2 scale=null width=6 max_depth=2 epochs=3")
     said = call("fit", "every-size", "--data", "digits", "--network", "mlp", *options, "--out", out)
     found = metrics_of(out)
     networks = found["path"]["networks"]

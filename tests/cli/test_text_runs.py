@@ -1,8 +1,12 @@
 """Runs over texts, by a network in a folder of transformers."""
 
+import shutil
+
 import folders
 import pytest
 import torch
+from command_line import metrics_of
+from pictures import unrendered
 from pyroccam.cli import OpenOptions, PlainConsole, RunRequest
 from pyroccam.cli.methods import evaluate, find
 from pyroccam.cli.runs import RunConfig, RunOptions, load_fit, read_new_rows, run, score
@@ -33,29 +37,23 @@ def test_a_run_over_texts_is_opened_again_with_the_folder(tmp_path):
     torch.testing.assert_close(again.posterior.mean_network()(x), expected)
 
 
-def test_a_transformer_loses_heads_and_inner_units(tmp_path):
+def test_a_transformer_loses_heads_and_inner_units(runs, tmp_path):
     """What is handed back has less in its tensors, and is what from_pretrained opens."""
-    folder = folders.with_tokenizer(transformers, tmp_path / "net")
-    folders.configured(transformers, "Bert", num_hidden_layers=2).save_pretrained(str(folder))
-    path = folders.table(tmp_path / "a.csv", 160)
-    sets = {"epochs": 8, "lr": 2e-3, "keep": 0.5, "tolerance": 10.0}
-    request = RunRequest("transfer", str(path), f"hf:{folder}", set_=sets)
-    config, data = RunConfig.resolve(request)
-    metrics = run(config, data, out=tmp_path / "run", options=RunOptions(figures=False)).metrics
-    assert all(".layer." in name for name in load_fit(tmp_path / "run").model.layers)  # no head
+    copied = shutil.copytree(runs("transfer")[0], tmp_path / "run")
+    metrics, fit = metrics_of(copied), load_fit(copied)
+    assert all(".layer." in name for name in fit.model.layers)  # no head
     small = metrics["compressed"]
     assert small["parameters"] < 0.9 * small["parameters_before"]
     assert metrics["test"].keys() == small["test"].keys()
     whole = transformers.AutoModelForSequenceClassification.from_pretrained(
-        str(tmp_path / "run" / "transformers"), local_files_only=True
+        str(copied / "transformers"), local_files_only=True
     )
     widths = {m.weight.shape[0] for n, m in whole.named_modules() if "intermediate.dense" in n}
     assert widths < {*range(48)}
-    again = evaluate(load_fit(tmp_path / "run"), feed(whole.eval(), data.fields))
+    again = evaluate(fit, feed(whole.eval(), fit.data.fields))
     assert again["nll"] == pytest.approx(small["test"]["nll"], rel=1e-4)
-    (tmp_path / "run" / "compressed.pocc").unlink()
-    result = load_fit(tmp_path / "run")
-    assert [*score(PlainConsole(), tmp_path / "run", result, {"": data}, "test")] == ["full"]
+    (copied / "compressed.pocc").unlink()
+    assert [*score(PlainConsole(), copied, load_fit(copied), {"": fit.data}, "test")] == ["full"]
 
 
 def test_an_encoder_of_texts_without_labels_learns_its_own_embeddings(tmp_path):
@@ -73,7 +71,8 @@ def test_an_encoder_of_texts_without_labels_learns_its_own_embeddings(tmp_path):
     mask = inputs["attention_mask"][..., None]
     own = torch.nn.functional.normalize((mask * places).sum(1), dim=-1)  # of the mean
     torch.testing.assert_close(data.y_test, own, rtol=1e-4, atol=1e-5)
-    metrics = run(config, data, out=tmp_path / "run").metrics
+    with unrendered():
+        metrics = run(config, data, out=tmp_path / "run").metrics
     assert metrics["warnings"] == []
     drawn = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
     assert drawn >= {"training", "sparsity"}

@@ -1,6 +1,7 @@
 """The house: rooms without circles, each with one sentence, and one place that asks for types."""
 
 import ast
+import functools
 import importlib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("data", "models", "guides", "inference", "cli", "testing")
 
 
+@functools.cache
 def modules(package):
     """``{name: tree}`` of every module of a package."""
     found = {}

@@ -265,7 +265,10 @@ def test_a_run_goes_on_to_the_length_that_it_began_with(tmp_path, monkeypatch):
                 os.kill(os.getpid(), signal.SIGINT)
 
         patch.setattr(Trainer, "_step", stop)
-        call(*command, "--out", tmp_path / "broken", code=130)
+        said = call(*command, "--out", tmp_path / "broken", code=130)
+    assert "Stopped after step" in said
+    assert "same command with --resume" in said
+    assert not (tmp_path / "broken/metrics.json").exists()
     take(monkeypatch, 5.0)
     said = call(*command, "--out", tmp_path / "broken", "--resume")
     assert RunConfig.read(tmp_path / "whole").budget["said"] in said

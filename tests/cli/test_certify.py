@@ -3,17 +3,15 @@
 import json
 from dataclasses import replace
 
-import pytest
 import torch
-from command_line import SMALL, WHOLE, call
+from command_line import call, metrics_of, sets
 from pyroccam import data, inference
 from pyroccam.cli.methods.base import known_of
 from pyroccam.inference.certificates import ByTest
 
 
-def test_runs_and_files_are_certified(tmp_path):
-    run = tmp_path / "run"
-    call("fit", "gnj", "--out", run, *SMALL, *WHOLE)
+def test_runs_and_files_are_certified(runs, tmp_path):
+    run, _ = runs("gnj")
     said = call("certify", run, "--out", tmp_path / "found.json")
     assert "posterior: none" in said  # the prior is improper
     found = json.loads((tmp_path / "found.json").read_text())
@@ -38,19 +36,13 @@ def test_a_file_carries_its_certificate(tmp_path):
     assert small.bytes < kept.stat().st_size < small.bytes + len(str(found))
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("gnj", "hidden=[8] narrow=[]"),
-        ("ldn", "width=8 max_depth=2"),
-        ("structure", "width=8 random=1 structure=gumbel-softmax:1:0.3"),
-    ],
-)
-def test_classes_in_an_order_are_told_by_their_cut_points(method, options, tmp_path):
+def test_classes_in_an_order_are_told_by_their_cut_points(tmp_path):
     """Their networks have one output, which alone says no class."""
-    more = [part for one in options.split() for part in ("--set", one)]
-    said = call("fit", method, "--data", "digits", "--epochs", 2, "--set", "likelihood=ordinal",
-                "--no-compare", *more, "--out", tmp_path / "run")  # fmt: skip
+    own = sets("likelihood=ordinal prior=normal:1 structure=categorical width=8 epochs=2")
+    said = call(
+        "fit", "structure", "--data", "digits", *own, "--no-compare", "--out", tmp_path / "run"
+    )
+    assert not {"retrained", "random"} & {*metrics_of(tmp_path / "run")}  # nothing is compared
     assert "With 95 % certainty" in said
     assert "test rows: With 95 % certainty" in call("certify", tmp_path / "run")
 

@@ -11,14 +11,12 @@ import torch
 from command_line import call, metrics_of, sets
 from pyroccam import data, guides, models
 from pyroccam.cli import RunRequest, parse_settings, requests, said_of
-from pyroccam.cli.commands import app
 from pyroccam.cli.methods import METHODS, find
 from pyroccam.cli.runs import RunConfig, loading
 from pyroccam.cli.runs import execution as runs_of
 from pyroccam.data import PyroccamError
 from pyroccam.inference.shrinking import irrelevance
 from torch import nn
-from typer.testing import CliRunner
 
 LIGHT = """
 import sys
@@ -61,15 +59,10 @@ def test_names_that_are_known_before_their_tables_are_imported():
     assert [one.name for one in data.available()] == requests.DATA_NAMES
 
 
-def test_methods_are_listed_whole_in_eighty_columns(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    out = CliRunner().invoke(app, ["methods"]).output
-    assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("Networks of"))
-    assert "…" not in out
-    words = " ".join(out.split())
+def test_methods_are_listed_whole():
+    said = call("methods")
     for row in METHODS.values():
-        for part in (row.name, row.title, row.reference):
-            assert " ".join(part.split()) in words
+        assert all(" ".join(one.split()) in said for one in (row.name, row.title, row.reference))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -104,20 +97,17 @@ NARROWED = "narrow=[0.22,0.44,0.67] "
         (f"ldn --set lr={'9' * 5000}", "lr"),
         ("ldn --set prior=geometrical", "geometric:0.85"),
         ("ldn --network conv", "residual_mlp"),
-        ("ldn --device [/x]", "device='[/x]'"),
         ("ldn --resume", "--resume needs --out"),
         ("ldn-marginal --set batch_size=10", "full batch"),
         ("ldn-gradient --set rate=0.1", "Unknown setting 'rate'"),
         ("ldn --set seed=7", "--set seed=...: that is the option --seed."),
         ("ldn --set data.name=b.csv", "that is the option --data."),
-        ("ldn --set data.seed=abc", "data.seed='abc'"),
         ("ldn --set data.data_root=/b", "that is the option --data-root"),
         ("ldn --epochs 3 --set epochs=4", "epochs was given twice"),
         ("ldn --set steps=3 --epochs 4", "both epochs=4 and steps=3"),
         ("ldn --repeats 1000000000", "1000"),
         ("ldn --set width=100000000", "asks for"),
         ('gnj threshold={"b":1.0}', "Unknown layer in threshold= 'b'"),
-        ("gnj max_scale=first:x", "max_scale='first:x'"),
         ("gnj guide=zero-mean narrow=[0.5] max_scale=null", "weights of layer '1' have no mean"),
         ("gnj guide=dropout-neuron", "set it to null"),
         ("gnj threshold=validation data.val_fraction=0", "threshold='validation' needs val"),
@@ -132,18 +122,15 @@ NARROWED = "narrow=[0.22,0.44,0.67] "
         (f"gnj {NARROWED} narrow_at=valley narrow_tolerance=0.01", "=0.01 changes nothing"),
         ("gnj --network mlp", "perceptron"),
         ("miracle size=300 code=ordered-random", "size=300 is kept by code=minimal-random only"),
-        ("epr prior=integers:0", "step=0"),
         ("epr prior=normal:1", "WholeSteps of the prior Normal"),
         ("epr threshold=valley", "guide='rounded'"),
         ("deep-compression sensitivity=null", "neither sensitivity nor keep"),
         ('deep-compression bits={"nope":5}', "Unknown layer in bits= 'nope'"),
-        ("deep-compression keep=2.0", "keep=2.0"),
         ("occam prior=integers guide=rounded scale=null", "finish=0"),
         ("occam prior=log-uniform guide=zero-mean", "weights with a mean"),
         ("occam hold=0.1 kl_warmup=0.3", "while the KL still gains weight"),
         ("occam last=0 narrow_at=noise", "no fit follows that cut"),
         ("every-size kl_weight=0.5", "is one weight of the KL, and all from low= to high="),
-        ("every-size depth=geometric:0.5", "depth='geometric:0.5'"),
         ('every-size threshold={"9":1}', "Unknown layer in threshold= '9'"),
         ("every-size guide=delta prior=normal scale=null", "guide='delta'"),
         ("every-size guide=rounded prior=integers scale=null", "cannot be functions"),
@@ -175,12 +162,9 @@ def test_tolerances_and_rows_that_have_an_effect(words):
 
 
 @pytest.mark.parametrize(("name", "option"), [
-    ("ldn", {"hold": "x"}), ("ldn", {"rate": True}), ("ldn", {"threshold": 0}),
-    ("ddn", {"depth": 2.5}), ("gnj", {"narrow": [1.5]}), ("gnj", {"threshold": {"a": "b"}}),
-    ("gnj", {"max_scale": "first:-1"}), ("gnj", {"threshold": float("nan")}),
-    ("sws", {"precision": [1.0]}), ("gnj", {"threshold": 10**400}), ("dns", {"c": {"0": 10**400}}),
-    ("dns", {"c": None}), ("deep-compression", {"rounds": 0}), ("bayes", {"gaurd": 1}),
-    ("gnj", {"likelihood": "nothing"}), ("every-size", {"pivots": 1}),
+    ("ldn", {"hold": "x"}), ("gnj", {"narrow": [1.5]}), ("gnj", {"threshold": {"a": "b"}}),
+    ("gnj", {"max_scale": "first:-1"}), ("sws", {"precision": [1.0]}), ("bayes", {"gaurd": 1}),
+    ("dns", {"c": {"0": 10**400}}), ("gnj", {"likelihood": "nothing"}),
 ])  # fmt: skip
 def test_options_are_of_their_types(name, option):
     with pytest.raises(PyroccamError, match=next(iter(option))):
@@ -236,23 +220,17 @@ def yes_and_no(path):
     return path
 
 
-def test_names_are_no_markup(tmp_path):
-    """Of columns and folders; a run that is done does not die of its name."""
-    out, table = tmp_path / "d" / "[/x]", yes_and_no(tmp_path / "[red].csv")
+@pytest.mark.skipif(sys.platform != "linux", reason="paths that are no text")
+def test_names_are_no_markup_and_may_be_no_text(tmp_path):
+    """Of columns, data and folders, with bytes that no encoding explains; a run that is done does
+    not die of its name."""
+    out, table = tmp_path / "d" / "[/x]o\udcff", yes_and_no(tmp_path / "[red]\udcff.csv")
     more = [*sets("steps=4 max_depth=1"), "--no-compare", "--out", out]
     said = call("fit", "ldn", "--data", table, *more)
-    assert f"Written to {out}" in said
-    assert "Dataset('[red]'" in said
-    assert "[red]" in call("evaluate", out)
+    assert f"Written to {out.parent}" in said
+    assert said.count(r"[/x]o\udcff") == 5
+    assert r"[red]\udcff" in said
     assert "wiggle[/y]" in call("evaluate", out, "--data", "wiggle[/y]", code=2)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="paths that are no text")
-def test_paths_that_are_no_text(tmp_path):
-    """Bytes that no encoding explains, in the name of the data and of the folder."""
-    out, table = tmp_path / "o\udcff", yes_and_no(tmp_path / "t\udcff.csv")
-    more = [*sets("steps=4 max_depth=1"), "--no-compare", "--out", out]
-    assert call("fit", "ldn", "--data", table, *more).count(r"o\udcff") == 5
     for command in ("evaluate", "prune", "diagnose"):
         assert "Error" not in call(command, out)
     call("report", out, "--out", tmp_path / "page.html")

@@ -228,18 +228,6 @@ def test_a_draw_is_coded_and_read(runs, tmp_path):
     assert "expected at least" in few
 
 
-def test_the_posterior_of_a_run_is_sent(tmp_path):
-    """Whole, whatever the rule of the run."""
-    out = tmp_path / "run"
-    short = sets("epochs=4 hidden=[2] lr=0.01 kl_weight=200 start=0 finish=0")
-    call("fit", "bayes", "--data", "digits", *short, "--no-compare", "--out", out)
-    own = ("compress", out, *DRAW, "--code.posterior", "own")
-    assert 1.0 < float(call(*own, *ONE).split(" times the KL")[0].split()[-1]) < 1.6
-    message = metrics_of(out)["message"]
-    assert 8 * (out / "draw.poccd").stat().st_size > 0.9 * message["weights"]
-    assert "which takes" in call(*own, "--code.bytes", 60, code=2)
-
-
 def test_training_is_not_lost_where_no_draw_can_be_sent(tmp_path):
     own = sets("guide=zero-mean prior=normal:1 max_scale=null size=300 coding=1")
     said = call("fit", "miracle", *SMALL, *own, "--out", tmp_path / "run")

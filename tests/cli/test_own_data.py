@@ -23,8 +23,6 @@ from targets import WORDS, made
 
 SCORES = {
     "heteroscedastic": {"rmse", "nll", "coverage"},
-    "student-t": {"rmse", "mae", "nll", "coverage"},
-    "closed-form": {"rmse", "nll", "coverage"},
     "poisson": {"rmse", "mae", "deviance", "nll"},
     "negative-binomial": {"rmse", "mae", "deviance", "nll"},
     "multi-label": {"accuracy", "f1", "auroc", "brier", "ece", "nll"},
@@ -49,7 +47,7 @@ def files(tmp_path_factory):
     return {word: folder / f"{word}.npz" for word in WORDS}
 
 
-@pytest.mark.parametrize("word", SCORES)
+@pytest.mark.parametrize("word", ["heteroscedastic", "poisson", "multi-label", "ordinal"])
 def test_a_word_says_the_task_the_outputs_and_the_scores(word, files, tmp_path):
     out, page = tmp_path / "run", tmp_path / "page.html"
     more = (*NET, *sets(f"likelihood={word}"), "--out", out)

@@ -66,16 +66,12 @@ def test_words_of_a_run(tmp_path):
     why = "The network is no better than the mean."
     assert why in said(made(tmp_path / "a", [scores(0.5)], warnings=[why]))
     assert f"Seed 1: {why}" in said(made(tmp_path / "b", [scores(0.5)] * 2, warnings=[why]))
-    folder = made(tmp_path / "d", [scores(0.5)] * 3, engine={"replicates": 3}, seconds=60.0)
+    folder = made(tmp_path / "d", [scores(0.5)] * 3)
     content = metrics_of(folder)
     content["spread"]["together"] = scores(0.75, 0.25)
     (folder / "metrics.json").write_text(json.dumps(content))
     seal(folder)
-    text = said(folder)
-    assert "3 times, with the seeds 0, 1 and 2. Training took 60 s on the CPU." in text
-    assert (
-        "All 3 together, their predictions averaged, reach accuracy 0.7500 and NLL 0.2500" in text
-    )
+    assert "accuracy 0.7500 and NLL 0.2500" in said(folder)
 
 
 def test_the_page_of_a_run_has_its_numbers(runs):
@@ -256,10 +252,9 @@ NEEDED = ("method", "data", "seed", "rows", "parameters", "seconds", "test", "ve
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("metrics", "{"), ("metrics", "[]"), ("metrics", "{}"), ("metrics", '{"repeats": []}'),
-     ("metrics", '{"repeats": [3]}'), ("diagnostics", "{}"), ("diagnostics", '{"findings": 3}'),
+    [("metrics", "{"), ("metrics", "[]"), ("metrics", '{"repeats": []}'),
      ("metrics", json.dumps({"repeats": [dict.fromkeys(NEEDED, "0/../../b")]})),
-     ("diagnostics", '{"findings": [{"name": "a"}]}'),
+     ("diagnostics", '{"findings": 3}'), ("diagnostics", '{"findings": [{"name": "a"}]}'),
      ("diagnostics", '{"findings": [{"name": "a", "verdict": "fine", "text": "b"}]}')],
 )  # fmt: skip
 def test_files_that_cannot_be_read(name, content, tmp_path):

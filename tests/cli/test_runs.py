@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import signal
 
 import numpy as np
 import onnxruntime
@@ -403,30 +401,6 @@ def test_repeats_on_the_same_rows_predict_together(ensemble):
     fits = [load_fit(folder / f"seed-{k}", "cpu") for k in (0, 1)]
     assert torch.equal(fits[0].data.y_test, fits[1].data.y_test)
     assert [fit.settings.seed for fit in fits] == [0, 1]
-
-
-def test_ctrl_c_and_resume_end_in_the_same_numbers(tmp_path, monkeypatch):
-    """In the 51st step of minibatches: the order of the rows has to be taken up again too."""
-    arguments = ["fit", "ldn", "--no-compare"]
-    arguments += sets("max_depth=3 width=8 batch_size=32 data.n=300 steps=120")
-    call(*arguments, "--out", tmp_path / "whole")
-    original = Trainer._step
-
-    def step(trainer, rows):
-        original(trainer, rows)
-        if trainer.step_number == 50:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", step)
-        said = call(*arguments, "--out", tmp_path / "broken", code=130)
-    assert "Stopped after step 51 of 120" in said
-    assert "same command with --resume" in said
-    assert "\x1b" not in said  # no progress bar where nobody watches
-    assert not (tmp_path / "broken/metrics.json").exists()
-    call(*arguments, "--out", tmp_path / "broken", "--resume")
-    whole, broken = metrics_of(tmp_path / "whole"), metrics_of(tmp_path / "broken")
-    assert without_times(broken) == without_times(whole)
 
 
 def test_export_takes_rows_as_they_are_in_the_data(runs, tmp_path):

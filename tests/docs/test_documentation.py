@@ -219,16 +219,6 @@ def test_every_command_and_option_is_on_the_page():
             assert not name.startswith("--") or f"`{name}" in text
 
 
-def test_tables_of_priors_guides_and_data_have_their_words():
-    assert "``ghs:1e-5``" in "\n".join(tables.weight_priors())
-    assert "``gumbel-softmax``" in "\n".join(tables.structure_prior_table())
-    assert ":py:obj:`~pyroccam.models.priors.Cost`" in "\n".join(tables.depth_priors())
-    guide = "\n".join(tables.guide_table())
-    assert "* - ``dropout-weight``, ``dropout-neuron``, ``dropout-layer``\n" in guide
-    assert "* - ``delta``\n     - :py:obj:`~pyroccam.guides.Delta`" in guide
-    assert "``spirals``" in "\n".join(tables.data_sets())
-
-
 def test_results_are_tables_of_the_result_files():
     found = tables.results(ROOT)
     text = found["spirals"]

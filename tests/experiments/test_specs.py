@@ -152,13 +152,6 @@ def test_a_command_makes_the_files_that_its_checks_read(monkeypatch):
     assert others == {}
 
 
-def test_what_belongs_to_no_document_is_listed_too():
-    said = "\n".join(catalogue.lines())
-    assert all(f" {name} " in said for name in tables.NAMES)
-    for module in ("before_after", "labels", "uci", "certificates"):
-        assert f"python -m experiments {module} --again" in said
-
-
 @pytest.mark.parametrize(("ours", "other", "met"), [
     ([1.84, 1.84], 1.8, True),  # half a unit of the last published digit
     ([1.86, 1.86], 1.8, False),

@@ -228,7 +228,7 @@ def test_names_are_no_markup_and_may_be_no_text(tmp_path):
     more = [*sets("steps=4 max_depth=1"), "--no-compare", "--out", out]
     said = call("fit", "ldn", "--data", table, *more)
     assert f"Written to {out.parent}" in said
-    assert said.count(r"[/x]o\udcff") == 5
+    assert r"[/x]o\udcff" in said
     assert r"[red]\udcff" in said
     assert "wiggle[/y]" in call("evaluate", out, "--data", "wiggle[/y]", code=2)
     for command in ("evaluate", "prune", "diagnose"):

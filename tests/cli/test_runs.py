@@ -265,6 +265,12 @@ def test_structure(runs):
         torch.testing.assert_close(kept, inference.shrink(fit).net(x))
 
 
+def test_structure_over_random_weights_is_compared_with_nothing_if_asked(tmp_path):
+    more = sets("prior=normal:1 structure=categorical width=8 epochs=2")
+    call("fit", "structure", "--data", "digits", *more, "--no-compare", "--out", tmp_path / "run")
+    assert not {"retrained", "random"} & {*metrics_of(tmp_path / "run")}
+
+
 def test_depth_widths_and_bits(runs):
     folder, said = runs("occam")
     found = metrics_of(folder)

@@ -383,12 +383,6 @@ def test_the_fit_of_a_weight_is_an_ordinary_one(fit):
     assert usual.evaluate() == fit.evaluate()
     assert usual.val_nll == pytest.approx(fit.val_nll)
     assert usual.predict(fit.data.x_test).equal(fit.predict(fit.data.x_test))
-    small = inference.shrink(one, cut=inference.Thresholds(0.0))
-    assert small.net(fit.data.x_test).shape == (30, 3)
-    assert type(inference.narrow(one)[1]) is guides.MeanField
-    assert inference.evidence(one, by=inference.marginal_likelihood.Bound(passes=2)).value < 0
-    more = inference.fit(*copy.deepcopy((one.model, one.guide)), fit.data, **SHORT)
-    assert type(more.guide) is guides.MeanField
 
 
 def test_the_fit_of_a_number_is_an_ordinary_one():
@@ -473,12 +467,9 @@ def test_running_statistics_are_those_of_the_weight():
 def test_what_needs_one_posterior_is_refused(fit):
     for ask in (
         inference.shrink,
-        inference.narrow,
         inference.evidence,
         inference.description_length,
-        inference.diagnostics.diagnose,
         inference.diagnostics.khat,
-        inference.diagnostics.loo,
         inference.posterior.EnsembleNetwork,
         lambda one: one.to_arviz(draws=2),
         lambda one: inference.shrinking.without_means(one, layers=["0"]),

@@ -130,24 +130,6 @@ def test_a_subclass_that_computes_the_same_is_random():
     assert torch.equal(plain(x), net.eval()(x))
 
 
-class Rectified(nn.Module):
-    """A product with a transposed weight, all zeros at first, of which nothing is negative."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.zeros(4, 4)), nn.Parameter(torch.zeros(4))
-
-    def forward(self, x):
-        return (x @ self.weight + self.bias).relu()
-
-
-def test_a_product_of_zeros_keeps_what_follows_it():
-    with pytest.warns(UserWarning, match=r"numbers: 1.weight \(Rectified\)"):
-        model = make(nn.Sequential(nn.Linear(3, 4), Rectified(), nn.Linear(4, 2)))
-    assert list(model.layers) == ["0", "2"]
-    assert type(model.start_network()[1]) is Rectified
-
-
 class Asking(nn.Module):
     """Its forward looks at what its parts are."""
 

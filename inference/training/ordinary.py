@@ -235,8 +235,8 @@ def trainer_of(
     net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
 ) -> Trainer:
     """The trainer of a network without a prior: AdamW along a cosine, with a gradient of norm 1 at
-    most. The noise of its likelihood is learnt, too; where there is some, that norm is 10, as the
-    gradient grows while errors become small. Weights that are zero stay zero.
+    most. The noise of its likelihood is learnt, too; where there is some, the gradient grows while
+    errors become small, and has no limit. Weights that are zero stay zero.
 
     References:
         Loshchilov, Hutter 2019, arXiv:1711.05101, for AdamW; Pascanu, Mikolov, Bengio 2013,
@@ -250,7 +250,7 @@ def trainer_of(
         batch_size=fit.settings.batch_size,
         lr=lr,
         weight_decay=0.01,
-        clip_norm=10.0 if likelihood.own.noise else 1.0,
+        clip_norm=None if likelihood.own.noise else 1.0,
         checkpoint="best" if len(data.x_val) else "last",
         evaluations=EVALUATIONS,
         seed=fit.settings.seed,

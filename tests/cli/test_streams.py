@@ -92,21 +92,21 @@ def test_depth_and_weights_of_rows(tmp_path):
 def test_code_that_makes_data_runs_where_it_is_trusted_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows_of_mine.py").write_text(OWN)
-    for name, out in (("rows_of_mine:rows", "a"), ("rows_of_mine.py:rows", "b")):
-        call("fit", "gnj", "--data", name, "--set", "data.share=0.1", *SETTINGS, "--out", out)
-        assert metrics_of(tmp_path / out)["rows"]["train"] == 160
-        (tmp_path / "ran").unlink()
-        for command in ("evaluate", "compress", "diagnose", "export"):
-            said = call(command, out, code=2)
-            assert "made by somebody's own code" in said
-            assert "--trust" in said
-        assert not (tmp_path / "ran").exists()
-        assert "20 test rows" in call("evaluate", out, "--trust")
-        (tmp_path / "ran").unlink()
-        assert "160 train rows" in call("evaluate", out, "--data", name, "--split", "train")
-        (tmp_path / "ran").unlink()
-        call("report", out)
-        assert not (tmp_path / "ran").exists()
+    name, out = "rows_of_mine.py:rows", "run"
+    call("fit", "gnj", "--data", name, "--set", "data.share=0.1", *SETTINGS, "--out", out)
+    assert metrics_of(tmp_path / out)["rows"]["train"] == 160
+    (tmp_path / "ran").unlink()
+    for command in ("evaluate", "compress", "diagnose", "export"):
+        said = call(command, out, code=2)
+        assert "made by somebody's own code" in said
+        assert "--trust" in said
+    assert not (tmp_path / "ran").exists()
+    assert "20 test rows" in call("evaluate", out, "--trust")
+    (tmp_path / "ran").unlink()
+    assert "160 train rows" in call("evaluate", out, "--data", name, "--split", "train")
+    (tmp_path / "ran").unlink()
+    call("report", out)
+    assert not (tmp_path / "ran").exists()
     for name, more, words in (
         ("nothing", [], "has no function 'nothing'"),
         ("rows", ["--set", "data.n=3"], "has no option n"),

@@ -65,21 +65,6 @@ def rows(count, last):
     return "\n".join(f"{i},{i * i / 7},{last(i)}" for i in range(count)) + "\n"
 
 
-def test_csv_of_text_labels(tmp_path):
-    path = csv(tmp_path, "a,b,kind\n" + rows(40, lambda i: ["dog", "cat", "cat", "eel"][i % 4]))
-    d = data.load(path, seed=1)
-    assert (d.task, d.class_names, d.input_shape) == ("classification", ("cat", "dog", "eel"), (2,))
-    assert (d.N, len(d.x_val), len(d.x_test)) == (29, 3, 8)
-    assert d.y_test.bincount().tolist() == [4, 2, 2]  # each class keeps its share
-    back = d.x_test * d.x_std + d.x_mean
-    expected = [[1, 0, 0, 2][int(i) % 4] for i in back[:, 0].round()]
-    assert d.y_test.tolist() == expected
-    np.testing.assert_allclose(back[:, 1], back[:, 0].round() ** 2 / 7, rtol=1e-4, atol=1e-4)
-    again = reloaded(d)
-    assert torch.equal(d.x_test, again.x_test)
-    assert not torch.equal(d.x_test, data.load(path, seed=2).x_test)
-
-
 def test_a_column_may_be_called_y_1(tmp_path):
     rows = b"".join(b"%d,%d,%d\n" % (k % 7, k % 5, k % 2) for k in range(40))
     d = data.load(csv(tmp_path, b'\xef\xbb\xbf"a, b", y.1 ,y\n' + rows))

@@ -270,7 +270,7 @@ def test_seeds_are_checked_before_anything_is_built():
     assert [len(one.history) for one in found.fits] == [2, 2]  # large ones make orders, too
 
 
-# -- several fits as one, against a mixture written out row by row, in original units ---------
+# -- several fits as one, against a mixture written out, in original units --------------------
 
 
 def rows(seed=0, task="regression", n=40):
@@ -311,24 +311,18 @@ def three():
 @torch.no_grad()
 def by_hand(fits):
     """Density of each row, a term for each repeat and depth, and the mean of the mixture."""
-    nll = squared = 0.0
-    x_raw = fits[0].data.x_test.double() * fits[0].data.x_std + fits[0].data.x_mean
-    y_raw = fits[0].data.y_test.double() * fits[0].data.y_std + fits[0].data.y_mean
-    for x_row, y_row in zip(x_raw, y_raw, strict=True):
-        density, mean = 0.0, torch.zeros(2, dtype=torch.float64)
-        for one in fits:
-            data, model = one.data, one.model
-            x = ((x_row - data.x_mean) / data.x_std).float()[None]
-            sd = (model.likelihood.floor + model.likelihood.log_scale.exp()).double() * data.y_std
-            for w, out in zip(one.weights, model.stack.outputs(x), strict=True):
-                mu = out[0].double() * data.y_std + data.y_mean
-                z = (y_row - mu) / sd
-                each = torch.exp(-0.5 * z**2) / (sd * math.sqrt(2 * math.pi))
-                density += float(w * each.prod()) / len(fits)
-                mean += (w * mu).detach() / len(fits)
-        nll -= math.log(density) / len(x_raw)
-        squared += float(((mean - y_row) ** 2).mean()) / len(x_raw)
-    return {"rmse": math.sqrt(squared), "nll": nll}
+    first, parts, mean = fits[0].data, [], 0.0
+    x = first.x_test * first.x_std + first.x_mean
+    y = first.y_test * first.y_std + first.y_mean
+    for one in fits:
+        data, model = one.data, one.model
+        mu = model.stack.outputs((x - data.x_mean) / data.x_std) * data.y_std + data.y_mean
+        sd = (model.likelihood.floor + model.likelihood.log_scale.exp()) * data.y_std
+        log_p = -0.5 * ((y - mu) / sd) ** 2 - sd.log() - 0.5 * math.log(2 * math.pi)
+        parts.append(log_p.sum(-1) + (one.weights / len(fits)).log()[:, None])
+        mean = mean + torch.einsum("d,dnt->nt", one.weights, mu) / len(fits)
+    nll = -torch.cat(parts).logsumexp(0).mean()
+    return {"rmse": float((mean - y).square().mean().sqrt()), "nll": float(nll)}
 
 
 def test_each_repeat_has_its_own_likelihood_weights_and_scale():

@@ -3,12 +3,10 @@
 import copy
 
 import pyro
-import pyro.distributions as dist
 import pytest
 import torch
 from fitting import blobs
 from plain import network
-from pyro.nn import PyroModule
 from pyroccam import guides, models
 from pyroccam.inference.compilation import TracedBound, Untraceable
 from pyroccam.inference.elbo import bound
@@ -161,35 +159,12 @@ def random_weights():
     return model, guides.MeanField(model)
 
 
-class Draws(PyroModule):
-    """A positive weight without a KL, a number and one of each row by a score function."""
-
-    def __init__(self, q):
-        super().__init__()
-        self.p = nn.Parameter(torch.tensor([0.1, 0.3, -0.4], dtype=torch.float64)) if q else None
-
-    def forward(self, x, y):
-        a, b, c = (0.0, 0.2, 0.4) if self.p is None else self.p
-        prior = dist.Weibull(2.0, torch.ones_like(x[0, 0]))
-        s = pyro.sample("s", prior if self.p is None else dist.LogNormal(a, 0.3))
-        n = pyro.sample("n", dist.Bernoulli(logits=b + 0 * x[0, 0]), infer={"enumerate": None})
-        with pyro.plate("data", 54, subsample=x):
-            m = pyro.sample("m", dist.Bernoulli(logits=c + 0 * x).to_event(1))
-            if self.p is None:
-                pyro.sample("y", dist.Normal(x[:, 0] * n + m.sum(-1), s), obs=y)
-
-
-def draws():
-    with pyro.settings.context(module_local_params=True):
-        return Draws(False), Draws(True)
-
-
 def summed_out():
     model, _ = build()
     return model, guides.Marginal(model)
 
 
-@pytest.mark.parametrize("make", [random_weights, draws, summed_out, build])
+@pytest.mark.parametrize("make", [random_weights, summed_out, build])
 def test_pairs_that_are_traced(make):
     """The check compares losses and gradients, on another batch, too."""
     size = 54 if make is summed_out else 18

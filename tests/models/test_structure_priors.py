@@ -20,7 +20,6 @@ KINDS = {  # the distribution of a site, and the restriction
     priors.RelaxedBernoulli: (LogitRelaxedBernoulli, "cube interior"),
     priors.Bernoulli: (dist.Categorical, "cube vertices"),
 }
-RELAXED = (priors.GumbelSoftmax, priors.Dirichlet, priors.RelaxedBernoulli)
 
 
 def weights_of(kind):
@@ -137,17 +136,6 @@ def test_what_cannot_be_is_refused(kind):
 
 
 # -- temperatures -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_edges_share_one_temperature(kind):
-    model = make(kind())
-    assert {id(one.temperature) for one in model.structure.values()} == {id(model.temperature)}
-    model.anneal(0.5)  # nothing to do, and no error
-    found = [n for n in model.state_dict() if "temperature" in n]
-    assert len(found) == (kind in RELAXED)
-    assert not any("temperature" in name for name, _ in model.named_parameters())
-    assert model.temperature is None if kind not in RELAXED else model.temperature.value == 1.0
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pyroccam.models import priors
 from stacks import odd_stack
 from torch import nn
 
-QUICK = {"epochs": 60, "steps": 2, "bits": 8, "batch_size": 64, "lr": 2e-2, "coding_lr": 1e-3}
+QUICK = {"epochs": 40, "steps": 2, "bits": 8, "batch_size": 64, "lr": 2e-2, "coding_lr": 1e-3}
 
 
 def network(width=8):

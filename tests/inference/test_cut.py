@@ -206,6 +206,17 @@ def test_groups_keep_as_much_each(groups, border):
     assert report.layers["0"].outputs.tolist() == [0, 2, 3, 8, 14][: 5 if groups == 2 else 4]
 
 
+def test_grouped_convolutions_are_masked_by_input():
+    net = made(lambda: nn.Sequential(nn.Conv2d(2, 4, 1), nn.Conv2d(4, 6, 3, groups=2)))
+    masks = {"1": Mask(inputs=keep(4, 0, 3))}
+    weight = masked(net, masks)[1].weight
+    kept = [(weight[o, i] != 0).all().item() for o, i in [(0, 0), (0, 1), (5, 0), (5, 1)]]
+    assert kept == [True, False, False, True]
+    _, report = cut_exactly(net, torch.randn(4, 2, 8, 8).double(), masks)
+    assert report.left_whole == {}
+    assert len(report.layers["0"].outputs) == 2
+
+
 # -- what is left whole ---------------------------------------------------------------------------
 
 

@@ -65,7 +65,7 @@ def layers_apart(val_fraction=0.0):
     """A posterior in which the best inputs of a layer are not the best outputs of the one before,
     so that its rule leaves no path."""
     rows = blobs(val_fraction=val_fraction)
-    result = fit_weights(priors.Normal(), perceptron, rows, epochs=40)
+    result = fit_weights(priors.Normal(), perceptron, rows, epochs=20)
     with torch.no_grad():
         for layer, kept in (("0", slice(0, 3)), ("2", slice(3, 7))):
             factor = result.guide.factors[f"{layer}/weight"]
@@ -117,7 +117,7 @@ def test_with_rows_the_network_left_is_as_good_as_the_whole():
 
 def test_a_cut_that_costs_much_is_said():
     result = fit_weights(
-        priors.GroupNormalJeffreys(), perceptron, blobs(val_fraction=0.2), epochs=40
+        priors.GroupNormalJeffreys(), perceptron, blobs(val_fraction=0.2), epochs=20
     )
     with torch.no_grad():  # all but two groups of each layer are taken for noise
         for name, factor in result.guide.factors.items():

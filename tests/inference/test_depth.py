@@ -191,3 +191,31 @@ def test_a_step_is_a_natural_gradient_step(rate):
     update.step()
     found, expected = (eta.detach().log_softmax(0) for eta in (guide.logits, expected))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def normals(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def test_replicates_at_once_are_replicates_apart():
+    """Priors, rows, log-likelihoods and logits of their own; a first pass that is not complete."""
+    K, generator = 3, torch.Generator().manual_seed(0)
+    prior = normals(generator, K, D + 1).log_softmax(-1)
+    start = normals(generator, K, D + 1)
+    logits, alone = start.clone(), [row.clone() for row in start]
+    together = IncrementalPosterior(logits, prior, ROWS, 0.3)
+    apart = [IncrementalPosterior(alone[k], prior[k], ROWS, 0.3) for k in range(K)]
+    for step in range(9):
+        rows = torch.stack([torch.randperm(ROWS, generator=generator)[:4] for _ in range(K)])
+        rows = None if step == 6 else rows
+        size = ROWS if rows is None else 4
+        found = normals(generator, K, D + 1, size)
+        together.observe(rows, found)
+        together.step(complete=step > 5)
+        for k, one in enumerate(apart):
+            one.observe(None if rows is None else rows[k], found[k])
+            one.step(complete=step > 5)
+        torch.testing.assert_close(logits, torch.stack(alone), rtol=1e-12, atol=1e-12)
+        assert torch.equal(together.table, torch.stack([one.table for one in apart]))
+        assert torch.equal(together.seen, torch.stack([one.seen for one in apart]))
+    assert bool(together.seen.all())

@@ -317,6 +317,33 @@ def test_a_prior_and_a_likelihood_that_disagree_by_thousands_of_nats():
     assert not torch.isfinite(theirs) or abs(theirs - expected[0]) > 1.0
 
 
+def test_a_markov_chain_with_impossible_steps():
+    """Against the sum over all paths, in probabilities; no NaN in the gradient."""
+    p = Pair(first=(3,), effect=(3,))
+    step = torch.tensor([[0.5, 0.5, 0.0], [0.3, 0.7, 0.0], [0.2, 0.8, 0.0]])  # never to 2
+    start = torch.tensor([0.0, 0.0, -math.inf])
+
+    def model(x):
+        z = None
+        for t in pyro.markov(range(4)):
+            logits = p.first + start if z is None else step.log()[z]
+            z = pyro.sample(f"z{t}", dist.Categorical(logits=logits), infer=ENUM)
+            pyro.sample(f"y{t}", dist.Normal(p.effect[z], 1.0), obs=x[t])
+
+    p.of(model, lambda x: None)
+    first = (p.first + start).softmax(0)
+    density = torch.distributions.Normal(p.effect, 1.0).log_prob(X[:4, None]).exp()
+    total = 0.0
+    for path in itertools.product(range(2), repeat=4):
+        weight = first[path[0]]
+        for a, b in itertools.pairwise(path):
+            weight = weight * step[a, b]
+        for t, state in enumerate(path):
+            weight = weight * density[t, state]
+        total = total + weight
+    assert_same(p.evaluate(EnumMeanFieldELBO()), p.graded(-torch.log(total)))
+
+
 def test_scales_of_a_sum_may_be_tensors():
     p = Pair(prior=(3,), effect=(3,))
 

@@ -142,12 +142,12 @@ def test_moments_predictions_and_loo_of_exact_draws(exact):
 def test_nuts_on_the_same_model(exact):
     """Its draws have the mean of the exact posterior, within five standard errors."""
     table, model = exact.data, exact.model
-    run = MCMC(NUTS(model), num_samples=150, warmup_steps=50, disable_progbar=True)
+    run = MCMC(NUTS(model), num_samples=60, warmup_steps=30, disable_progbar=True)
     run.run(table.x_train, table.y_train)
     fit = inference.as_fit(model, run, table)
     assert fit.guide.chains == 1
     mean, precision = posterior(table)
-    error = torch.linalg.inv(precision).diagonal().sqrt() / 150**0.5
+    error = torch.linalg.inv(precision).diagonal().sqrt() / 60**0.5
     off = fit.posterior.layers["0"].mean[0].double() - mean
     assert (off.abs() < 5 * error).all()
     assert fit.evaluate()["nll"] == pytest.approx(exact.evaluate()["nll"], abs=0.02)

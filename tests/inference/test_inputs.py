@@ -37,16 +37,6 @@ class Centred(nn.Module):
         return self.f(x)
 
 
-class Behind(Centred):
-    """Behind the back of torch's count of versions."""
-
-    def forward(self, x):
-        if self.in_place:
-            x.data.mul_(0.5)
-            return self.f(x)
-        return self.f(0.5 * x)
-
-
 def of(kind, first):
     """A pair whose network begins with a module."""
     rows = blobs()
@@ -65,7 +55,6 @@ FIRST = {
     "always": lambda in_place: lambda: Centred(in_place),
     "in training": lambda in_place: lambda: Centred(in_place, "training"),
     "in evaluation": lambda in_place: lambda: Centred(in_place, "evaluation"),
-    "hidden": lambda in_place: lambda: Behind(in_place),
     "ReLU": lambda in_place: lambda: nn.Sequential(nn.ReLU(inplace=in_place), nn.Linear(2, 6)),
 }
 

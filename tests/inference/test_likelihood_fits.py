@@ -50,7 +50,7 @@ def test_a_step_as_a_graph_is_the_eager_one(word):
 def test_depth_in_closed_form_and_everything_after_it(word, tmp_path):
     data = made(word)
     fit = inference.fit(
-        *depth(data, word), data, epochs=30, batch_size=64, lr=0.01, seed=0, **QUICK
+        *depth(data, word), data, epochs=10, batch_size=64, lr=0.01, seed=0, **QUICK
     )
     exact = exact_depth_posterior(fit.model, data)
     torch.testing.assert_close(fit.weights.double(), exact, atol=1e-4, rtol=1e-3)
@@ -73,7 +73,7 @@ def test_depth_in_closed_form_and_everything_after_it(word, tmp_path):
 def test_random_weights_are_narrowed_and_compressed(word):
     data = made(word)
     fit = inference.fit(
-        *bayes(data, word), data, epochs=20, batch_size=64, lr=0.01, seed=0, **QUICK
+        *bayes(data, word), data, epochs=10, batch_size=64, lr=0.01, seed=0, **QUICK
     )
     model, _ = inference.narrow(fit)
     assert type(model.likelihood) is type(fit.model.likelihood)

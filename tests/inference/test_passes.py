@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 pytestmark = pytest.mark.usefixtures("clean")
 
-COUNT = 300
+COUNT = 150
 
 
 def zero_mean(model):

@@ -63,7 +63,7 @@ def with_few(fit, rows):
 
 @pytest.fixture(scope="module")
 def good(fitted):
-    return retrain(cut_net(fitted.data), fitted, 30).net
+    return retrain(cut_net(fitted.data), fitted, 12).net
 
 
 # -- beside the same training written out in torch --------------------------------------------

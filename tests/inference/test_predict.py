@@ -129,8 +129,6 @@ def fitted(data):
     """A pair as it begins, in a fit that was not made by training."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
-    if data.ids:
-        net.insert(0, nn.Embedding(10, 2))
     net(data.x_test)
     model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
     guide = guides.MeanField(model)
@@ -145,14 +143,6 @@ def test_rows_of_every_number_type_are_predicted_alike():
     for given in (*map(x.to, (torch.float64, torch.bfloat16, torch.int8)), x.long().tolist()):
         assert torch.equal(fit.predict(given), expected)
     assert torch.equal(fit.predict(x > 0), fit.predict((x > 0).float()))
-    y = torch.arange(20) % 3
-    ids = y[:, None].expand(20, 4)
-    fit = fitted(Dataset.from_tensors(ids, y, ids, y, ids=True))
-    x = fit.data.x_test
-    for kind in (torch.uint8, torch.float32):
-        assert torch.equal(fit.predict(x.to(kind)), fit.predict(x))
-    with pytest.raises(DataError):
-        fit.predict(x + 0.5)
 
 
 def test_what_are_no_rows_is_refused_at_the_door():

@@ -102,6 +102,9 @@ def test_entropies_are_those_of_torch(weights):
     total, expected = mean.entropy(), w @ each.entropy()
     for one, known in zip(found, (total, expected, total - expected), strict=True):
         torch.testing.assert_close(one, known, rtol=1e-6, atol=1e-8)
+    none = uncertainty(logits(1, 50, 4).expand(5, 50, 4)).mutual_information
+    assert bool((none >= 0.0).all())
+    assert float(none.max()) < 1e-14
 
 
 def test_closed_forms():

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 import torch
-from command_line import call, metrics_of, sets
+from command_line import call, sets
 from pyroccam import data, guides, models
 from pyroccam.cli import RunRequest, parse_settings, requests, said_of
 from pyroccam.cli.methods import METHODS, find
@@ -235,18 +235,6 @@ def test_names_are_no_markup_and_may_be_no_text(tmp_path):
         assert "Error" not in call(command, out)
     call("report", out, "--out", tmp_path / "page.html")
     assert rb"o\udcff" in (tmp_path / "page.html").read_bytes()
-
-
-def test_a_run_that_learnt_nothing_says_so(tmp_path):
-    """Before it speaks of a depth, which then is not called enough."""
-    x = np.random.default_rng(0).standard_normal((200, 3))
-    lines = [",".join(map(str, row)) for row in x]  # the target has nothing to do with the inputs
-    (tmp_path / "noise.csv").write_text("\n".join(["a,b,y", *lines]))
-    more = [*sets("steps=300 max_depth=3 lr=0.05 checkpoint=last"), "--no-compare"]
-    said = call("fit", "ldn", "--data", tmp_path / "noise.csv", *more, "--out", tmp_path / "run")
-    assert "Beware: The network is no better than the mean" in said
-    assert "was chosen: the first depth" in said
-    assert metrics_of(tmp_path / "run")["warnings"]
 
 
 @pytest.mark.parametrize(("method", "suited"), [("gnj", "digits"), ("ldn", "spirals")])

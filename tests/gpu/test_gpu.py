@@ -145,10 +145,6 @@ def assert_near(one, other, error):
 
 def small_of(fit):
     """The network that is left, whatever was learnt; ``None`` where nothing was."""
-    if isinstance(fit.model, models.LearntDepth):
-        return inference.shrink(fit).net
-    if isinstance(fit.model, models.StructuredNetwork):
-        return inference.shrink(fit).net
     if isinstance(fit.model, models.PlainNetwork) or isinstance(fit.guide, guides.ZeroMean):
         return None
     return inference.shrink(fit).net

@@ -65,6 +65,13 @@ def rows(count, last):
     return "\n".join(f"{i},{i * i / 7},{last(i)}" for i in range(count)) + "\n"
 
 
+def test_text_labels_keep_their_shares_in_the_test_rows_of_a_table(tmp_path):
+    path = csv(tmp_path, "a,b,kind\n" + rows(40, lambda i: ["dog", "cat", "cat", "eel"][i % 4]))
+    d = data.load(path, seed=1)
+    assert d.class_names == ("cat", "dog", "eel")
+    assert d.y_test.bincount().tolist() == [4, 2, 2]
+
+
 def test_a_column_may_be_called_y_1(tmp_path):
     rows = b"".join(b"%d,%d,%d\n" % (k % 7, k % 5, k % 2) for k in range(40))
     d = data.load(csv(tmp_path, b'\xef\xbb\xbf"a, b", y.1 ,y\n' + rows))

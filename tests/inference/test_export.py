@@ -13,6 +13,7 @@ from pyroccam import data, models
 from pyroccam.inference import Small
 from pyroccam.inference.files import ExportError, export, exporting
 from pyroccam.inference.files.exporting import FORMS
+from pyroccam.models.plain import select
 from torch import nn
 
 
@@ -81,6 +82,19 @@ def test_a_small_network_says_the_noise_of_the_validation_rows(likelihood, tmp_p
         scale = models.Regression(3)
         scale.load_state_dict({n: torch.tensor(found[n]) for n in scale.state_dict()})
         torch.testing.assert_close(scale.scale.detach(), off, rtol=0.08, atol=0.0)
+
+
+def test_a_compressed_network_that_chooses_its_inputs(tmp_path):
+    torch.manual_seed(0)
+    rows = data.load("digits", val_fraction=0.1)
+    conv = nn.Sequential(select([0], 1), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3))
+    dense = nn.Sequential(select(range(0, 108, 3), -1), nn.Linear(36, 10))
+    net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), dense).eval()
+    made = export(net, tmp_path / "net.onnx", rows)
+    raw = rows.x_test * rows.x_std + rows.x_mean
+    with torch.no_grad():
+        found = run(made.path, ".onnx", raw[:9])
+        torch.testing.assert_close(found, net(rows.x_test[:9]), rtol=1e-4, atol=1e-5)
 
 
 def test_a_file_has_no_batch_normalisation_behind_a_convolution(tmp_path):

@@ -1,3 +1,4 @@
+import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import guides, inference, models
@@ -14,8 +15,9 @@ X = DATA.x_test
 DROPOUT = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 2))
 
 
-def fitted(net=None, guide=guides.MeanField, data=DATA, **options):
-    model = models.BayesianNetwork(net or small_net(seed=0), data, prior=priors.Normal(1.0))
+def fitted(net=None, guide=guides.MeanField, data=DATA, likelihood=None, **options):
+    net, given = net or small_net(seed=0), {"prior": priors.Normal(1.0), "likelihood": likelihood}
+    model = models.BayesianNetwork(net, data, **given)
     return inference.fit(model, guide(model, **options), data, seed=0, device="cpu", **SETTINGS)
 
 
@@ -106,6 +108,24 @@ def test_fresh_draws_by_default_and_the_same_with_a_seed(normal, dropout):
         assert torch.equal(torch.get_rng_state(), state)
     fixed = EnsembleNetwork(normal, draws=2, seed=0)  # a draw is a network, whatever the batch
     torch.testing.assert_close(fixed(X)[5:7], fixed(X[5:7]))
+
+
+class Tempered(models.Classification):
+    def __init__(self, temperature):
+        super().__init__(2)
+        self.temperature = temperature
+
+    def forward(self, outputs):
+        return dist.Categorical(logits=outputs / self.temperature)
+
+
+def test_probabilities_are_those_of_the_likelihood_of_each_member():
+    fits, expected = [], 0.0
+    for seed, temperature in enumerate((0.3, 4.0)):
+        fits.append(fitted(small_net(seed=seed), guides.Delta, likelihood=Tempered(temperature)))
+        logits = fits[-1].posterior.mean_network()(X)
+        expected = expected + (logits.double() / temperature).softmax(-1) / 2
+    torch.testing.assert_close(EnsembleNetwork(fits)(X).exp(), expected, rtol=1e-5, atol=0)
 
 
 def test_what_cannot_be_averaged(dropout):

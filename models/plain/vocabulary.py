@@ -83,9 +83,10 @@ LONGEST_NAME = 1000  # characters; a name of 10^6 parts is as many modules insid
 
 _OPERATOR = "add sub mul truediv floordiv mod pow neg pos matmul getitem eq ne lt le gt ge"
 _TORCH = """abs add amax amin argmax bmm cat chunk clamp concat cos div einsum erf exp flatten
-    index_select log logsumexp matmul max maximum mean min minimum mul permute pow reciprocal relu
-    reshape rsqrt sigmoid sign sin softmax log_softmax split sqrt square squeeze stack std sub sum
-    gru lstm rnn_relu rnn_tanh tanh transpose unbind unsqueeze var where"""
+    index_select log logsumexp matmul max maximum mean min minimum mul ones_like permute pow
+    reciprocal relu reshape rsqrt sigmoid sign sin softmax log_softmax split sqrt square squeeze
+    stack std sub sum gru lstm rnn_relu rnn_tanh tanh transpose unbind unsqueeze var where
+    zeros_like"""
 _FUNCTIONAL = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
     avg_pool1d avg_pool2d avg_pool3d batch_norm conv1d conv2d conv3d dropout elu gelu hardswish
     hardtanh interpolate layer_norm leaky_relu linear log_softmax logsigmoid max_pool1d max_pool2d

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from pyroccam.data import TooLarge, allowing, ranges, shown
-from pyroccam.models.networks import OrientedEdges
+from pyroccam.models.networks import OrientedEdges, primitives
 from pyroccam.models.plain import (
     MODULES,
     DescriptionError,
@@ -51,6 +51,15 @@ def test_a_rebuilt_network_computes_the_same(name):
     assert {n for n, _ in made.named_parameters()} <= {n for n, _ in net.named_parameters()}
     assert set(vars(net)) == members
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+@pytest.mark.parametrize(("primitive", "value"), [(primitives.Zero, 0.0), (primitives.One, 1.0)])
+def test_edges_without_numbers_are_described(primitive, value):
+    """As those of a graph whose every primitive that was chosen has none."""
+    x = torch.randn(3, 2)
+    made = rebuild(through_json(nn.Sequential(primitive())))(x)
+    assert made.equal(primitive()(x))
+    assert made.eq(value).all()
 
 
 def test_a_description_is_of_the_evaluation_mode_and_leaves_the_mode():

@@ -169,7 +169,7 @@ def test_a_broken_replicate_does_not_disturb_the_others(monkeypatch):
 
 
 def test_replicates_go_on_bit_for_bit(tmp_path, monkeypatch):
-    """Seeds are those of the checkpoint."""
+    """One that is broken stays so; seeds are those of the checkpoint."""
     both = {"together": True, **COMMON}
     whole = inference.fit_repeats(noisy, [0, 1], **both).fits
     begin = functools.partial(inference.fit_repeats, noisy, [0, 1], out=tmp_path, **both)
@@ -178,6 +178,14 @@ def test_replicates_go_on_bit_for_bit(tmp_path, monkeypatch):
         inference.fit_repeats(noisy, [0, 2], out=tmp_path, resume=True, **both)
     for mine, theirs in zip(begin(resume=True).fits, whole, strict=True):
         assert_same(mine, theirs)
+    sick = functools.partial(inference.fit_repeats, fixed(ill({1: 10}), 2), [0, 1], **both)
+    with pytest.raises(inference.NonFiniteLoss) as whole:
+        sick()
+    stopped(monkeypatch, functools.partial(sick, out=tmp_path / "ill"), step=17)
+    with pytest.raises(inference.NonFiniteLoss) as again:
+        sick(out=tmp_path / "ill", resume=True)
+    assert str(again.value) == str(whole.value)
+    assert_same(again.value.fits[0], whole.value.fits[0])
 
 
 def test_a_traced_fit_goes_on_bit_for_bit(tmp_path, monkeypatch):

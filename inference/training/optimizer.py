@@ -62,7 +62,7 @@ def make_optimizer(settings: Settings, groups: list[dict[str, Any]]) -> torch.op
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, momentum=0.9, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, fused=True)
+    return kind(groups, betas=(0.9, settings.beta2), fused=True)
 
 
 class Update:

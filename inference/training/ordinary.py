@@ -234,9 +234,10 @@ def cross_fit(looks: Tensor) -> Tensor:
 def trainer_of(
     net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
 ) -> Trainer:
-    """The trainer of a network without a prior: AdamW along a cosine, with a gradient of norm 1 at
-    most. The noise of its likelihood is learnt, too; where there is some, the gradient grows while
-    errors become small, and has no limit. Weights that are zero stay zero.
+    """The trainer of a network without a prior: AdamW along a cosine, which forgets squared
+    gradients in a hundred steps, as trainings are short and the first gradients large. Their norm
+    is 1 at most; that of a learnt noise, which grows while errors become small, has no limit.
+    Weights that are zero stay zero.
 
     References:
         Loshchilov, Hutter 2019, arXiv:1711.05101, for AdamW; Pascanu, Mikolov, Bengio 2013,
@@ -250,6 +251,7 @@ def trainer_of(
         batch_size=fit.settings.batch_size,
         lr=lr,
         weight_decay=0.01,
+        beta2=0.99,
         clip_norm=None if likelihood.own.noise else 1.0,
         checkpoint="best" if len(data.x_val) else "last",
         evaluations=EVALUATIONS,

@@ -38,6 +38,8 @@ class Settings(Options):
         batch_size: rows in a minibatch (all of them if fewer).
         optimizer: ``adamw``, ``adam`` or ``sgd`` (momentum 0.9).
         lr: its learning rate for the weights at the start of the schedule.
+        beta2: of ``adamw`` and ``adam``, by which the mean of squared gradients decays in a step:
+            at 0.999 it takes a thousand steps to forget those of the beginning.
         weight_decay: for the parameters of the network; never for those of the guide, of the
             likelihood (the noise of a regression) or of a prior.
         guide_lr: learning rate of a guide over structure (q(d) by gradient, q(Γ)), constant.
@@ -69,6 +71,7 @@ class Settings(Options):
     batch_size: _Many = 512
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     lr: _Rate = 1e-2
+    beta2: Annotated[float, Between(0.0, 1.0, "()")] = 0.999
     weight_decay: Annotated[float, Between(0.0, 1e6)] = 0.03
     guide_lr: _Rate = 0.1
     schedule: Schedule = "cosine"

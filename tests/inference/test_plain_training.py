@@ -97,7 +97,7 @@ def written_out(net, like, fit, teacher, lr):
     zeros = [(p, p == 0) for p in free if p.dim() > 1]
     groups = [{"params": free, "weight_decay": 0.01}]
     groups += [{"params": noise, "weight_decay": 0.0}] * bool(noise)
-    optimizer = torch.optim.AdamW(groups)
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99))
     rows = data.order(fit.settings.seed, 0).split(fit.settings.batch_size)
     for done, own in enumerate(rows):
         out, y = net(data.x_train[own]), data.y_train[own]

@@ -92,11 +92,13 @@ def race(
     Returns:
         Each rate that is tried now, before it is.
     """
+    higher: dict[float, Tensor] = {}
     for rate in sorted(rates, reverse=True):
         if rate not in tried:
             yield rate
             tried[rate] = trained(net, fit, race_epochs(epochs), rate).losses
-        if choose_rate(tried) != rate:
+        higher[rate] = tried[rate]
+        if choose_rate(higher) != rate:
             return
 
 

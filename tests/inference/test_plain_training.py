@@ -347,10 +347,11 @@ def test_lower_rates_are_tried_until_one_is_clearly_worse(means, tried, monkeypa
     losses = {lr: mean + k * noise for k, (lr, mean) in enumerate(zip(RATES, means, strict=True))}
     made = dataclasses.make_dataclass("Made", ["losses"])
     monkeypatch.setattr(ordinary, "trained", lambda net, fit, epochs, lr: made(losses[lr]))
-    known = {}
     expected = sorted(RATES, reverse=True)[:tried]
-    assert [*race(None, None, 6, RATES, known)] == expected
-    assert known == {rate: losses[rate] for rate in expected}
+    for before in range(tried + 1):  # as many were tried before it was broken off
+        known = {rate: losses[rate] for rate in expected[:before]}
+        assert [*race(None, None, 6, RATES, known)] == expected[before:]
+        assert known == {rate: losses[rate] for rate in expected}
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of this kind", None])

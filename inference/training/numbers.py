@@ -106,7 +106,7 @@ def as_numbers(
     if likelihood is fit.model.likelihood:  # of too few validation rows
         likelihood = validated(likelihood, own, fit.data, "train")
     own.cpu()
-    return Numbers(found, likelihood, tried, seconds, epochs)
+    return Numbers(found, likelihood, dict(sorted(tried.items())), seconds, epochs)
 
 
 def _write(

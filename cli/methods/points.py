@@ -155,7 +155,8 @@ class Surgery(FromPoint):
             stop = round((1 - self.freeze) * steps)
             return splice_weights(before, c=self.c, gamma=self.gamma, power=self.power, stop=stop)
 
-        own = {"epochs": self.surgery, "lr": self.surgery_lr, "optimizer": "sgd"}
+        sgd = {"optimizer": "sgd", "beta2": Settings.beta2}
+        own = {"epochs": self.surgery, "lr": self.surgery_lr, **sgd}
         return [Stage("surgery", build, own)]
 
 

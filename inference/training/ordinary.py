@@ -242,8 +242,9 @@ def trainer_of(
     Weights that are zero stay zero.
 
     References:
-        Loshchilov, Hutter 2019, arXiv:1711.05101, for AdamW; Pascanu, Mikolov, Bengio 2013,
-        arXiv:1211.5063, for the clipped norm.
+        Loshchilov, Hutter 2019, arXiv:1711.05101, for AdamW; Kingma, Ba 2015, arXiv:1412.6980, for
+        the mean of squared gradients; Pascanu, Mikolov, Bengio 2013, arXiv:1211.5063, for the
+        clipped norm.
     """
     data = fit.data if teacher is None else teacher.behind(fit.data)
     likelihood = RowLosses(fit.model.likelihood, 0 if teacher is None else teacher.train.shape[1])

@@ -88,6 +88,8 @@ class Settings(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.optimizer == "sgd" and self.beta2 != Settings.beta2:
+            raise PyroccamError(f"beta2={self.beta2:g} with optimizer='sgd'", "adamw or adam")
         for name, value in vars(self).items():  # numbers of NumPy's, which no file holds
             if isinstance(value, Real) and not isinstance(value, int):
                 number = int(value) if isinstance(value, Integral) else float(value)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from plain import network
 from pyroccam import inference
+from pyroccam.data import PyroccamError
 from pyroccam.inference.training import fused
 from stepping import (
     assert_close,
@@ -70,6 +71,11 @@ def test_rows_move_as_parameters_do_under_an_ordinary_optimiser(name, hold):
     assert_close(tensors(model, guide), expected)
     start = build(spare)[0]
     assert torch.equal(model.stack.blocks[0].spare, start.stack.blocks[0].spare)
+
+
+def test_plain_gradients_have_no_mean_of_squares():
+    with pytest.raises(PyroccamError):
+        inference.Settings(optimizer="sgd", beta2=0.9)
 
 
 def test_each_replicate_is_clipped_by_its_own_norm():

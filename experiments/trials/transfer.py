@@ -100,13 +100,14 @@ def by_magnitude(net: nn.Module, fit: Fit, share: float) -> nn.Module:
     named = _arguments(fit, 2)[1]
     attention = [layer.attention.self for layer in _encoder(small).layer]
     heads = {one: o.num_attention_heads for o in attention for one in (o.query, o.key, o.value)}
-    inner = {layer.intermediate.dense: 1.0 - share for layer in _encoder(small).layer}
+    inner = [layer.intermediate.dense for layer in _encoder(small).layer]
+    # Without a ratio of their own its layers keep all heads, whatever is asked of heads.
+    ratios = dict.fromkeys([*inner, *heads], 1.0 - share)
     ends = [one for n, one in small.named_modules() if n.endswith(("classifier", "pooler.dense"))]
     pruner = tp.pruner.MagnitudePruner(
         small, named, importance=tp.importance.GroupMagnitudeImportance(), pruning_ratio=0.0,
-        pruning_ratio_dict=inner, num_heads=heads, prune_num_heads=True,
-        head_pruning_ratio=1.0 - share,
-        ignored_layers=ends,
+        pruning_ratio_dict=ratios, num_heads=heads, prune_num_heads=True, prune_head_dims=False,
+        head_pruning_ratio=1.0 - share, ignored_layers=ends,
         output_transform=lambda out: outputs_taken(out).sum(),
     )  # fmt: skip
     pruner.step()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ...data import Count, PyroccamError, checked
+from ...data import Count, NetworkError, PyroccamError, checked
 from ...models import feed_like
 from ...models.plain import NORMS, Edit, Plan, is_select, rows_first, shrink
 from ...models.unpacked import Heads, Matrix
@@ -80,7 +80,7 @@ def cut(
     Raises:
         PyroccamError: for masks that do not fit, or leave no path from input to output; if the
             network cannot be traced.
-        RuntimeError: if the result is not the masked network after all; then ``forward`` does
+        NetworkError: if the result is not the masked network after all; then ``forward`` does
             something that its trace does not show.
     """
     examples = Example.of(net, example)
@@ -279,7 +279,7 @@ def _compare(zeroed: nn.Module, small: nn.Module, example: Example, exact: bool)
     """Compare outputs, for what a trace does not show (``+=`` on a tensor that is read again).
 
     Raises:
-        RuntimeError: where the outputs differ, in evaluation mode, on the examples or near them.
+        NetworkError: where the outputs differ, in evaluation mode, on the examples or near them.
     """
     try:
         with torch.no_grad():
@@ -289,7 +289,7 @@ def _compare(zeroed: nn.Module, small: nn.Module, example: Example, exact: bool)
                     if isinstance(a, Tensor) and a.is_floating_point():
                         _require_alike(a, b, exact)
     except Exception as error:  # shapes that no longer fit, too
-        raise RuntimeError(
+        raise NetworkError(
             f"{type(zeroed).__name__} cannot be cut: torch.fx does not see all of its forward "
             f"({error}). Avoid += on tensors that are read again, sizes of layers, and isinstance "
             "of layers."

@@ -307,7 +307,7 @@ def test_what_a_trace_hides_is_refused():
     net = with_layers(lambda net, x: net.c(net.a(x)) + 1e-3 * net.a.out_features, "Hidden", b=None)
     x = torch.randn(8, 6).double()
     x[0] *= 1e4
-    with pytest.raises(RuntimeError):
+    with pytest.raises(PyroccamError):
         cut(net, x, {"a": Mask(outputs=keep(6, 1, 2))})
 
 

@@ -32,18 +32,20 @@ class DescriptionError(PyroccamError):
 _CONVS = [nn.Conv1d, nn.Conv2d, nn.Conv3d]
 _TRANSPOSED = [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d]
 _KNOWN: list[type[nn.Module]] = [
-    nn.Linear, nn.Embedding, *_CONVS, *_TRANSPOSED,
-    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d,
-    nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, PaddedLayerNorm,
-    nn.LocalResponseNorm,
-    nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
-    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d,
-    nn.AdaptiveMaxPool2d, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish,
+    nn.Linear, nn.Bilinear, nn.Embedding, *_CONVS, *_TRANSPOSED, nn.BatchNorm1d, nn.BatchNorm2d,
+    nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm,
+    nn.LayerNorm, nn.RMSNorm, PaddedLayerNorm, nn.LocalResponseNorm, nn.MaxPool1d, nn.MaxPool2d,
+    nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
+    nn.AdaptiveMaxPool3d, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish,
     nn.Hardsigmoid, nn.Sigmoid, nn.Tanh, nn.LogSigmoid, nn.Softsign, nn.Identity, nn.ELU, nn.CELU,
     nn.LeakyReLU, nn.Hardtanh, nn.PReLU, nn.GELU, nn.Softplus, nn.Softmax, nn.LogSoftmax,
-    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Flatten,
-    nn.Unflatten, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d,
-    nn.Upsample, nn.PixelShuffle, Heads, AttentionWeights, OrientedEdges,
+    nn.Softmin, nn.GLU, nn.Threshold, nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.Dropout,
+    nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Flatten, nn.Unflatten,
+    nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d,
+    nn.ReflectionPad3d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d,
+    nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.Unfold, nn.Fold, nn.Upsample,
+    nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, Heads, AttentionWeights, OrientedEdges,
 ]  # fmt: skip
 # What says nothing of the network, and old names of other arguments.
 _BESIDE = {
@@ -82,16 +84,19 @@ LONGEST_NAME = 1000  # characters; a name of 10^6 parts is as many modules insid
 # -- functions and methods ------------------------------------------------------------------------
 
 _OPERATOR = "add sub mul truediv floordiv mod pow neg pos matmul getitem eq ne lt le gt ge"
-_TORCH = """abs add amax amin argmax bmm cat chunk clamp concat cos div einsum erf exp flatten
-    index_select log logsumexp matmul max maximum mean min minimum mul ones_like permute pow
-    reciprocal relu reshape rsqrt sigmoid sign sin softmax log_softmax split sqrt square squeeze
-    stack std sub sum gru lstm rnn_relu rnn_tanh tanh transpose unbind unsqueeze var where
-    zeros_like"""
-_FUNCTIONAL = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
-    avg_pool1d avg_pool2d avg_pool3d batch_norm conv1d conv2d conv3d dropout elu gelu hardswish
-    hardtanh interpolate layer_norm leaky_relu linear log_softmax logsigmoid max_pool1d max_pool2d
-    max_pool3d mish normalize pad relu relu6 scaled_dot_product_attention selu sigmoid silu softmax
-    softplus tanh"""
+_TORCH = """abs add amax amin argmax argmin atan baddbmm bmm cat ceil chunk clamp concat cos
+    cumsum div einsum erf exp expm1 flatten flip floor index_select log log1p logsumexp matmul
+    max maximum mean min minimum mul ones_like permute pow prod reciprocal relu reshape roll
+    round rsqrt sigmoid sign sin softmax log_softmax split sqrt square squeeze stack std sub sum
+    gru lstm rnn_relu rnn_tanh tanh transpose tril triu unbind unsqueeze var where zeros_like"""
+_FUNCTIONAL = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
+    adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d batch_norm bilinear
+    celu conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d dropout elu
+    embedding fold gelu glu group_norm hardshrink hardsigmoid hardswish hardtanh instance_norm
+    interpolate layer_norm leaky_relu linear log_softmax logsigmoid max_pool1d max_pool2d
+    max_pool3d mish normalize pad pixel_shuffle pixel_unshuffle prelu relu relu6 rms_norm
+    scaled_dot_product_attention selu sigmoid silu softmax softmin softplus softshrink softsign
+    tanh tanhshrink threshold unfold"""
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"operator.{name}": getattr(operator, name) for name in _OPERATOR.split()},
@@ -102,11 +107,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 _ATTRIBUTES = {"shape", "ndim"}
 _WORD_FOR = {id(function): word for word, function in FUNCTIONS.items()}
 
-_METHODS = """abs add amax amin argmax bool chunk clamp contiguous cos dim div erf exp expand
-    flatten flip float index_select log log_softmax logsumexp long masked_fill matmul max
-    maximum mean min minimum mul new_zeros permute pow reciprocal relu repeat reshape rsqrt
-    sigmoid sign sin size softmax split sqrt square squeeze std sub sum tanh to transpose
-    unbind unflatten unsqueeze var view"""
+_METHODS = """abs add amax amin argmax argmin atan bmm bool ceil chunk clamp contiguous cos
+    cumsum dim div erf exp expand expand_as expm1 flatten flip float floor index_select log
+    log1p log_softmax logsumexp long masked_fill matmul max maximum mean min minimum mul neg
+    new_zeros norm permute pow prod reciprocal relu repeat reshape roll round rsqrt sigmoid sign
+    sin size softmax split sqrt square squeeze std sub sum swapaxes t tanh to transpose tril
+    triu type_as unbind unflatten unsqueeze var view view_as"""
 METHODS = frozenset(_METHODS.split())
 
 

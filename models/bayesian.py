@@ -126,18 +126,24 @@ class BayesianNetwork(Model):
         refuse_shared(net, names)
         hooks = hooks_of(net, names)
         order = order_of_use(net, names, example)
-        if type(self).outputs is BayesianNetwork.outputs:
+        plain_pass = type(self).outputs is BayesianNetwork.outputs
+        if plain_pass:
             _refuse_other_rows(before, len(example))
         self.parameters_before = sum(p.numel() for p in net.parameters())
         made: dict[int, WeightPrior] = {}  # layers with one prior may share what it learns
-        for position, name in enumerate(order):
+        for position, name in enumerate(dict.fromkeys(order)):
             asked = given if isinstance(given, WeightPrior) else given[name]
             if id(asked) not in made:
                 made[id(asked)] = asked.for_network()
             own = made[id(asked)]
             layer = BayesianLayer(name, net.get_submodule(name), own, position, random_biases)
+            if (uses := order.count(name)) > 1:
+                if not plain_pass:
+                    found = f"layer {name!r} is used {uses} times in a pass of random structure"
+                    raise PyroccamError(found, "a layer for each use", "layers=[...] without it")
+                layer.affine.drawn = True
             net = feed_like(_replaced(net, name, layer), net)
-        if type(self).outputs is BayesianNetwork.outputs:
+        if plain_pass:
             _refuse_another_function(net, example, before, hooks)
         if hooks:
             warnings.warn(
@@ -257,7 +263,7 @@ class BayesianNetwork(Model):
         """
         if nesting := _nesting():
             return self._of_each(x, nesting)
-        with layers_called():
+        with layers_called(), _Given():
             found: Tensor = self.part("net")(x)
         if not isinstance(found, Tensor):
             raise PyroccamError(
@@ -381,15 +387,19 @@ def refuse_plates(model: BayesianNetwork) -> None:
 
 
 class _Given(Messenger):
-    """Every layer computes with given values, which were sampled before, ``(*)`` by site."""
+    """Every layer computes with given values, which were sampled before, ``(*)`` by site, or with
+    those that it samples when it is first called in a pass."""
 
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
+    def __init__(self, values: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
-        self.values = values
+        self.values = {} if values is None else dict(values)
 
     def _pyro_sample(self, msg: Any) -> None:
         if msg["name"] in self.values:
             msg["value"], msg["done"], msg["stop"] = self.values[msg["name"]], True, True
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        self.values[msg["name"]] = msg["value"]
 
 
 class _At(Messenger):

@@ -36,8 +36,9 @@ class LocalReparameterization(Messenger):
     that multiplies the weights is drawn for each example too, and applied to the features it
     belongs to.
 
-    Of embeddings and recurrent layers the weights are drawn, once for all rows: a token that stands
-    at two places, and a unit at two steps of a sequence, have one weight there.
+    Of embeddings, recurrent layers and those that are called twice in a pass the weights are drawn,
+    once for all rows: a token that stands at two places, a unit at two steps of a sequence, and two
+    images that are compared, have one weight there.
 
     Put it around guide and model together. In the guide a site of the network that is normal (or,
     for a scale, log-normal) is not drawn: its value is a stand-in (the median; where the mean is

@@ -100,7 +100,7 @@ def refuse_shared(net: nn.Module, names: list[str]) -> None:
 
 
 def order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]:
-    """Names in the order in which a pass through the network uses them."""
+    """Names in the order in which a pass through the network uses them, each as often."""
     used: list[str] = []
     hooks = [
         net.get_submodule(name).register_forward_hook(lambda *_, name=name: used.append(name))
@@ -111,10 +111,6 @@ def order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]
     finally:
         for hook in hooks:
             hook.remove()
-    twice = sorted({name for name in used if used.count(name) > 1})
-    if twice:
-        found = f"layer {twice[0]!r} is used {used.count(twice[0])} times in a pass"
-        raise PyroccamError(found, "a layer for each use", "leave it out by layers=[...]")
     unused = [name for name in names if name not in used]
     if unused:
         found = f"layer {unused[0]!r} is not called in a pass"

@@ -1,4 +1,5 @@
-"""Layers whose weights are drawn once for all places where they are used: tables and matrices."""
+"""Layers whose weights are drawn once for all places where they are used: tables, matrices, and
+layers that are called more than once."""
 
 import pyro
 import pytest
@@ -51,6 +52,17 @@ class Series(nn.Module):
         return self.out(self.series(x)[0][:, -1])
 
 
+class Twins(nn.Module):
+    """Two parts of a row by one layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.out = nn.Linear(2, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.out(self.part(x[:, 0]).tanh() - self.part(x[:, 1]))
+
+
 def test_what_a_prior_is_told():
     run = Affine("a", nn.Embedding(5, 3, padding_idx=1))
     assert (run.shape.weight, run.shape.bias, run.shape.fan_in) == ((5, 3), None, 1)
@@ -66,7 +78,7 @@ def test_what_a_prior_is_told():
 
 NETS = {
     "table": (Words(), 1), "gru": (Series(), 2), "lstm": (Series(nn.LSTM), 2),
-    "rnn": (Series(nn.RNN, bias=False), 2), "two": (Series(num_layers=2), 4),
+    "rnn": (Series(nn.RNN, bias=False), 2), "two": (Series(num_layers=2), 4), "twins": (Twins(), 1),
 }  # fmt: skip
 
 

@@ -69,7 +69,6 @@ NORMAL, LAYER = priors.Normal(), nn.Linear(3, 3)  # which has two names in one n
         (small_net(), {"prior": {}}),
         (tied(), {"layers": ["b"]}),
         (tied(LAYER, LAYER), {}),
-        (twice(), {}),
         (Attending(plain=True, kind=Subclass), {"layers": ["attention.out_proj", "head"]}),
         (in_training_only(), {}),
     ],
@@ -80,6 +79,12 @@ def test_what_cannot_be_is_refused(net, options):
         make(net, **options)
     assert [m.training for m in net.modules()] == modes
     assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_a_layer_of_random_depth_is_called_once():
+    stack = DepthStack(nn.Linear(3, 3), [twice()], nn.Linear(3, 2))
+    with pytest.raises(PyroccamError):
+        BayesianStack(stack, ROWS, prior=NORMAL)
 
 
 def test_what_is_left_out_may_be_tied_or_unused():

@@ -439,8 +439,8 @@ def network_of_file(
     structure = metrics.get("structure", {})
     if "retrained" in structure and threshold is None:
         found = {n: math.inf if t is None else t for n, t in structure["thresholds"].items()}
-        left = structure.get("units", 1.0)
-        return load(path, like=at_thresholds(settled(result), found, left=left).net)
+        left, even = structure.get("units", 1.0), structure.get("even", False)
+        return load(path, like=at_thresholds(settled(result), found, left=left, even=even).net)
     return load(path, like=shrink(result, cut=cut_of(result, threshold, tolerance)).net)
 
 

@@ -32,7 +32,9 @@ class Units:
     columns: dict[str, Tensor]
     count: int
 
-    def gone(self, worth: Mapping[str, Tensor], share: float) -> dict[str, Mask]:
+    def gone(
+        self, worth: Mapping[str, Tensor], share: float, *, even: bool = False
+    ) -> dict[str, Mask]:
         r"""What goes if that share of the weights is to be left in the tensors.
 
         A unit is gone if all of its rows are, or all of its columns. What it is worth is the less
@@ -41,6 +43,8 @@ class Units:
 
         Arguments:
             worth: of each weight, ``(O, I, ...)``, by layer.
+            even: each layer loses the same share of what it writes, and nothing of what it alone
+                reads; or else the least of all layers go.
         """
         sums = [torch.zeros(self.count).double() for _ in range(3)]
         for side, labels in enumerate((self.rows, self.columns)):
@@ -57,6 +61,11 @@ class Units:
             each[self.rows[name]] = torch.inf
         for unit in (*self.rows.values(), *self.columns.values()):
             each[unit[each[unit].argmax()]] = torch.inf
+        if even:
+            ranks = torch.full_like(each, torch.inf)
+            for unit in map(torch.unique, self.rows.values()):
+                ranks[unit] = each[unit].argsort().argsort().double() / len(unit)
+            each = torch.where(each.isfinite(), ranks, torch.inf)
         order = each.argsort()[: int(each.isfinite().sum())]
         counts = range(len(order))
         gone = bisect_left(counts, True, key=lambda k: self._left(worth, order[:k]) <= share)

@@ -67,6 +67,7 @@ class Report(CutReport, Presentable):
         retrained: what training the cut network further has changed, if that was asked for.
         temperature: by which its logits were divided then.
         units: share of the weights in the tensors of the units that were kept then.
+        even: they are the same share of each layer's.
         warnings: that a cut had to be weakened to leave a network, or costs much.
     """
 
@@ -77,6 +78,7 @@ class Report(CutReport, Presentable):
     retrained: Trained | None = None
     temperature: float = 1.0
     units: float = 1.0
+    even: bool = False
     warnings: tuple[str, ...] = ()
 
     title = "What is left of each layer"
@@ -135,6 +137,7 @@ class Report(CutReport, Presentable):
             **({} if self.retrained is None else {"retrained": self.retrained.to_json()}),
             "temperature": self.temperature,
             "units": self.units,
+            "even": self.even,
         }
 
 
@@ -244,6 +247,7 @@ def compressed(fit: Fit, asked: Cut | None = None, code: Code | None = None) -> 
         retrained=again,
         temperature=temperature,
         units=decision.units,
+        even=decision.even,
         warnings=tuple(decision.warnings),
     )
     return Small(small, said, said.warnings, fit.data, model.likelihood)

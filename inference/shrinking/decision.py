@@ -72,6 +72,7 @@ class Decision:
         irrelevance, thresholds: by layer; both empty for a point estimate, but for a search.
         sizes: values that the weights of a layer share, by layer, where they share few.
         units: share of the weights that is left in the tensors, before what dies of a cut is gone.
+        even: it is so in every layer.
     """
 
     model: BayesianNetwork
@@ -85,6 +86,7 @@ class Decision:
     warnings: list[str]
     sizes: Mapping[str, int] = field(default_factory=dict)
     units: float = 1.0
+    even: bool = False
 
 
 def decide(fit: Fit, asked: Cut | None = None, *, to_levels: bool = False) -> Decision:
@@ -189,7 +191,7 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
             share, *rest = todo
             bar.next(f"{100 * share:g} % of the {'units' if whole_units else 'weights'}")
             by = share if whole_units else means.units
-            draft = _draft(fit, means, plain, share, teacher, by, how.round_to)
+            draft = _draft(fit, means, plain, share, teacher, by, how)
             if draft is None:
                 if whole_units and then_weights:
                     whole_units = False
@@ -230,13 +232,14 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
 
 def _draft(
     fit: Fit, means: Decision, plain: Trained, share: float, teacher: Teacher | None, by: float,
-    round_to: int,
+    how: Search,
 ) -> Decision | None:  # fmt: skip
     """What is left of that share of the weights, and of the share ``by`` in the tensors, as the
     posterior or the plain network has them, whichever predicts better; ``None`` if no way leads to
     the outputs."""
-    left = of_units(means.irrelevance, by, means.whole, fit)
-    means = replace(means, irrelevance=left, units=by)
+    even = how.units == "only"
+    left = of_units(means.irrelevance, by, means.whole, fit, even=even)
+    means = replace(means, irrelevance=left, units=by, even=even)
     for every_layer in (False, True):  # beside a skip connection a layer may go as a whole
         at = thresholds_of_share(means.irrelevance, share, every_layer=every_layer)
         zeros = with_zeros(means.whole, means.irrelevance, at, fit.model).cpu()
@@ -245,18 +248,26 @@ def _draft(
     else:
         return None
     sources = dict.fromkeys((means.whole, plain.net))  # one of a point estimate
-    drafts = [at_thresholds(fit, at, means, one, round_to=round_to) for one in sources]
+    drafts = [at_thresholds(fit, at, means, one, round_to=how.round_to) for one in sources]
     return min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
 
 
 def of_units(
-    irrelevance: Mapping[str, Irrelevance], share: float, whole: nn.Module, fit: Fit
+    irrelevance: Mapping[str, Irrelevance],
+    share: float,
+    whole: nn.Module,
+    fit: Fit,
+    *,
+    even: bool = False,
 ) -> dict[str, Irrelevance]:
     r"""The irrelevance of weights, infinite of those that are in units that go if that share of the
     weights is to be left in the tensors.
 
     What a unit is worth is :math:`\sum E[w]^2 / V[w]` of its weights: twice what it costs in nats
     to set them to zero, where the posterior is a Gaussian.
+
+    Arguments:
+        even: by layer (:meth:`Units.gone <pyroccam.inference.cutting.units.Units.gone>`).
 
     References:
         Le Cun, Denker, Solla 1990, "Optimal brain damage".
@@ -270,7 +281,7 @@ def of_units(
         for name, one in found.items()
     }
     net, example = copy.deepcopy(whole).cpu(), fit.data.head(ROWS)[0].cpu()
-    masks = units_of(net, example).gone(worth, share)
+    masks = units_of(net, example).gone(worth, share, even=even)
     for name in masks.keys() & found.keys():
         mask = masks[name]
         values = found[name].values.clone().transpose(0, dims[name])
@@ -347,6 +358,7 @@ def at_thresholds(
     whole: nn.Module | None = None,
     left: float = 1.0,
     round_to: int = 1,
+    even: bool = False,
 ) -> Decision:
     """The network of a size that :func:`smallest` tries.
 
@@ -355,19 +367,20 @@ def at_thresholds(
         whole: what is cut, instead of the network of the means.
         left: share of the weights in the tensors, where these are not known.
         round_to: as for a cut.
+        even: as for :func:`of_units`.
     """
     model, guide = fit.model, fit.guide
     layers = spread_moments(fit) if means is None else means.layers
     found = weight_irrelevance(model, layers) if means is None else means.irrelevance
     whole = mean_network(model, guide, layers) if whole is None else whole
     if means is None:
-        found = of_units(found, left, whole, fit)
+        found = of_units(found, left, whole, fit, even=even)
     zeros = with_zeros(whole, found, thresholds, model)
     exact = all(map(math.isinf, thresholds.values()))
     net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu(), exact=exact, round_to=round_to)
-    left = left if means is None else means.units
+    left, even = (left, even) if means is None else (means.units, means.even)
     at, sizes = dict(thresholds), guide.sizes
-    return Decision(model, guide, layers, whole, net, report, found, at, [], sizes, units=left)
+    return Decision(model, guide, layers, whole, net, report, found, at, [], sizes, left, even)
 
 
 def thresholds_of_share(

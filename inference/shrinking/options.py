@@ -98,8 +98,9 @@ class Search(_Rounded):
         batch_size: rows in a minibatch of each training; as many as in the fit if left out.
         shares: of the weights, before what dies of a cut is gone, that networks keep, in the order
             in which they are tried.
-        units: whole units go ``first``, and weights from the first size that loses too much on; or
-            units ``only``, and that size is the last.
+        units: whole units go ``first``, the least of all layers, and weights from the first size
+            that loses too much on; or units ``only``, the same share in every layer, which is
+            better for networks that are deep, and that size is the last.
         teacher: what a smaller network learns from along with labels: what the ``posterior``
             predicts, or the ``plain`` network.
         out: a folder that keeps each network that was trained, so that a search which was

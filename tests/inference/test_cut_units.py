@@ -41,6 +41,18 @@ def test_a_unit_of_a_residual_sum_is_one_in_all_layers():
     assert report.parameters_after < 0.85 * report.parameters_before
 
 
+def test_every_layer_loses_the_same_share():
+    """The least of its own, though those of another layer are worth less, and no inputs."""
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    found = units_of(net, torch.randn(2, 3))
+    each = worth(net, **{"4": [0, 1]})
+    each["0"][[1, 3, 4, 6]] = 0.5
+    masks = found.gone(each, 0.4, even=True)
+    assert masks["0"].outputs.nonzero().flatten().tolist() == [0, 2, 5, 7]
+    assert masks["2"].outputs.sum() == 2
+    assert masks["0"].inputs.all()
+
+
 def test_units_of_a_stream_with_norms_of_a_recurrent_layer_and_of_attention():
     def forward(net, x):
         x = net.norm(net.encoder(net.into(x)))

@@ -27,7 +27,8 @@ FOLDER_OF = "transformers"
 @dataclass(frozen=True)
 class Transfer(OverWeights):
     """Train the network as it is, with a prior around the weights that were given; then what is
-    left without the units that cost least, from the labels and from what the whole one predicts.
+    left without the units of each layer that cost least, from the labels and from what the whole
+    one predicts.
 
     Attributes:
         keep: share of the weights of its blocks that stays.

@@ -263,7 +263,8 @@ class BayesianNetwork(Model):
         """
         if nesting := _nesting():
             return self._of_each(x, nesting)
-        with layers_called(), _Given():
+        again = {site for site, (layer, _) in self.sites.items() if layer.affine.drawn}
+        with layers_called(), _Given({}, again):
             found: Tensor = self.part("net")(x)
         if not isinstance(found, Tensor):
             raise PyroccamError(
@@ -387,19 +388,20 @@ def refuse_plates(model: BayesianNetwork) -> None:
 
 
 class _Given(Messenger):
-    """Every layer computes with given values, which were sampled before, ``(*)`` by site, or with
-    those that it samples when it is first called in a pass."""
+    """Every layer computes with given values, which were sampled before, ``(*)`` by site, and at
+    some sites with those that it samples when it is first called in a pass."""
 
-    def __init__(self, values: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Tensor], again: Collection[str] = ()) -> None:
         super().__init__()
-        self.values = {} if values is None else dict(values)
+        self.values, self.again = dict(values), again
 
     def _pyro_sample(self, msg: Any) -> None:
         if msg["name"] in self.values:
             msg["value"], msg["done"], msg["stop"] = self.values[msg["name"]], True, True
 
     def _pyro_post_sample(self, msg: Any) -> None:
-        self.values[msg["name"]] = msg["value"]
+        if msg["name"] in self.again:
+            self.values[msg["name"]] = msg["value"]
 
 
 class _At(Messenger):

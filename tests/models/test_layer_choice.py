@@ -3,6 +3,7 @@
 import pytest
 import torch
 from plain import network
+from pyro import poutine
 from pyro.infer import Predictive
 from pyroccam import guides
 from pyroccam.data import NetworkError, PyroccamError
@@ -85,6 +86,13 @@ def test_a_layer_of_random_depth_is_called_once():
     stack = DepthStack(nn.Linear(3, 3), [twice()], nn.Linear(3, 2))
     with pytest.raises(PyroccamError):
         BayesianStack(stack, ROWS, prior=NORMAL)
+
+
+def test_a_layer_that_is_called_again_in_training_alone_is_no_other_layer():
+    """Its outputs would have noise of their own at each call, as of other weights."""
+    net = network(lambda net, x: net.a(net.a(x) if net.training else x), a=nn.Linear(3, 3))
+    with pytest.raises(RuntimeError, match="a.weight"):
+        poutine.trace(make(net)).get_trace(torch.randn(4, 3))
 
 
 def test_what_is_left_out_may_be_tied_or_unused():

@@ -39,7 +39,7 @@ def diagnose_run(
 ) -> tuple[list[Finding], list[Path]]:
     """Diagnose a run, or repeats of one, and write what was found beside it.
 
-    ``diagnostics.json``, ``figures/diagnose-*`` as PNG and SVG, and ``posterior.nc``.
+    ``diagnostics.json``, ``figures/diagnose-*``, and ``posterior.nc``.
     """
     folders = runs_of(folder)
     refuse_links(folder)
@@ -50,8 +50,7 @@ def diagnose_run(
     for one in found:
         if one.figure is not None:
             path = folder / "figures" / f"{DIAGNOSIS}{slug(one.name)}"
-            title = f"{fits[0].data.name}: {one.name}"
-            written += figures.save(one.figure, path, ("png", "svg"), title)
+            written += figures.save(one.figure, path, title=f"{fits[0].data.name}: {one.name}")
     path = folder / "diagnostics.json"
     content = {"findings": [one.to_json() for one in found], "draws": draws}
     write_json(path, {**content, "versions": versions()})

@@ -37,7 +37,6 @@ from ..inference.shrinking import (
 )
 from ..inference.training import Fit
 
-_FORMATS = ("png", "svg")  # for everywhere, and for print
 _TITLES = {
     "bits": "bits of the weights, and bytes of the file",
     "bytes": "bytes by depth",
@@ -59,7 +58,7 @@ _MOST_TARGETS = 4  # of a regression, with a figure each
 def save_figure(picture: Figure, data: Dataset, path: Path, more: str = "") -> list[Path]:
     """Save a figure of a run, with the name of the data and what it shows for a title."""
     shown = _TITLES.get(path.name.partition("-")[0], path.name)
-    return figures.save(picture, path, _FORMATS, f"{data.name}: {shown}{more}")
+    return figures.save(picture, path, title=f"{data.name}: {shown}{more}")
 
 
 def draw(

@@ -57,8 +57,7 @@ class RunFiles:
         if len(self.seeds) > 1:
             folders.insert(0, _of_seed(self.folder, self.first) / "figures")
         for folder in folders:
-            for suffix in (".svg", ".png"):
-                found |= {path.stem: path for path in sorted(folder.glob(f"*{suffix}"))}
+            found |= {path.stem: path for path in sorted(folder.glob("*.png"))}
         return found
 
 

@@ -20,36 +20,22 @@ class Inlined(NamedTuple):
     """A picture as the source of an ``img``."""
 
     source: str
-    width: int | None
-    height: int | None
+    width: int
+    height: int
 
 
 def inline(path: Path, most: int = 300_000) -> Inlined:
     """Read a picture into an address.
 
-    Vectors go as they are, if they are small enough. Of pixels 256 colours are kept, which a figure
-    does with, and as many of them as the limit allows.
+    256 colours are kept, which a figure does with, and as many pixels as the limit allows.
     """
     path = Path(path)
-    if path.suffix not in (".png", ".svg"):
-        raise PyroccamError(f"{path}: expected a .png or .svg picture")
+    if path.suffix != ".png":
+        raise PyroccamError(f"{path}: expected a .png picture")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such picture")
-    vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
-    if vector.is_file() and vector.stat().st_size <= most:
-        content = vector.read_bytes()
-        if b"<svg" not in content:
-            raise PyroccamError(f"{vector}: no SVG picture; draw it again")
-        return Inlined(_address("image/svg+xml", content), None, None)
-    if not pixels.is_file():
-        given = f"{vector} of {vector.stat().st_size:,} bytes"
-        raise PyroccamError(given, f"at most {most:,}", f"save it as {pixels.name} too")
-    content, width, height = _fewer(pixels, most)
-    return Inlined(_address("image/png", content), width, height)
-
-
-def _address(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+    content, width, height = _fewer(path, most)
+    return Inlined(f"data:image/png;base64,{base64.b64encode(content).decode()}", width, height)
 
 
 def _fewer(path: Path, most: int) -> tuple[bytes, int, int]:

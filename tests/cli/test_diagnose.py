@@ -27,7 +27,7 @@ def test_findings_figures_and_files(ensemble: tuple[Path, str], tmp_path: Path) 
     assert found["ELBO"]["verdict"] == "refused"  # of three epochs
     fit = load_fit(run, "cpu")
     assert found["held-out rows"]["numbers"]["elpd"] == pytest.approx(diagnostics.elpd(fit).elpd)
-    for name in ("posterior.nc", "diagnostics.json", "figures/diagnose-prior-sensitivity.svg"):
+    for name in ("posterior.nc", "diagnostics.json", "figures/diagnose-prior-sensitivity.png"):
         assert (run / name).is_file()
         assert name in said
     import arviz  # which the command has done by now, with its warnings

@@ -196,15 +196,20 @@ def test_what_no_words_reach_is_kept_as_tensors_and_exported(of_several, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("method", "refused"), [("gnj narrow=[0.5]", True), ("occam last=0", False)]
+    ("method", "refused"),
+    [
+        ("gnj narrow=[0.5] threshold=valley start=0 finish=0", True),
+        ("occam last=0 threshold=valley start=0 finish=0", False),
+        ("transfer keep=0.4 tolerance=null", False),
+    ],
 )
 def test_a_network_without_words_is_reopened(method, refused, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "tolerance_of", lambda *given: math.inf if refused else 0.0)
     (tmp_path / "networks_without_words.py").write_text(WORDLESS)
     monkeypatch.syspath_prepend(tmp_path)
-    (name, more), run = method.split(), tmp_path / "run"
+    (name, more), run = method.split(maxsplit=1), tmp_path / "run"
     network = ["--network", f"networks_without_words:{'stack' if name == 'occam' else 'net'}"]
-    cuts = sets(f"{more} threshold=valley start=0 finish=0 epochs=3")
+    cuts = sets(f"{more} epochs=3")
     call("fit", name, "--data", "digits", *network, *cuts, "--no-figures", "--out", run)
     found = metrics_of(run)
     assert "asinh" in found["structure"]["not_described"]

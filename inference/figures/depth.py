@@ -94,7 +94,6 @@ def spiral_functions(
     depths: Sequence[int],
     q: Array | None = None,
     depth_chosen: int | None = None,
-    title: str = "",
 ) -> Figure:
     """The functions learnt at several depths of one network, side by side.
 
@@ -109,7 +108,6 @@ def spiral_functions(
         q: probability of each shown depth, shape (K,), which is written above it; it need not sum
             to one.
         depth_chosen: a shown depth to frame, if any.
-        title: of the figure.
     """
     points, labels, first, second, surfaces = map(floats, (x_train, y_train, grid_x, grid_y, probs))
     names = [f"d = {depth}" for depth in depths]
@@ -162,8 +160,6 @@ def spiral_functions(
     bar = fig.colorbar(mesh, ax=panels[: len(depths)].tolist(), fraction=0.03, pad=0.02, aspect=28)
     bar.set_label("p(class 1)")
     bar.set_ticks([0, 0.5, 1])
-    if title:
-        fig.suptitle(title, fontsize=10.5)
     return fig
 
 
@@ -173,7 +169,6 @@ def depth_comparison(
     ldn_full: Sequence[float],
     ldn_pruned: Sequence[tuple[int, float]],
     ylabel: str,
-    title: str = "",
 ) -> Figure:
     """Deterministic networks of several depths against one network of learnt depth.
 
@@ -185,7 +180,6 @@ def depth_comparison(
         ldn_pruned: (chosen depth, score) of every learnt depth network after the cut; drawn
             as points.
         ylabel: name of the score, with its unit.
-        title: title of the figure.
     """
     scores, order = floats(ldn_full), sorted(ddn)
     columns = [floats(ddn[depth]) for depth in order]
@@ -213,8 +207,6 @@ def depth_comparison(
     ax.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
     log_if_wide(ax, [scores, *columns, chosen[:, 1]])
     legend_above(ax, [_FIXED, _FULL, _CUT])
-    if title:
-        fig.suptitle(title, fontsize=10.5)
     return fig
 
 

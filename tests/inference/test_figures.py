@@ -151,7 +151,7 @@ EVERY = {  # each with numbers that it has to show, in this order
                  3.0 + np.arange(7)]),
     "comparison": (lambda: figures.depth_comparison(
                        {10: [0.2, 0.3, 0.25], 0: [0.5, 0.7], 5: [0.4]}, (0.22, 0.26),
-                       ((6, 0.24), (4, 0.28)), "test error", "Spirals"),
+                       ((6, 0.24), (4, 0.28)), "test error"),
                    [[0.24, 0.24], [0, 5, 10], [0.6, 0.4, 0.25], [6, 4], [0.24, 0.28]]),
     "scales": (lambda: figures.scale_posteriors(*scales((900,), (True,))), []),
     "histograms": (lambda: figures.irrelevance_histograms(

@@ -67,11 +67,11 @@ def _one(given: Given, seed: int) -> Row:
             chosen = found["chosen"] = outcome.metrics["structure"]["depth_chosen"]
         if seed == 0:
             title = f"spirals: functions by depth, {TITLES[method]}"
-            figures.save(_figure(outputs, data, chosen, title), given.out / method)
+            figures.save(_figure(outputs, data, chosen), given.out / method, title=title)
     return found
 
 
-def _figure(outputs: Any, data: Dataset, chosen: int | None, title: str) -> Figure:
+def _figure(outputs: Any, data: Dataset, chosen: int | None) -> Figure:
     low, high = data.x_test.amin(0) - 0.3, data.x_test.amax(0) + 0.3
     first, second = (torch.linspace(float(low[k]), float(high[k]), SIDE) for k in (0, 1))
     points = torch.cartesian_prod(second, first).flip(1)
@@ -80,7 +80,7 @@ def _figure(outputs: Any, data: Dataset, chosen: int | None, title: str) -> Figu
     rows = data.first(data.N)
     return figures.spiral_functions(
         rows.x_train, rows.y_train, first, second, floats(surfaces[depths]), depths,
-        None, chosen, title=title,
+        None, chosen,
     )  # fmt: skip
 
 

@@ -117,7 +117,7 @@ def _depths(found: list[Row], data: str) -> Figure:
 
 def _figure(found: list[Row], data: str, kind: str) -> Figure:
     fixed = [name for name in found[0]["test"] if name.startswith("ddn-")]
-    return figures.depth_comparison(
+    drawn_ = figures.depth_comparison(
         {int(n.removeprefix("ddn-")): [one["test"][n]["nll"] for one in found] for n in fixed},
         [one["test"][kind]["nll"] for one in found],
         [
@@ -125,8 +125,9 @@ def _figure(found: list[Row], data: str, kind: str) -> Figure:
             for one in found
         ],
         "test NLL / nats",
-        f"{data}, {kind}",
     )
+    drawn_.suptitle(f"{data}, {kind}", fontsize=10.5)
+    return drawn_
 
 
 def _speed(found: list[Row], device: str, batch: int = 256) -> Row:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -27,8 +27,8 @@ FOLDER_OF = "transformers"
 @dataclass(frozen=True)
 class Transfer(OverWeights):
     """Train the network as it is, with a prior around the weights that were given; then what is
-    left without the units of each layer that cost least, from the labels and from what the whole
-    one predicts.
+    left without the units that cost least, from the labels and from what the whole one predicts. Of
+    one that stays as it was given each layer loses the same share.
 
     Attributes:
         keep: share of the weights of its blocks that stays.
@@ -61,7 +61,8 @@ class Transfer(OverWeights):
         if not isinstance(usual, Search):
             return usual
         allowed, asked = self.tolerance, self.shares
-        return replace(usual, nats=allowed, shares=asked, units="only", teacher="plain")
+        units: Literal["only", "even"] = "even" if self.finish == 1.0 else "only"
+        return replace(usual, nats=allowed, shares=asked, units=units, teacher="plain")
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         for module in net.modules():

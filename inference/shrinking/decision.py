@@ -237,7 +237,7 @@ def _draft(
     """What is left of that share of the weights, and of the share ``by`` in the tensors, as the
     posterior or the plain network has them, whichever predicts better; ``None`` if no way leads to
     the outputs."""
-    even = how.units == "only"
+    even = how.units == "even"
     left = of_units(means.irrelevance, by, means.whole, fit, even=even)
     means = replace(means, irrelevance=left, units=by, even=even)
     for every_layer in (False, True):  # beside a skip connection a layer may go as a whole

@@ -200,7 +200,7 @@ def test_what_no_words_reach_is_kept_as_tensors_and_exported(of_several, tmp_pat
     [
         ("gnj narrow=[0.5] threshold=valley start=0 finish=0", True),
         ("occam last=0 threshold=valley start=0 finish=0", False),
-        ("transfer keep=0.4 tolerance=null", False),
+        ("transfer keep=0.4 finish=1 tolerance=null", False),
     ],
 )
 def test_a_network_without_words_is_reopened(method, refused, tmp_path, monkeypatch):

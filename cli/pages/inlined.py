@@ -30,10 +30,6 @@ def inline(path: Path, most: int = 300_000) -> Inlined:
     256 colours are kept, which a figure does with, and as many pixels as the limit allows.
     """
     path = Path(path)
-    if path.suffix != ".png":
-        raise PyroccamError(f"{path}: expected a .png picture")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such picture")
     content, width, height = _fewer(path, most)
     return Inlined(f"data:image/png;base64,{base64.b64encode(content).decode()}", width, height)
 

@@ -29,7 +29,7 @@ def load_digits(
     References:
         E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI (1998).
     """
-    # To import it takes a second.
+    # The file alone: scikit-learn takes a second to import.
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
     x = rows[:, :-1].float().reshape(-1, 1, 8, 8) / 16

@@ -99,8 +99,8 @@ class Search(_Rounded):
         shares: of the weights, before what dies of a cut is gone, that networks keep, in the order
             in which they are tried.
         units: whole units go ``first``, the least of all layers, and weights from the first size
-            that loses too much on; or units ``only``, and that size is the last; or, so too, the
-            same share in every layer, ``even``.
+            that loses too much on; or units ``only``, and that size is the last; ``even`` are units
+            only, too, the same share of every layer.
         teacher: what a smaller network learns from along with labels: what the ``posterior``
             predicts, or the ``plain`` network.
         out: a folder that keeps each network that was trained, so that a search which was

@@ -74,12 +74,12 @@ class ExecutionOptions(Options):
     Attributes:
         device: auto, cpu, cuda or cuda:<n>.
         compare: Also train a plain network, for comparison.
-        figures: Draw the figures of the run.
+        figures: Draw all figures of the run, not only that of its structure.
     """
 
     device: str = "auto"
     compare: bool = True
-    figures: bool = True
+    figures: bool = False
 
 
 @dataclass(frozen=True)

@@ -67,21 +67,25 @@ def draw(
     folder: Path,
     before: Sequence[Fit] = (),
     predictor: str = "all depths",
+    *,
+    every: bool = True,
 ) -> list[Path]:
     """Draw what every run can show: q(d), functions by depth (inputs in the plane), reliability or
     predictive bands, and the training curve.
 
     Arguments:
+        every: or else q(d) alone.
         predictor: what a prediction is made by; ``deterministic`` where that is one network.
     """
     how: How = "deterministic" if predictor == "deterministic" else "ensemble"
-    folder.mkdir(parents=True, exist_ok=True)
     data = result.data
     written: list[Path] = []
     # Of random weights the method draws it, as its last fit may be of one depth.
     structure = None if result.model.random_weights else result.structure
     if structure is not None:
         written += draw_depth(result, folder)
+    if not every:
+        return written
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
         written += save_figure(_functions(result), data, folder / "functions")
     if data.task in ("classification", "multi-label"):
@@ -117,11 +121,14 @@ def draw_depth(result: Fit, folder: Path) -> list[Path]:
 
 
 def draw_compressed(
-    result: Fit, small: Small, folder: Path, first: Fit | None = None
+    result: Fit, small: Small, folder: Path, first: Fit | None = None, *, every: bool = True
 ) -> list[Path]:
-    """Draw a compressed network: the thresholds and the scales behind them, where there are
-    some, what is left of each layer, and what takes the bytes of the file. Of many layers the
-    largest are drawn.
+    """Draw a compressed network: what is left of each layer, what takes the bytes of the file,
+    the thresholds, where there are some, and the scales behind them. Of many layers the largest
+    are drawn.
+
+    Arguments:
+        every: or else what is left of each layer alone.
     """
     before = (first or result).model.layers
     shapes = {name: layer.affine.shape.weight for name, layer in before.items()}
@@ -130,16 +137,17 @@ def draw_compressed(
     columns = result.data.columns if len(shape) == 1 else ()
     drawable = len(shape) == 3 or columns
     use = input_use(small, next(iter(shapes.values())), shape) if drawable else None
-    bits = dict(zip(left, small.report.bits.values(), strict=True))
-    nonzero = {name: int(one.kept.sum()) for name, one in left.items()}
     largest = sorted(left, key=lambda name: -math.prod(left[name].before))[:_MOST_LAYERS]
     few = {name: one for name, one in left.items() if name in largest}
     more = "" if len(few) == len(left) else f", the {len(few)} largest of {len(left)} layers"
-    drawn = {
-        "sparsity": figures.sparsity_maps(few, use, columns),
-        "bits": figures.bits_per_layer(bits, nonzero, bytes_by_part(small, list(left))),
-    }
-    if judged := small.report.irrelevance:
+    drawn = {"sparsity": figures.sparsity_maps(few, use, columns)}
+    if every:
+        bits = dict(zip(left, small.report.bits.values(), strict=True))
+        nonzero = {name: int(one.kept.sum()) for name, one in left.items()}
+        of_parts = bytes_by_part(small, list(left))
+        drawn["bits"] = figures.bits_per_layer(bits, nonzero, of_parts)
+    judged = small.report.irrelevance if every else {}
+    if judged:
         names = dict(zip(judged, left, strict=True))  # as they were before narrowing
         judged = {own: one for own, one in judged.items() if names[own] in few}
         found = {names[own]: one for own, one in judged.items()}

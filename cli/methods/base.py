@@ -75,7 +75,7 @@ class Finished:
         train: fits a pair as the first fit was, in a folder of this name.
         settings: of the run.
         out: folder of the run, or ``None``.
-        figures: draw them into ``out/figures``.
+        figures: draw all of them into ``out/figures``, not only that of the structure.
         compare: train other networks for comparison.
     """
 

@@ -150,8 +150,11 @@ class EverySize(FromNumbers):
         if chosen.structure is not None:
             found["depth"] = chosen.structure.to_json()
         learnt = [*_told(found["path"]), *map(told, chosen.structures)]
-        if run.out is not None and run.figures and "unmet" not in found["path"]:
-            _draw(chosen, found["path"], run.out / "figures")
+        if run.out is not None and "unmet" not in found["path"]:
+            if chosen.structure is not None:
+                draw_depth(chosen, run.out / "figures")
+            if run.figures:
+                _draw(chosen, found["path"], run.out / "figures")
         alone = [chosen, settled(chosen)]
         if "unmet" not in found["path"]:
             found |= super().report(replace(run, fits=alone))
@@ -204,7 +207,7 @@ def _told(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _draw(chosen: Fit, found: Mapping[str, Any], folder: FilePath) -> None:
-    """What the networks cost and leave by weight, their trade of error for size, and q(d)."""
+    """What the networks cost and leave by weight, and their trade of error for size."""
     networks = found["networks"]
     place = next(k for k, row in enumerate(networks) if row["chosen"])
     picture = weight_path(networks, place, found["split"])
@@ -213,5 +216,3 @@ def _draw(chosen: Fit, found: Mapping[str, Any], folder: FilePath) -> None:
     labels = [f"{row['weight']:.2g}" if k in named else "" for k, row in enumerate(networks)]
     how = {"others": "other λ", "seconds": "seconds"}
     draw_trade(chosen, networks, labels, place, folder, **how)
-    if chosen.structure is not None:
-        draw_depth(chosen, folder)

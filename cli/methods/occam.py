@@ -203,8 +203,10 @@ class Occam(FromNumbers):
         joint = self._with_depth(run.fits)
         assert joint.structure is not None
         neighbours = self._neighbours(joint)
-        if run.out is not None and run.figures:
-            _draw(joint, neighbours, run.out / "figures")
+        if run.out is not None:
+            draw_depth(joint, run.out / "figures")
+            if run.figures:
+                _draw(joint, neighbours, run.out / "figures")
         depth = {"depth": joint.structure.to_json(), "neighbours": neighbours}
         # What is cut is one network, which the stack itself is not.
         alone = run if self.last else replace(run, fits=[*run.fits, settled(joint)])
@@ -247,8 +249,7 @@ class Occam(FromNumbers):
 
 
 def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """q(d), and the trade of error for size."""
-    draw_depth(joint, folder)
+    """The trade of error for size."""
     chosen = [k for k, row in enumerate(neighbours) if row["chosen"]]
     if not chosen:
         return

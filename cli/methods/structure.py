@@ -121,8 +121,7 @@ class RandomStructure(Method):
         )
         if run.out is not None:
             save_folder(small, run.out / "discretised")
-            if run.figures:
-                _draw(result, choice, run.out / "figures")
+            _draw(result, choice, run.out / "figures")
         return found
 
     def _others(

@@ -171,8 +171,8 @@ class OverWeights(Method):
             return found
         small, net = back.small, back.net
         found |= sent(result, net, back.sizes["file_bytes"])
-        if run.out is not None and run.figures and small is not None and not back.said:
-            draw_compressed(result, small, run.out / "figures", first)
+        if run.out is not None and small is not None and not back.said:
+            draw_compressed(result, small, run.out / "figures", first, every=run.figures)
         speed = compare_speed(
             {"before": before, "mean": mean, "compressed": net}, data.x_test, "before"
         )

@@ -332,9 +332,9 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
     found = config.chosen.report(finished)
     metrics |= {**found, "warnings": [*metrics["warnings"], *found.get("warnings", [])]}
     if out is not None:
-        if options.figures:
-            before = [one for one in fits if one is not result]
-            draw(result, ddn, out / "figures", before, config.chosen.predictor)
+        before = [one for one in fits if one is not result]
+        predictor = config.chosen.predictor
+        draw(result, ddn, out / "figures", before, predictor, every=options.figures)
         seal(out, renewed="metrics.json")  # a kill finds the old or the new one, and both are good
         write_json(out / "metrics.json", metrics)  # last: by it a run is known to be done
         seal(out)

@@ -45,7 +45,7 @@ def _run(method: str, seed: int, given: Given) -> Row:
     config, rows = resolve(
         method, given.data, seed, data_root=given.data_root, sets=dict(given.set)
     )
-    metrics = run(config, rows, options=RunOptions(progress=False, figures=False)).metrics
+    metrics = run(config, rows, options=RunOptions(progress=False)).metrics
     seconds = time.process_time() - begun
     timed = ("engine", "learnt", "seconds_by_batch")
     kept = {name: value for name, value in metrics.items() if name not in timed}

@@ -25,6 +25,7 @@ from ...models.likelihoods import LEAST_ROWS, Likelihood
 from ..distributed import apart
 from ..posterior import outputs_of_rows, suited, validated
 from ..storage import CheckpointError, fingerprint, write_whole
+from .hidden_states import HiddenStates
 from .replicate import Replicate
 from .settings import Settings
 from .step import CompileFallback
@@ -196,8 +197,10 @@ def trained(
             with suppress(NonFiniteLoss):  # what is judged is the state of its last evaluation
                 trainer.run(FitProgress("numbers", trainer.total_steps, False), StopSignal())
     found = one.model.part("net").to(memory_format=torch.contiguous_format).cpu().eval()
-    seen = look(found, fit, teacher)
     before: Any = one.model.likelihood
+    if before.states is not None:
+        before.states.remove()
+    seen = look(found, fit, teacher)
     looks = torch.stack([*before.looks, seen])
     made = Trained(found, seen[0], cross_fit(looks), lr)
     if path is not None:
@@ -249,6 +252,8 @@ def trainer_of(
     data = fit.data if teacher is None else teacher.behind(fit.data)
     likelihood = RowLosses(fit.model.likelihood, 0 if teacher is None else teacher.train.shape[1])
     model = PlainNetwork(net, data, likelihood=likelihood, keeps_zeros=True).to(data.device)
+    if teacher is not None and teacher.net is not None:
+        likelihood.states = HiddenStates(model.part("net"), teacher.net)
     settings = Settings(
         epochs=epochs,
         batch_size=fit.settings.batch_size,
@@ -283,9 +288,14 @@ class RowLosses(Likelihood):
         self.own = copy.deepcopy(likelihood).requires_grad_(True)
         self._given = [likelihood]  # no part of this one: nothing of it is trained, or saved
         self.looks: list[Tensor] = []  # at the validation rows, each (3, N)
+        self.states: HiddenStates | None = None  # whose distance stands behind the outputs
 
     def forward(self, outputs: Tensor) -> Any:
-        return Taught(self.own, outputs, self.said) if self.said else self.own(outputs)
+        if not self.said:
+            return self.own(outputs)
+        if self.states is None or not self.training:
+            return Taught(self.own, outputs, self.said)
+        return Taught(self.own, outputs[..., :-1], self.said, outputs[..., -1])
 
     @torch.no_grad()
     def log_predictive(self, outputs: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:

@@ -31,10 +31,12 @@ class Teacher(NamedTuple):
 
     Attributes:
         train, val: of the rows of both splits, ``(N, C)`` or ``(N, T)``, on their device.
+        net: the plain network that predicts them, of which blocks are learnt from, too.
     """
 
     train: Tensor
     val: Tensor
+    net: nn.Module | None = None
 
     def behind(self, data: Dataset) -> Dataset:
         """The same data, with what is said of a row behind its label or targets,
@@ -53,13 +55,16 @@ class Taught(TorchDistribution):
         likelihood: of labels.
         outputs: of the network, ``(B, outputs)``.
         said: numbers that the teacher says of a row, which stand behind its label or targets.
+        apart: what else a row costs, ``(B,)``.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
     support = constraints.real_vector
 
-    def __init__(self, likelihood: Likelihood, outputs: Tensor, said: int) -> None:
-        self.likelihood, self.outputs, self.said = likelihood, outputs, said
+    def __init__(
+        self, likelihood: Likelihood, outputs: Tensor, said: int, apart: Tensor | float = 0.0
+    ) -> None:
+        self.likelihood, self.outputs, self.said, self.apart = likelihood, outputs, said, apart
         self.made = likelihood(outputs)
         labels = self.made.event_shape.numel()
         shapes = self.made.batch_shape, torch.Size([labels + said])
@@ -69,7 +74,7 @@ class Taught(TorchDistribution):
         """``(B,)``."""
         labels, said = parted(value, self.likelihood, self.said)
         found: Tensor = self.made.log_prob(labels) - self.likelihood.losses_of(self.outputs, said)
-        return found / 2
+        return found / 2 - self.apart
 
 
 def parted(y: Tensor, likelihood: Likelihood, said: int) -> tuple[Tensor, Tensor]:
@@ -103,8 +108,8 @@ def teacher_of(fit: Fit, net: nn.Module | None = None) -> Teacher | None:
         outputs = fit.posterior.outputs(x, DRAWS) if own is None else outputs_of_rows(own, x)[None]
         return like.mean_prediction(outputs)[None]
 
-    found = (streamed(predictive, x, data.fields)[0] for x in (data.x_train, data.x_val))
-    return Teacher(*found)
+    train, val = (streamed(predictive, x, data.fields)[0] for x in (data.x_train, data.x_val))
+    return Teacher(train, val, own)
 
 
 @torch.no_grad()

@@ -76,7 +76,8 @@ def runs(tmp_path_factory):
             folder = place / name
             command = transfer_in(place) if name == "transfer" else command_of(name)
             how = {"made": name in MADE, "rendered": name == "gnj"}
-            made[name] = folder, call("fit", *command, "--out", folder, **how)
+            more = ["--figures"] * any(how.values())
+            made[name] = folder, call("fit", *command, *more, "--out", folder, **how)
         return made[name]
 
     run.command = command_of
@@ -87,7 +88,7 @@ def runs(tmp_path_factory):
 def repeated(tmp_path_factory):
     """Two seeds of learnt depth on rows of their own, and what they said."""
     folder = tmp_path_factory.mktemp("repeated") / "deep"
-    more = ["--repeats", 2, "--no-compare", *sets("steps=12 max_depth=2 width=5")]
+    more = ["--repeats", 2, "--no-compare", "--figures", *sets("steps=12 max_depth=2 width=5")]
     return folder, call("fit", "ldn", *more, "--out", folder)
 
 

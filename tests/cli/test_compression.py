@@ -293,7 +293,7 @@ def test_epochs_are_counted_over_the_rows_of_each_fit():
     config, data = RunConfig.resolve(RunRequest("gnj", "spirals", set_=settings))
     expected = [math.ceil(200 / math.ceil(n / 16)) for n in (data.N, data.N + len(data.x_val))]
     assert expected[0] != expected[1]
-    options = RunOptions(progress=False, figures=False, compare=False)
+    options = RunOptions(progress=False, compare=False)
     with unrendered():
         found = run_config(config, data, options=options).metrics
     assert found["epochs"] == sum(expected)

@@ -50,7 +50,7 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize("word", ["heteroscedastic", "poisson", "multi-label", "ordinal"])
 def test_a_word_says_the_task_the_outputs_and_the_scores(word, files, tmp_path):
     out, page = tmp_path / "run", tmp_path / "page.html"
-    more = (*NET, *sets(f"likelihood={word}"), "--out", out)
+    more = (*NET, *sets(f"likelihood={word}"), "--figures", "--out", out)
     call("fit", "ldn", "--data", files[word], *more, made=word in ("poisson", "multi-label"))
     config = RunConfig.read(out)
     assert config.options["likelihood"] == word
@@ -75,7 +75,7 @@ def test_a_word_says_the_task_the_outputs_and_the_scores(word, files, tmp_path):
 def test_validation_rows_that_a_cut_network_knows_are_left_out(files, tmp_path):
     """It predicts what the first depths of the whole one do."""
     more = sets("max_depth=1 width=6 steps=8 likelihood=closed-form")
-    call("fit", "ldn", "--data", files["closed-form"], *more, "--no-figures", "--out", tmp_path)
+    call("fit", "ldn", "--data", files["closed-form"], *more, "--out", tmp_path)
     fit = load_fit(tmp_path, "cpu")
     x, y = fit.data.split("val")
     kept = fit.structure.depth_chosen + 1
@@ -212,7 +212,7 @@ def test_a_network_without_words_is_reopened(method, refused, tmp_path, monkeypa
     (name, more), run = method.split(maxsplit=1), tmp_path / "run"
     network = ["--network", f"networks_without_words:{'stack' if name == 'occam' else 'net'}"]
     cuts = sets(f"{more} epochs=3")
-    call("fit", name, "--data", "digits", *network, *cuts, "--no-figures", "--out", run)
+    call("fit", name, "--data", "digits", *network, *cuts, "--out", run)
     found = metrics_of(run)
     assert "asinh" in found["structure"]["not_described"]
     assert ("refused" in found) == refused

@@ -28,7 +28,7 @@ SETS = {"max_depth": 1, "width": 4, "data.n": 120, "steps": 12, "batch_size": 54
 ASKED = RunRequest("ldn", "spirals", set_=SETS)
 LISTS = {"lr": [0.01, 0.003], "seed": [0, 1]}
 WORDS = [f"--set={name}={json.dumps(value)}" for name, value in SETS.items()]
-SPARE = ["--no-compare", "--no-figures"]
+SPARE = ["--no-compare"]
 
 
 class Forked:
@@ -320,7 +320,7 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(forked, tmp_path, monkeyp
 def test_a_run_is_done_once_all_of_it_is_written(tmp_path, monkeypatch):
     """One that is killed while it draws goes on, and is no finished run."""
 
-    def killed(*arguments):
+    def killed(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runs, "draw", killed)

@@ -25,7 +25,7 @@ def test_a_run_over_texts_is_opened_again_with_the_folder(tmp_path):
     request = RunRequest("dropout", str(path), f"hf:{folder}", set_=sets)
     config, data = RunConfig.resolve(request)
     assert data.fields is not None
-    options = RunOptions(compare=False, figures=False)
+    options = RunOptions(compare=False)
     run(config, data, out=tmp_path / "run", options=options)
     again = load_fit(tmp_path / "run")
     x = data.x_test[:5]
@@ -72,7 +72,8 @@ def test_an_encoder_of_texts_without_labels_learns_its_own_embeddings(tmp_path):
     own = torch.nn.functional.normalize((mask * places).sum(1), dim=-1)  # of the mean
     torch.testing.assert_close(data.y_test, own, rtol=1e-4, atol=1e-5)
     with unrendered():
-        metrics = run(config, data, out=tmp_path / "run").metrics
+        all_figures = RunOptions(figures=True)
+        metrics = run(config, data, out=tmp_path / "run", options=all_figures).metrics
     assert metrics["warnings"] == []
     drawn = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
     assert drawn >= {"training", "sparsity"}

@@ -139,7 +139,7 @@ def test_the_table_says_of_all_cells_what_their_files_say(tmp_path):
 def test_the_coverage_of_a_mixture_of_depths():
     sets = {"epochs": 2, "max_depth": 3}
     config, rows = RunConfig.resolve(RunRequest("ldn", "experiments.sets:polynomial", set_=sets))
-    found = run(config, rows, options=RunOptions(progress=False, figures=False, compare=False)).fit
+    found = run(config, rows, options=RunOptions(progress=False, compare=False)).fit
     means = found.outputs(rows.x_test).double()
     scale = found.model.likelihood.scale.detach().double()
     below = sum(

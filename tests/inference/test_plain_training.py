@@ -34,6 +34,7 @@ from pyroccam.inference.training import (
     trained,
     trainer_of,
 )
+from pyroccam.inference.training.hidden_states import HiddenStates
 from pyroccam.inference.training.ordinary import (
     choose_rate,
     race,
@@ -89,6 +90,25 @@ def network(inputs, outputs):
     return net
 
 
+class Blocks(nn.Module):
+    """Blocks of tokens, and classes of their mean; a mask says which tokens there are."""
+
+    def __init__(self, inputs, outputs, blocks=2):
+        super().__init__()
+        made = (nn.Sequential(nn.Linear(inputs, inputs), nn.Tanh()) for _ in range(blocks))
+        self.layer = nn.ModuleList(made)
+        self.head = nn.Linear(inputs, outputs)
+
+    def states(self, x):
+        return [x := block(x) for block in self.layer]
+
+    def forward(self, x, attention_mask=None):
+        last = self.states(x)[-1]
+        if attention_mask is not None:
+            last = (last * attention_mask[..., None]).sum(1) / attention_mask.sum(1)[:, None]
+        return self.head(last)
+
+
 def written_out(net, like, fit, teacher, lr):
     """An epoch, by the formulas of densities, clipping by torch, zeros by hand."""
     data = fit.data
@@ -112,6 +132,11 @@ def written_out(net, like, fit, teacher, lr):
                 for t in (y, *said)
             ]
         losses = torch.stack(losses).mean(0)
+        if teacher is not None and teacher.net is not None:
+            both = [one.states(data.x_train[own]) for one in (net, teacher.net)]
+            for ours, given in zip(*both, strict=True):
+                error, size = (ours - given.detach()).square(), given.detach().square()
+                losses = losses + error.sum(1) / size.sum(1).mean() / 4
         if data.weights is not None:
             losses = losses * data.weights[own]
         optimizer.zero_grad()
@@ -125,7 +150,7 @@ def written_out(net, like, fit, teacher, lr):
     return net
 
 
-@pytest.mark.parametrize("taught", [False, True])
+@pytest.mark.parametrize("taught", [False, True, "of blocks"])
 @pytest.mark.parametrize("make", [blobs, table])
 def test_a_training_is_an_ordinary_one_and_each_begins_anew(make, taught):
     rows = make()
@@ -133,10 +158,14 @@ def test_a_training_is_an_ordinary_one_and_each_begins_anew(make, taught):
     fit = fit_weights(priors.Normal(1.0), net=begin, rows=rows, epochs=1, batch_size=25)
     data = fit.data
     net, teacher = network(data.x_train.shape[1], data.outputs), None
+    if taught == "of blocks":
+        net, other = (Blocks(data.x_train.shape[1], data.outputs) for _ in range(2))
     if taught:
         said = [torch.randn(len(x), data.outputs) for x in (data.x_train, data.x_val)]
         classes = data.task == "classification"
         teacher = Teacher(*(t.softmax(-1) if classes else t for t in said))
+    if taught == "of blocks":
+        teacher = teacher._replace(net=other)
     for lr in (0.02, 0.01):
         one = trained(net, fit, 1, lr, teacher)
         found, losses = one.net, one.losses
@@ -144,9 +173,37 @@ def test_a_training_is_an_ordinary_one_and_each_begins_anew(make, taught):
         for name, ours in found.state_dict().items():
             theirs = expected.state_dict()[name]
             torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-5, msg=name)
-        assert not found[0].weight[:2].any()
-        assert found[3].bias[0]
+        if taught != "of blocks":
+            assert not found[0].weight[:2].any()
+            assert found[3].bias[0]
         torch.testing.assert_close(row_losses(found, fit, teacher), losses)
+
+
+@pytest.mark.parametrize(("blocks", "of"), [(4, [0, 1, 2, 3]), (2, [1, 3]), (3, [0, 2, 3])])
+def test_states_of_blocks_are_compared_token_by_token(blocks, of):
+    torch.manual_seed(0)
+    net, teacher = Blocks(5, 3, blocks), Blocks(5, 3, 4)
+    x, mask = torch.randn(6, 7, 5), (torch.arange(7) < torch.tensor([[7, 2, 3, 1, 5, 4]]).T).float()
+    states = HiddenStates(net, teacher)
+    found = net.train()(x, attention_mask=mask)
+    expected = torch.zeros(6)
+    for own, given in zip(net.states(x), [teacher.states(x)[k] for k in of], strict=True):
+        rows = [int(n) for n in mask.sum(1)]
+        size = sum(given[k, :n].square().sum() / n for k, n in enumerate(rows)) / 6
+        each = [(own - given)[k, :n].square().sum() / n / size for k, n in enumerate(rows)]
+        expected += torch.stack(each) / (2 * blocks)
+    torch.testing.assert_close(found[:, 3], expected)
+    torch.testing.assert_close(found[:, :3], net.eval()(x, attention_mask=mask))
+    states.remove()
+    assert net.train()(x, attention_mask=mask).shape == (6, 3)
+
+
+def test_blocks_of_other_shapes_are_not_compared():
+    """Nor those of no block: a row is then no further away than another."""
+    net, teacher = Blocks(5, 3), Blocks(4, 3)
+    teacher.forward = lambda x: [block(x[:, :4]) for block in teacher.layer]
+    HiddenStates(net, teacher)
+    assert not net.train()(torch.randn(6, 5))[:, 3].any()
 
 
 def test_of_a_frozen_network_nothing_but_the_noise_is_learnt():

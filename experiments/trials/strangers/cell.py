@@ -114,7 +114,7 @@ def ours(cell: Cell, method: str, settings: dict[str, Any]) -> Row:
     network = f"{NETWORKS_MODULE}:{cell.network}"
     try:
         config, data = resolve(method, str(source), cell.seed, network=network, sets=sets)
-        silent = RunOptions(progress=False, figures=False, compare=False)
+        silent = RunOptions(progress=False, compare=False)
         metrics = run(config, data, options=silent).metrics
     except (ValueError, RuntimeError, TypeError) as error:  # a cell that fails is a result, too
         return {**cell.said, "failed": f"{type(error).__name__}: {error}"}

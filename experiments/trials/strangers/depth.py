@@ -64,7 +64,7 @@ def _run(name: str, method: str, seed: int, given: Given, few: Row) -> Row:
         source = str(stranger.write(Path(given.files) / f"{name}.npz", given.data_root))
         sets |= {f"data.{key}": value for key, value in stranger.options.items()}
     config, rows = resolve(method, source, seed, data_root=given.data_root, sets=sets)
-    found = run(config, rows, options=RunOptions(progress=False, figures=False, compare=False))
+    found = run(config, rows, options=RunOptions(progress=False, compare=False))
     known = {"set": name, "method": method, "seed": seed}
     return known | _said(found.fit, found.metrics)
 

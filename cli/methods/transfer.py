@@ -27,8 +27,8 @@ FOLDER_OF = "transformers"
 @dataclass(frozen=True)
 class Transfer(OverWeights):
     """Train the network as it is, with a prior around the weights that were given; then what is
-    left without the units that cost least, from the labels and from what the whole one predicts. Of
-    one that stays as it was given each layer loses the same share.
+    left without the units that cost least, from the labels, from what the whole one predicts and
+    from what its blocks give. Of one that stays as it was given each layer loses the same share.
 
     Attributes:
         keep: share of the weights of its blocks that stays.

@@ -102,7 +102,8 @@ class Search(_Rounded):
             that loses too much on; or units ``only``, and that size is the last; ``even`` are units
             only, too, the same share of every layer.
         teacher: what a smaller network learns from along with labels: what the ``posterior``
-            predicts, or the ``plain`` network.
+            predicts, or the ``plain`` network, and then what its blocks give, too
+            (:class:`~pyroccam.inference.training.hidden_states.HiddenStates`).
         out: a folder that keeps each network that was trained, so that a search which was
             interrupted goes on.
     """

@@ -189,6 +189,15 @@ class Embedding(Likelihood):
         self.refuse_other(outputs)
         return dist.Normal(nn.functional.normalize(outputs, dim=-1), 1.0).to_event(1)
 
+    @property
+    def teaches(self) -> bool:
+        return type(self).forward is Embedding.forward
+
+    def mean_prediction(self, outputs: Tensor) -> Tensor:
+        """A direction, ``(*batch, T)``: the mean of those of the networks, of length one."""
+        directions = nn.functional.normalize(outputs, dim=-1)
+        return nn.functional.normalize(directions.mean(0), dim=-1)
+
 
 class ClosedForm(Regression):
     r"""Student's t of a last layer that was integrated out, with the noise.

@@ -9,7 +9,7 @@ import torch
 from pyroccam import models
 from pyroccam.data import PyroccamError
 from pyroccam.models import Classification, Likelihood, Regression
-from pyroccam.models.likelihoods import checked, for_data, parse, words
+from pyroccam.models.likelihoods import Embedding, checked, for_data, parse, words
 from scipy import stats
 from targets import WORDS, made
 from torch import nn
@@ -247,6 +247,7 @@ def test_regression_scale_starts_where_asked_and_never_falls_below_the_floor():
         (Squares(2), False, False),
         (models.StudentT(2), False, False),
         (models.Ordinal(3), False, False),
+        (Embedding(2), False, True),
     ],
 )
 def test_only_what_a_likelihood_makes_of_outputs_itself_can_be_taught(like, logits, teaches):
@@ -268,3 +269,9 @@ def test_the_mean_of_predictions_and_what_it_costs_another():
     sd = float(amounts.scale.detach()[0])
     loss = (0.5 * ((own - mean) / sd) ** 2 + math.log(sd) + 0.5 * math.log(2 * math.pi)).sum(-1)
     torch.testing.assert_close(amounts.losses_of(own, mean).detach(), loss)
+    turned = torch.tensor([0.1, 0.3, 1.1])  # whose mean is 0.5, but not that of their directions
+    mean = Embedding(2).mean_prediction(torch.stack([turned.cos(), turned.sin()], -1)[:, None] * 7)
+    x, y = turned.cos().sum(), turned.sin().sum()
+    torch.testing.assert_close(mean, torch.stack([x, y])[None] / torch.hypot(x, y))
+    losses = Embedding(2).losses_of(torch.tensor([[3.0, 0.0]]), mean)  # a nat is 1 less a cosine
+    torch.testing.assert_close(losses, 1 - mean[:, 0] + math.log(2 * math.pi))

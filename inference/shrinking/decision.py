@@ -174,8 +174,9 @@ def smallest(fit: Fit, how: Search) -> tuple[Decision, Trained]:
         plain = replace(score_untrained(means.whole.cpu(), fit), lr=rate)
     elif plain is None:
         plain = retrain(means.whole, fit, how.epochs)
-    teacher = teacher_of(fit, plain.net if how.teacher == "plain" else None)
-    if teacher is not None and not may_teach(teacher, fit, plain.net):
+    own = how.teacher == "posterior"  # of which it is asked whether it is as good as the plain one
+    teacher = teacher_of(fit, None if own else plain.net)
+    if own and teacher is not None and not may_teach(teacher, fit, plain.net):
         teacher = None
     found = at_thresholds(fit, nothing, means, plain.net, round_to=how.round_to)
     good, smaller, why = (found, replace(plain, net=found.net)), False, ""

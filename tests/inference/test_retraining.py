@@ -156,7 +156,7 @@ def test_a_search_that_was_interrupted_goes_on(monkeypatch, tmp_path, fit):
         smallest(fit, how)
 
 
-def scripted(monkeypatch, fit, losses, taught=True, **how):
+def scripted(monkeypatch, fit, losses, taught=True, may=True, **how):
     """A search whose trainings lose so much of every row; shares and teachers that were tried."""
     made, sizes = [], []
     plain = Trained(fit.posterior.mean_network(), torch.zeros(100), torch.zeros(2, 100), 3e-3)
@@ -172,7 +172,7 @@ def scripted(monkeypatch, fit, losses, taught=True, **how):
 
     teacher = object() if taught else None
     monkeypatch.setattr(decision, "teacher_of", lambda *_: teacher)
-    monkeypatch.setattr(decision, "may_teach", lambda *_: True)
+    monkeypatch.setattr(decision, "may_teach", lambda *_: may)
     monkeypatch.setattr(decision, "row_losses", lambda net, fit, teacher: torch.zeros(100))
     monkeypatch.setattr(decision, "trained", train)
     monkeypatch.setattr(decision, "thresholds_of_share", share)
@@ -230,6 +230,15 @@ def test_a_plain_network_teaches_where_it_is_asked_to(fit):
     teacher = teacher_of(fit, net)
     expected = fit.model.likelihood.mean_prediction(net(fit.data.x_val)[None])
     torch.testing.assert_close(teacher.val, expected)
+
+
+@pytest.mark.parametrize("teacher", ["plain", "posterior"])
+def test_a_teacher_is_asked_for_its_losses_if_it_is_not_the_plain_network(
+    monkeypatch, fit, teacher
+):
+    how = {"shares": (0.33,), "units": "only", "teacher": teacher}
+    _, made, _ = scripted(monkeypatch, fit, [0.0], may=False, **how)
+    assert made == [teacher == "plain"]
 
 
 def test_of_two_networks_that_are_too_small_none_passes_in_nineteen_of_twenty_searches():

@@ -21,8 +21,9 @@ class HiddenStates:
     second dimension. A block that gives nothing costs half a nat, as outputs of nothing do by an
     :class:`~pyroccam.models.likelihoods.Embedding`.
 
-    Blocks lie in an ``nn.ModuleList`` of the same name in both networks. Where one has fewer, they
-    stand for the last of as many equal parts of the other. Those of other shapes are left out.
+    Blocks lie in an ``nn.ModuleList`` of the same name in both networks. Where the one that is
+    trained has fewer, they stand for the last of as many equal parts of the other. Left out are
+    those that give no tensor first, or one of another shape, or whose rows come second.
 
     Arguments:
         net: that is trained.
@@ -47,7 +48,9 @@ class HiddenStates:
             hook.remove()
 
     def _look(self, block: nn.Module, args: Any, out: Any) -> None:
-        self._given[block] = out if isinstance(out, Tensor) else out[0]
+        first = out[0] if isinstance(out, tuple) and out else out
+        if isinstance(first, Tensor):
+            self._given[block] = first
 
     def _append(self, net: nn.Module, args: Any, named: dict[str, Tensor], outputs: Tensor) -> Any:
         """``(B, outputs + 1)`` in training."""
@@ -58,7 +61,8 @@ class HiddenStates:
             self.teacher(*args, **named)
         given, mask = self._given, named.get("attention_mask")
         pairs = [(given[h], given[g]) for h, g in self.pairs if h in given and g in given]
-        each = [_distance(h, g, mask) for h, g in pairs if h.shape == g.shape]
+        alike = [pair for pair in pairs if pair[0].shape == pair[1].shape]
+        each = [_distance(h, g, mask) for h, g in alike if len(h) == len(outputs)]
         given.clear()
         apart = torch.stack(each).mean(0) / 2 if each else outputs.new_zeros(len(outputs))
         return torch.cat([outputs, apart[:, None]], 1)

@@ -198,6 +198,40 @@ def test_states_of_blocks_are_compared_token_by_token(blocks, of):
     assert net.train()(x, attention_mask=mask).shape == (6, 3)
 
 
+class SecondRows(nn.Module):
+    """Tokens first, and rows second."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(inputs, 1, 8)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x):
+        return self.layers(x.transpose(0, 1)).mean(0)
+
+
+class Named(nn.Module):
+    """Blocks that give a dict."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        block = nn.Linear(inputs, inputs)
+        block.register_forward_hook(lambda module, args, out: {"states": out})
+        self.layer = nn.ModuleList([block])
+
+    def forward(self, x):
+        return self.layer[0](x)["states"].mean(1)
+
+
+@pytest.mark.parametrize("make", [SecondRows, Named])
+def test_of_blocks_that_say_nothing_row_by_row_nothing_is_learnt(make):
+    net = make(6)
+    HiddenStates(net, make(6))
+    found = net.train()(torch.randn(4, 3, 6))
+    assert found.shape == (4, 7)
+    assert not found[:, 6].any()
+
+
 def test_blocks_of_other_shapes_are_not_compared():
     """Nor those of no block: a row is then no further away than another."""
     net, teacher = Blocks(5, 3), Blocks(4, 3)

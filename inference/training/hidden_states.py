@@ -21,9 +21,10 @@ class HiddenStates:
     second dimension. A block that gives nothing costs half a nat, as outputs of nothing do by an
     :class:`~pyroccam.models.likelihoods.Embedding`.
 
-    Blocks lie in an ``nn.ModuleList`` of the same name in both networks. Where the one that is
-    trained has fewer, they stand for the last of as many equal parts of the other. Left out are
-    those that give no tensor first, or one of another shape, or whose rows come second.
+    Blocks lie in an ``nn.ModuleList`` or ``nn.Sequential`` of the same name in both networks. Where
+    the one that is trained has fewer, they stand for the last of as many equal parts of the other.
+    Left out are those that give no tensor first, or one of another shape, or whose rows come
+    second.
 
     Arguments:
         net: that is trained.
@@ -69,10 +70,11 @@ class HiddenStates:
 
 
 def _paired(net: nn.Module, teacher: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    theirs = {name: one for name, one in teacher.named_modules() if isinstance(one, nn.ModuleList)}
+    lists = (nn.ModuleList, nn.Sequential)
+    theirs = {name: one for name, one in teacher.named_modules() if isinstance(one, lists)}
     found = []
     for name, own in net.named_modules():
-        if name in theirs and isinstance(own, nn.ModuleList):
+        if name in theirs and isinstance(own, lists):
             parts = len(theirs[name]) / max(1, len(own))
             found += [(one, theirs[name][round((k + 1) * parts) - 1]) for k, one in enumerate(own)]
     return found

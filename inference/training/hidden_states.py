@@ -21,10 +21,10 @@ class HiddenStates:
     second dimension. A block that gives nothing costs half a nat, as outputs of nothing do by an
     :class:`~pyroccam.models.likelihoods.Embedding`.
 
-    Blocks lie in an ``nn.ModuleList`` or ``nn.Sequential`` of the same name in both networks. Where
-    the one that is trained has fewer, they stand for the last of as many equal parts of the other.
-    Left out are those that give no tensor first, or one of another shape, or whose rows come
-    second.
+    Blocks lie in an ``nn.ModuleList`` of the same name in both networks; where there is none, they
+    are the parts of each ``nn.Sequential``. Where the network that is trained has fewer, they stand
+    for the last of as many equal parts of the other. Left out are those that give no tensor first,
+    or one of another shape, or whose rows come second, and the one that gives the outputs.
 
     Arguments:
         net: that is trained.
@@ -37,7 +37,8 @@ class HiddenStates:
     def __init__(self, net: nn.Module, teacher: nn.Module) -> None:
         own = copy.deepcopy(teacher).eval().requires_grad_(False)
         self.teacher = own.to(next(net.parameters()).device)
-        self.pairs = _paired(net, self.teacher)
+        lists = (_paired(net, self.teacher, kind) for kind in (nn.ModuleList, nn.Sequential))
+        self.pairs = next(filter(None, lists), [])
         self._given: dict[nn.Module, Tensor] = {}
         blocks = [block for pair in self.pairs for block in pair]
         self._hooks = [block.register_forward_hook(self._look) for block in blocks]
@@ -63,20 +64,23 @@ class HiddenStates:
         given, mask = self._given, named.get("attention_mask")
         pairs = [(given[h], given[g]) for h, g in self.pairs if h in given and g in given]
         alike = [pair for pair in pairs if pair[0].shape == pair[1].shape]
-        each = [_distance(h, g, mask) for h, g in alike if len(h) == len(outputs)]
+        inside = [(h, g) for h, g in alike if len(h) == len(outputs) and h is not outputs]
+        each = [_distance(h, g, mask) for h, g in inside]
         given.clear()
         apart = torch.stack(each).mean(0) / 2 if each else outputs.new_zeros(len(outputs))
         return torch.cat([outputs, apart[:, None]], 1)
 
 
-def _paired(net: nn.Module, teacher: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    lists = (nn.ModuleList, nn.Sequential)
-    theirs = {name: one for name, one in teacher.named_modules() if isinstance(one, lists)}
+def _paired(
+    net: nn.Module, teacher: nn.Module, kind: type[nn.Module]
+) -> list[tuple[nn.Module, nn.Module]]:
+    theirs: dict[str, Any] = {n: one for n, one in teacher.named_modules() if isinstance(one, kind)}
     found = []
     for name, own in net.named_modules():
-        if name in theirs and isinstance(own, lists):
-            parts = len(theirs[name]) / max(1, len(own))
-            found += [(one, theirs[name][round((k + 1) * parts) - 1]) for k, one in enumerate(own)]
+        if name in theirs and isinstance(own, kind):
+            blocks = list(own.children())
+            parts = len(theirs[name]) / max(1, len(blocks))
+            found += [(b, theirs[name][round((k + 1) * parts) - 1]) for k, b in enumerate(blocks)]
     return found
 
 

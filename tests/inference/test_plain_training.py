@@ -240,6 +240,28 @@ def test_blocks_of_other_shapes_are_not_compared():
     assert not net.train()(torch.randn(6, 5))[:, 3].any()
 
 
+def test_parts_of_a_sequential_network_are_its_blocks():
+    """But for those of other widths, and the outputs."""
+
+    def convolutions(wide):
+        return nn.Sequential(
+            nn.Conv2d(2, wide, 3), nn.ReLU(), nn.Conv2d(wide, 4, 3), nn.Tanh(), nn.Flatten(1),
+            nn.Linear(4, 3),
+        )  # fmt: skip
+
+    x = torch.randn(6, 2, 5, 5)
+    net, teacher = convolutions(3), convolutions(5)
+    expected = torch.zeros(6)
+    for end in (3, 4, 5):
+        ours, given = net[:end](x).flatten(1), teacher[:end](x).flatten(1)
+        expected += (ours - given).square().sum(1) / given.square().sum(1).mean() / 6
+    outputs = net(x)
+    HiddenStates(net, teacher)
+    found = net.train()(x)
+    torch.testing.assert_close(found[:, 3], expected)
+    assert torch.equal(found[:, :3], outputs)
+
+
 def test_of_a_frozen_network_nothing_but_the_noise_is_learnt():
     fit = fit_weights(priors.Normal(1.0), net=network(5, 3), rows=table(), epochs=1)
     net = network(5, 3).requires_grad_(False)

@@ -60,9 +60,8 @@ class Transfer(OverWeights):
     def rule(self, usual: Cut | None) -> Cut | None:
         if not isinstance(usual, Search):
             return usual
-        allowed, asked = self.tolerance, self.shares
         units: Literal["only", "even"] = "even" if self.finish == 1.0 else "only"
-        return replace(usual, nats=allowed, shares=asked, units=units, teacher="plain")
+        return replace(usual, nats=self.tolerance, shares=self.shares, units=units, teacher="plain")
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         for module in net.modules():

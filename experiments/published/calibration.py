@@ -43,7 +43,6 @@ _NUMBERS: Row = {"guide": "delta", "start": 0.0, "finish": 0.0}
 # The method, and its options.
 POSTERIORS: dict[str, tuple[str, Row]] = {
     "ordinary": ("bayes", {**_NUMBERS, "lr": 1e-3, "schedule": "constant", "batch_size": 256}),
-    "dropout-0.25": ("dropout", {"rate": 0.25, "lr": 2e-3, "batch_size": 128}),
     "dropout-0.5": ("dropout", {"rate": 0.5, "lr": 2e-3, "batch_size": 128}),
     "dropout-0.2-everywhere": (
         "dropout",

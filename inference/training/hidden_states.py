@@ -40,8 +40,7 @@ class HiddenStates:
         lists = (_paired(net, self.teacher, kind) for kind in (nn.ModuleList, nn.Sequential))
         self.pairs = next(filter(None, lists), [])
         self._given: dict[nn.Module, Tensor] = {}
-        blocks = [block for pair in self.pairs for block in pair]
-        self._hooks = [block.register_forward_hook(self._look) for block in blocks]
+        self._hooks = [b.register_forward_hook(self._look) for pair in self.pairs for b in pair]
         self._hooks.append(net.register_forward_hook(self._append, with_kwargs=True))
 
     def remove(self) -> None:
@@ -50,7 +49,7 @@ class HiddenStates:
             hook.remove()
 
     def _look(self, block: nn.Module, args: Any, out: Any) -> None:
-        first = out[0] if isinstance(out, tuple) and out else out
+        first = out[0] if isinstance(out, tuple) else out
         if isinstance(first, Tensor):
             self._given[block] = first
 
@@ -62,10 +61,12 @@ class HiddenStates:
         with torch.no_grad():
             self.teacher(*args, **named)
         given, mask = self._given, named.get("attention_mask")
-        pairs = [(given[h], given[g]) for h, g in self.pairs if h in given and g in given]
-        alike = [pair for pair in pairs if pair[0].shape == pair[1].shape]
-        inside = [(h, g) for h, g in alike if len(h) == len(outputs) and h is not outputs]
-        each = [_distance(h, g, mask) for h, g in inside]
+        pairs = [(given[h], given[g]) for h, g in self.pairs if given.keys() >= {h, g}]
+        each = [
+            _distance(h, g, mask)
+            for h, g in pairs
+            if h.shape == g.shape and len(h) == len(outputs) and h is not outputs
+        ]
         given.clear()
         apart = torch.stack(each).mean(0) / 2 if each else outputs.new_zeros(len(outputs))
         return torch.cat([outputs, apart[:, None]], 1)
@@ -74,13 +75,16 @@ class HiddenStates:
 def _paired(
     net: nn.Module, teacher: nn.Module, kind: type[nn.Module]
 ) -> list[tuple[nn.Module, nn.Module]]:
-    theirs: dict[str, Any] = {n: one for n, one in teacher.named_modules() if isinstance(one, kind)}
+    """Those in the containers of a kind."""
+    ours, theirs = (
+        {name: list(one.children()) for name, one in part.named_modules() if isinstance(one, kind)}
+        for part in (net, teacher)
+    )
     found = []
-    for name, own in net.named_modules():
-        if name in theirs and isinstance(own, kind):
-            blocks = list(own.children())
-            parts = len(theirs[name]) / max(1, len(blocks))
-            found += [(b, theirs[name][round((k + 1) * parts) - 1]) for k, b in enumerate(blocks)]
+    for name, own in ours.items():
+        if given := theirs.get(name):
+            step = len(given) / (len(own) or 1)
+            found += [(one, given[round(k * step) - 1]) for k, one in enumerate(own, 1)]
     return found
 
 

@@ -32,6 +32,7 @@ from pyroccam.models import BayesianNetwork, LearntDepth
 from pyroccam.models.priors import GroupHorseshoe, GroupNormalJeffreys, Normal, WeightPrior
 from torch import nn
 
+from ..calibration import lenet_5
 from ..markdown import header, mean_sd, read_all, row
 from ..runner import Choice, File, Given, Row, Spec
 
@@ -58,16 +59,25 @@ SETS = {"digits": _Set(300, 200, 20, (100,)), "mnist": _Set(40, 15, 5, (300, 100
 SHARES = [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
 
 
+def _mlp(rows: Dataset, own: _Set) -> nn.Module:
+    sizes = [math.prod(rows.input_shape), *own.hidden, rows.outputs]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for place in range(len(own.hidden)):
+        layers += [nn.Linear(sizes[place], sizes[place + 1]), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+def _convolutions(rows: Dataset, own: _Set) -> nn.Module:
+    return lenet_5(rows.input_shape, rows.outputs)
+
+
 def _bayes(
-    prior: WeightPrior, guide: Callable[[BayesianNetwork], Guide]
+    prior: WeightPrior,
+    guide: Callable[[BayesianNetwork], Guide],
+    net: Callable[[Dataset, _Set], nn.Module] = _mlp,
 ) -> Callable[[Dataset, _Set], Pair]:
     def build(rows: Dataset, own: _Set) -> Pair:
-        sizes = [math.prod(rows.input_shape), *own.hidden, rows.outputs]
-        layers: list[nn.Module] = [nn.Flatten()]
-        for place in range(len(own.hidden)):
-            layers += [nn.Linear(sizes[place], sizes[place + 1]), nn.ReLU()]
-        net = nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
-        model = BayesianNetwork(net, rows, prior=prior)
+        model = BayesianNetwork(net(rows, own), rows, prior=prior)
         return model, guide(model)
 
     return build
@@ -101,6 +111,7 @@ CODERS = {
     "ghs": _Coder(_bayes(GroupHorseshoe(1e-3), MeanField), bounded=True, cut=True),
     "gnj": _Coder(_bayes(GroupNormalJeffreys(), MeanField), cut=True),
     "delta": _Coder(_bayes(Normal("fan_in"), Delta)),
+    "lenet-5": _Coder(_bayes(GroupNormalJeffreys(), MeanField, _convolutions)),
     "depth": _Coder(_depth),
 }
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,12 +24,13 @@ from pyroccam.data import Dataset, load
 from pyroccam.guides import CategoricalDepth, Delta, Guide, MeanField
 from pyroccam.inference import Draw, Noise, shrink
 from pyroccam.inference.files import read
-from pyroccam.inference.marginal_likelihood.codes import blocks_of, switching
+from pyroccam.inference.marginal_likelihood.codes import block_ends, blocks_of, switching
 from pyroccam.inference.marginal_likelihood.message import description_length
 from pyroccam.inference.posterior.predict import streamed
 from pyroccam.inference.training.fitting import fit
 from pyroccam.inference.training.result import Fit
 from pyroccam.models import BayesianNetwork, LearntDepth
+from pyroccam.models.networks import lenet_5_caffe, with_dropout
 from pyroccam.models.priors import GroupHorseshoe, GroupNormalJeffreys, Normal, WeightPrior
 from torch import nn
 
@@ -57,6 +59,8 @@ class _Set:
 
 SETS = {"digits": _Set(300, 200, 20, (100,)), "mnist": _Set(40, 15, 5, (300, 100))}
 SHARES = [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
+EARLIER = (0.0005, 0.001, 0.002)
+"""Ends of blocks that a learner which needs few rows has before the first of all."""
 
 
 def _mlp(rows: Dataset, own: _Set) -> nn.Module:
@@ -67,8 +71,16 @@ def _mlp(rows: Dataset, own: _Set) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
 
 
-def _convolutions(rows: Dataset, own: _Set) -> nn.Module:
-    return lenet_5(rows.input_shape, rows.outputs)
+def _dropped(rows: Dataset, own: _Set) -> nn.Module:
+    return with_dropout(lenet_5(rows.input_shape, rows.outputs), 0.2, ["3", "6", "9", "11"])
+
+
+def _narrow(rows: Dataset, own: _Set) -> nn.Module:
+    side = 28
+    net = lenet_5_caffe(
+        (rows.input_shape[0], side, side), rows.outputs, channels=(8, 13), hidden=45
+    )
+    return net if rows.input_shape[1:] == (side, side) else nn.Sequential(nn.Upsample(side), *net)
 
 
 def _bayes(
@@ -97,21 +109,32 @@ def _depth(rows: Dataset, own: _Set) -> Pair:
 @dataclass(frozen=True)
 class _Coder:
     """How it is made; whether its guide has a bound that is a code, and its prior one from which
-    the receiver can draw; whether it is compressed."""
+    the receiver can draw; whether it is compressed; settings of its own; ends of blocks before the
+    first of all; how a draw is trained anew, if it is."""
 
     build: Callable[[Dataset, _Set], Pair]
     bounded: bool = False
     drawn: bool = False
     cut: bool = False
+    how: Mapping[str, Any] = field(default_factory=dict)
+    earlier: tuple[float, ...] = ()
+    sample: Draw | None = None
 
 
+# A thousand steps, or ten epochs where those are more.
+PLAIN: dict[str, Any] = {"epochs": None, "steps": 1000, "batch_size": 128, "lr": 2e-3}
 CODERS = {
     "linear": _Coder(_linear, bounded=True, drawn=True),
     "gaussian": _Coder(_bayes(Normal("fan_in"), MeanField), bounded=True, drawn=True, cut=True),
     "ghs": _Coder(_bayes(GroupHorseshoe(1e-3), MeanField), bounded=True, cut=True),
     "gnj": _Coder(_bayes(GroupNormalJeffreys(), MeanField), cut=True),
     "delta": _Coder(_bayes(Normal("fan_in"), Delta)),
-    "lenet-5": _Coder(_bayes(GroupNormalJeffreys(), MeanField, _convolutions)),
+    "lenet-5": _Coder(_bayes(Normal(1.0), Delta, _dropped), how=PLAIN, earlier=EARLIER),
+    "narrow lenet-5": _Coder(
+        _bayes(Normal(1.0), Delta, _narrow),
+        how=PLAIN,
+        sample=Draw(bytes=700, epochs=20, steps=50, bits=16, batch_size=64, progress=False),
+    ),
     "depth": _Coder(_depth),
 }
 
@@ -145,8 +168,9 @@ def _row(own: _Set, given: Given, seed: int, coder: str) -> Row:
     model, guide = how.build(rows, own)
     common: dict[str, Any] = {"batch_size": own.batch_size, "lr": 3e-3, "weight_decay": 0.0}
     common |= {"seed": seed, "device": "cpu", "progress": False, "compile": "graph"}
+    common |= {"epochs": own.epochs, **how.how}
     warm: dict[str, Any] = {} if guide.traits.point or coder == "depth" else {"kl_warmup": 0.2}
-    found = fit(model, guide, rows, epochs=own.epochs, **common, **warm)
+    found = fit(model, guide, rows, **common, **warm)
     assert rows.classes is not None
     kept: Row = {
         "uniform": rows.N * math.log2(rows.classes),
@@ -159,12 +183,24 @@ def _row(own: _Set, given: Given, seed: int, coder: str) -> Row:
         kept["file"] = _file(found)
     if how.drawn:
         sample = Draw(posterior="own", epochs=own.drawn_epochs, seed=seed, progress=False)
-        drawn = shrink(found, code=sample)
-        kept["draw"] = _with_rest(8.0 * len(drawn.content), drawn.net, found)
+        kept["draw"] = _drawn(found, sample)
+    if how.sample is not None:
+        kept["draw"] = _drawn(found, replace(how.sample, seed=seed))
     order = torch.randperm(rows.N, generator=torch.Generator().manual_seed(seed))
-    blocks = blocks_of(found, order, SHARES, seed=seed, epochs=own.coded_epochs)
-    kept["blocks"] = [-block.nats / math.log(2) for block in blocks]
+    shares = [*how.earlier, *SHARES]
+    again = {"epochs": own.coded_epochs, **how.how}
+    blocks = blocks_of(found, order, shares, seed=seed, **again)
+    sent = dict(zip((b.end for b in blocks), accumulate(b.nats for b in blocks), strict=True))
+    ends = block_ends(rows.N, SHARES, least=2)
+    nats = [sent[ends[0]], *(sent[b] - sent[a] for a, b in pairwise(ends))]
+    kept["blocks"] = [-one / math.log(2) for one in nats]
     return kept
+
+
+def _drawn(found: Fit[Any, Any], sample: Draw) -> Row:
+    """Bits of a draw in a file, and of the labels given what is read from that."""
+    small = shrink(found, code=sample)
+    return _with_rest(8.0 * small.bytes, small.net, found)
 
 
 def _file(found: Fit[Any, Any]) -> Row:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .masks import Mask, masked
     from .recording import Example, Inputs, ValuesDecide, recorded
     from .report import CutReport
-    from .surgery import ROWS, cut, has_path, inside
+    from .surgery import ROWS, cut, inside
     from .units import units_of
 
 __all__ = [

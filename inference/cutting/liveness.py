@@ -104,45 +104,6 @@ def _raised(there: Tensor, round_to: int) -> bool:
     return len(lacking) > 0
 
 
-def follow_input(wiring: Wiring) -> tuple[bool, str]:
-    """True if the network's output still depends on its input.
-
-    Returns:
-        That, and the name of the first layer whose output does not (empty if there is none).
-    """
-    moves = {node: torch.zeros(wiring.steps[node].port.size).bool() for node in wiring.cells}
-    while True:
-        before = [moves[node] for node in wiring.cells]
-        for node in wiring.graph.nodes:
-            moves[node] = _moved(node, wiring.steps.get(node), moves)
-        if all(map(torch.equal, before, (moves[node] for node in wiring.cells))):
-            break
-    layers = [step for step in wiring.steps.values() if step.kind == "layer"]
-    stopped = [step.name for step in layers if not moves[step.node].any()]
-    output = next(node for node in wiring.graph.nodes if node.op == "output")
-    return bool(moves[output].any()), stopped[0] if stopped else ""
-
-
-def _moved(node: Node, step: Step | None, moves: Mapping[Node, Tensor]) -> Tensor:
-    """The features that depend on the input, ``(C,)``, or ``(1,)`` of what has none."""
-    if step is None or step.kind == "source":
-        moved = node.op == "placeholder" or any(moves[n].any() for n in node.all_input_nodes)
-        return torch.full((1 if step is None else step.port.size,), moved)
-    if step.kind == "layer":
-        fed = moves[step.reads] if step.aligned else moves[step.reads].any().expand(step.width)
-        if is_select(step.module):
-            return step.chosen(fed, False)
-        return (_weight(step) != 0).any(2)[:, fed].any(1)
-    if isinstance(step.module, nn.Embedding):
-        return (step.module.weight != step.module.weight[:1]).any(0).cpu()
-    mine = torch.zeros(step.port.size).bool()
-    for link in [*step.passing.links, *step.passing.mixed]:
-        mine[link.into[moves[link.source][link.of]]] = True
-    if step.passing.whole is not None:
-        mine |= moves[step.passing.whole].any()
-    return mine if step.passing.uses is None else mine & step.passing.uses
-
-
 def why_zeros_stay(wiring: Wiring, live: Live, edits: Mapping[str, Edit]) -> dict[str, str]:
     """Of layers with outputs that are kept though they are zero or nobody reads them: how many,
     and for what."""
@@ -156,8 +117,6 @@ def why_zeros_stay(wiring: Wiring, live: Live, edits: Mapping[str, Edit]) -> dic
             found &= zeros[step.name][1]
         zeros[step.name] = step.node, found
     zeros = {name: (node, found) for name, (node, found) in zeros.items() if found.any()}
-    if not zeros:
-        return {}
     nodes = [*wiring.steps]
     marks = {}
     for number, (node, step) in enumerate(wiring.steps.items(), 1):
@@ -225,9 +184,9 @@ def _bias(step: Step) -> Tensor:
 
 def _known(step: Step, values: Mapping[Node, Tensor]) -> Tensor:
     """The constants that a layer can take into its bias, ``(I,)``, NaN for all other inputs."""
-    if not step.aligned:
-        return torch.full((step.width,), math.nan, dtype=torch.double)
     value = values[step.reads]
+    if not step.aligned:  # along another axis only zeros are the same everywhere
+        return value.new_full((step.width,), math.nan if (value != 0).any() else 0.0)
     # A border of zeros around a constant image is an edge, unless the constant is zero too; and
     # another call may have another constant.
     zeros = step.shared or pads_zeros(step.module)

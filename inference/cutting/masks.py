@@ -31,15 +31,6 @@ class Mask:
     weights: Tensor | None = None
 
 
-def maskable(net: nn.Module) -> dict[str, nn.Module]:
-    """The linear and convolutional layers that can be masked, by name; ``""`` is ``net`` itself."""
-    return {
-        name: module
-        for name, module in net.named_modules(remove_duplicate=False)
-        if layer_kind(module) is not None
-    }
-
-
 @checked
 @torch.no_grad()
 def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
@@ -52,9 +43,16 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
     Raises:
         PyroccamError: for a name or a shape that does not fit, or a layer whose weight is computed.
     """
-    copied = _copied(net)
+    try:
+        copied = as_layers(copy.deepcopy(net))
+    except RuntimeError as error:
+        raise PyroccamError(f"{type(net).__name__} holds computed tensors", "parameters") from error
+    named = copied.named_modules(remove_duplicate=False)
+    layers: dict[str, Any] = {n: m for n, m in named if layer_kind(m) is not None}
     for name, mask in masks.items():
-        layer = _layer(copied, name)
+        if name not in layers:
+            raise PyroccamError(f"A mask of {name!r}", f"one of {', '.join(layers) or 'no layers'}")
+        layer = layers[name]
         for kept, dim in ((mask.inputs, 1 - output_dim(layer)), (mask.outputs, output_dim(layer))):
             if kept is not None:
                 size = layer.weight.shape[dim] * (getattr(layer, "groups", 1) if dim else 1)
@@ -73,20 +71,6 @@ def keep_groups(layer: Any, inputs: Tensor | None, outputs: Tensor | None) -> No
             layer.weight.masked_fill_(~_on_weight(layer, kept, dim), 0)
     if outputs is not None and getattr(layer, "bias", None) is not None:
         layer.bias[~outputs.to(layer.bias.device)] = 0
-
-
-def _copied(net: nn.Module) -> nn.Module:
-    try:
-        return as_layers(copy.deepcopy(net))
-    except RuntimeError as error:
-        raise PyroccamError(f"{type(net).__name__} holds computed tensors", "parameters") from error
-
-
-def _layer(net: nn.Module, name: str) -> Any:
-    layers = maskable(net)
-    if name not in layers:
-        raise PyroccamError(f"A mask of {name!r}", f"one of {', '.join(layers) or 'no layers'}")
-    return layers[name]
 
 
 def _on_weight(layer: Any, kept: Tensor, dim: int) -> Tensor:

@@ -29,11 +29,6 @@ _READS = {
 }
 """What makes numbers of values, on which a path may depend."""
 
-_OPERATORS = "add sub mul truediv floordiv mod pow matmul neg getitem iadd isub imul itruediv"
-_NAMED: dict[str, Callable[..., Any]] = {
-    f"__{name}__": getattr(operator, name) for name in _OPERATORS.split()
-}
-
 
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 """One tensor, or those of several arguments, by place or by name."""
@@ -228,9 +223,9 @@ class _Recorder(TorchFunctionMode):
                 raise ValuesDecide(f"{name} of values that are not whole numbers of the input")
             self.decided = True
         elif any(map(_is_tensor, tree_leaves(out))):
-            method = getattr(Tensor, name, None) is func and name not in _NAMED
-            target = name if method else _NAMED.get(name, func)
-            kind = "call_method" if method else "call_function"
+            named = getattr(operator, name, func) if name.startswith("__") else func
+            method = named is func and getattr(Tensor, name, None) is func
+            kind, target = ("call_method", name) if method else ("call_function", named)
             self._note(kind, target, args, kwargs, out, before)
         return out
 

@@ -23,7 +23,7 @@ from ...models.plain import NORMS, Edit, Plan, is_select, rows_first, shrink
 from ...models.unpacked import Heads, Matrix
 from .asking import Answer
 from .cost import count_parameters
-from .liveness import Live, find_live, follow_input, why_zeros_stay
+from .liveness import Live, find_live, why_zeros_stay
 from .masks import Mask, keep_groups, masked
 from .recording import Example, Inputs
 from .report import CutReport, LayerCut
@@ -103,16 +103,17 @@ def _cut(
     net: nn.Module, zeroed: nn.Module, examples: Example, wiring: Wiring, exact: bool,
     round_to: int, around: bool,
 ) -> Cut:  # fmt: skip
-    alive, stopped = follow_input(wiring)
-    if not alive:
-        raise PyroccamError(
-            f"No path is left from the input of {type(net).__name__} to its output: at layer "
-            f"{stopped!r} nothing that is kept is fed"
-        )
     for node, step in wiring.steps.items():
         passing = step.passing if exact else replace(step.passing, whole=None)
         wiring.steps[node] = replace(step, bare=step.bare or not around, passing=passing)
     live = find_live(wiring, round_to)
+    still = [node for node, values in live.values.items() if not values.isnan().any()]
+    if {*wiring.graph.output_node().all_input_nodes} <= {*still}:
+        stopped = next((step.name for step in wiring.layers() if step.node in still), "")
+        raise PyroccamError(
+            f"No path is left from the input of {type(net).__name__} to its output: at layer "
+            f"{stopped!r} nothing that is kept is fed"
+        )
     plan = _plan(wiring, live, examples.given)
     small = feed_like(shrink(zeroed, plan), zeroed).eval()
     for step in wiring.layers():
@@ -129,19 +130,6 @@ def _cut(
         parameters_after=count_parameters(small),
     )
     return Cut(small, report)
-
-
-def has_path(net: nn.Module, example: Inputs) -> bool:
-    """True if a network's outputs depend on its inputs, by the weights that are not zero.
-
-    Arguments:
-        net: a plain network that torch.fx can trace; it is not changed.
-        example: inputs as the network is called with.
-
-    Raises:
-        PyroccamError: if the network cannot be traced.
-    """
-    return follow_input(read_wiring(net, Example.of(net, example), {}))[0]
 
 
 def inside(net: nn.Module, name: str) -> str:

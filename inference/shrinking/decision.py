@@ -18,7 +18,7 @@ from ...guides import NetworkGuide
 from ...models import BayesianNetwork
 from ...models.layers import BayesianLayer
 from ...models.plain import Edit
-from ..cutting import ROWS, CutReport, cut, has_path, units_of
+from ..cutting import ROWS, CutReport, cut, units_of
 from ..posterior import Layer, layer_moments, mean_network, require
 from ..training import (
     FEW,
@@ -37,7 +37,7 @@ from .depth import settled
 from .options import NATS, Cut, Noise, Search
 from .point_spread import spread_moments
 from .relevance import Irrelevance, irrelevance, weight_irrelevance
-from .thresholds import Chosen, choose_thresholds, refuse_uncut, with_zeros
+from .thresholds import Chosen, choose_thresholds, refuse_uncut, tells_apart, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _draft(
     for every_layer in (False, True):  # beside a skip connection a layer may go as a whole
         at = thresholds_of_share(means.irrelevance, share, every_layer=every_layer)
         zeros = with_zeros(means.whole, means.irrelevance, at, fit.model).cpu()
-        if has_path(zeros, fit.data.head(2)[0].cpu()):
+        if tells_apart(zeros, fit.data.head(ROWS)[0].cpu()):
             break
     else:
         return None

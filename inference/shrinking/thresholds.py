@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...data import PyroccamError
 from ...guides import NetworkGuide
 from ...models import BayesianNetwork, unknown_name
-from ..cutting import ROWS, Mask, has_path, masked
+from ..cutting import ROWS, Mask, masked
 from ..posterior import outputs_of_rows
 from ..training import nll_alone
 from .options import TOLERANCE, ByValidation, Cut, Noise, PerLayer, Search, Thresholds, Valley
@@ -164,14 +164,9 @@ class Cuts:
 
     @torch.no_grad()
     def leave_network(self, thresholds: Mapping[str, float]) -> bool:
-        """True if the outputs still depend on the inputs: a path of weights is left, and on some
-        training rows the outputs differ, which they do not behind units that are always zero."""
+        """True if the outputs still depend on the inputs (:func:`tells_apart`)."""
         net = with_zeros(self.whole, self.found, thresholds, self.model)
-        x = self.data.head(ROWS)[0]
-        if not has_path(net, x[:2]):
-            return False
-        outputs = net(x.clone())
-        return bool((outputs - outputs[:1]).abs().max() > 1e-6 * outputs.abs().max())
+        return tells_apart(net, self.data.head(ROWS)[0])
 
     def size(self, thresholds: Mapping[str, float]) -> float:
         return sum(
@@ -217,6 +212,14 @@ class Cuts:
             f"{before:.3f} before it, {nothing:.3f} without looking at the inputs. Train it "
             "further, or cut by the validation rows."
         ]
+
+
+@torch.no_grad()
+def tells_apart(net: nn.Module, x: Tensor) -> bool:
+    """True if the outputs of some rows differ, which they do not where no path of weights is left,
+    or behind units that are always zero."""
+    outputs = outputs_of_rows(net, x)
+    return bool((outputs - outputs[:1]).abs().max() > 1e-6 * outputs.abs().max())
 
 
 def with_zeros(

@@ -109,3 +109,18 @@ def test_counts_are_multiples_of_what_is_asked_for():
         small, report = cut(net, x, masks, round_to=round_to)
         torch.testing.assert_close(small(x), masked(net, masks)(x))
         assert (len(report.layers["into"].outputs), len(report.layers["one"].outputs)) == widths
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+def test_a_norm_of_constants_is_a_constant(norm):
+    def forward(net, x):
+        return net.head(torch.cat([net.other(x), net.norm(net.into(x).relu()).sin()], -1))
+
+    net = network(
+        forward, into=nn.Linear(5, 8), norm=norm(8), other=nn.Linear(5, 4), head=nn.Linear(12, 3)
+    ).double()  # fmt: skip
+    for p in net.parameters():
+        nn.init.normal_(p)
+    masks = {"into": Mask(weights=torch.zeros(8, 5).bool())}
+    _, report = cut_exactly(net, torch.randn(20, 5).double(), masks)
+    assert report.layers["head"].inputs.tolist() == [0, 1, 2, 3]

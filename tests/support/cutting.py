@@ -3,7 +3,7 @@
 import torch
 from plain import lenet_5_caffe, lenet_300_100, network, vgg
 from pyroccam.inference.cutting import Mask, cut, masked
-from pyroccam.inference.cutting.masks import maskable
+from pyroccam.models.plain import layer_kind
 from torch import nn
 from torch.nn import functional as F
 
@@ -112,7 +112,8 @@ def made(build, seed=0):
 def at_random(net, keep, least=1):
     """Masks on the outputs of convolutions and the inputs of linear layers."""
     masks = {}
-    for name, layer in maskable(net).items():
+    layers = ((n, m) for n, m in net.named_modules() if layer_kind(m) is not None)
+    for name, layer in layers:
         side = "inputs" if isinstance(layer, nn.Linear) else "outputs"
         size = layer.in_features if side == "inputs" else layer.out_channels
         kept = torch.rand(size) < keep

@@ -59,8 +59,8 @@ class _Set:
 
 SETS = {"digits": _Set(300, 200, 20, (100,)), "mnist": _Set(40, 15, 5, (300, 100))}
 SHARES = [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
-EARLIER = (0.0005, 0.001, 0.002)
-"""Ends of blocks that a learner which needs few rows has before the first of all."""
+FURTHER = (5e-4, 1e-3, 2e-3, 3.5e-3, 7e-3, 0.014, 0.028, 0.056, 0.11, 0.23, 0.45, 0.8)
+"""Ends of blocks that a learner of few rows has besides."""
 
 
 def _mlp(rows: Dataset, own: _Set) -> nn.Module:
@@ -109,27 +109,27 @@ def _depth(rows: Dataset, own: _Set) -> Pair:
 @dataclass(frozen=True)
 class _Coder:
     """How it is made; whether its guide has a bound that is a code, and its prior one from which
-    the receiver can draw; whether it is compressed; settings of its own; ends of blocks before the
-    first of all; how a draw is trained anew, if it is."""
+    the receiver can draw; whether it is compressed; settings of its own; ends of further blocks;
+    how a draw is trained anew, if it is."""
 
     build: Callable[[Dataset, _Set], Pair]
     bounded: bool = False
     drawn: bool = False
     cut: bool = False
     how: Mapping[str, Any] = field(default_factory=dict)
-    earlier: tuple[float, ...] = ()
+    further: tuple[float, ...] = ()
     sample: Draw | None = None
 
 
 # A thousand steps, or ten epochs where those are more.
-PLAIN: dict[str, Any] = {"epochs": None, "steps": 1000, "batch_size": 128, "lr": 2e-3}
+PLAIN: dict[str, Any] = {"epochs": None, "steps": 1000, "batch_size": 32, "lr": 1e-3}
 CODERS = {
     "linear": _Coder(_linear, bounded=True, drawn=True),
     "gaussian": _Coder(_bayes(Normal("fan_in"), MeanField), bounded=True, drawn=True, cut=True),
     "ghs": _Coder(_bayes(GroupHorseshoe(1e-3), MeanField), bounded=True, cut=True),
     "gnj": _Coder(_bayes(GroupNormalJeffreys(), MeanField), cut=True),
     "delta": _Coder(_bayes(Normal("fan_in"), Delta)),
-    "lenet-5": _Coder(_bayes(Normal(1.0), Delta, _dropped), how=PLAIN, earlier=EARLIER),
+    "lenet-5": _Coder(_bayes(Normal(1.0), Delta, _dropped), how=PLAIN, further=FURTHER),
     "narrow lenet-5": _Coder(
         _bayes(Normal(1.0), Delta, _narrow),
         how=PLAIN,
@@ -187,7 +187,7 @@ def _row(own: _Set, given: Given, seed: int, coder: str) -> Row:
     if how.sample is not None:
         kept["draw"] = _drawn(found, replace(how.sample, seed=seed))
     order = torch.randperm(rows.N, generator=torch.Generator().manual_seed(seed))
-    shares = [*how.earlier, *SHARES]
+    shares = sorted([*how.further, *SHARES])
     again = {"epochs": own.coded_epochs, **how.how}
     blocks = blocks_of(found, order, shares, seed=seed, **again)
     sent = dict(zip((b.end for b in blocks), accumulate(b.nats for b in blocks), strict=True))

@@ -58,10 +58,13 @@ class CategoricalDepth(DepthGuide):
             exact posterior itself wherever a checkpoint is chosen. ``gradient``: by the ELBO's
             gradient in the logits, with a learning rate of their own and never under
             weight decay; this is also what plain ``pyro.infer.SVI`` does with either.
-        hold: fraction of the training during which q stays uniform. A q that is free from the
-            first step runs to the depths that learn fastest, the shallowest, and starves the rest.
+        hold: fraction of the training during which q stays as it is ``held``. A q that is free from
+            the first step runs to the depths that learn fastest, the shallowest, and starves the
+            rest.
         rate: step ρ of the damped closed-form update, in (0, 1]. ``None`` takes the one that
             forgets q's start by a factor e^-10 in the first half of the time after ``hold``.
+        held: what q is at first. Of a ``uniform`` one the first of many depths have little, and are
+            not chosen; at a ``prior`` that falls, how many there are changes little.
 
     Raises:
         PyroccamError: for a model without a ``depth`` site.
@@ -81,14 +84,16 @@ class CategoricalDepth(DepthGuide):
         update: Update = "closed",
         hold: Start = 0.5,
         rate: Annotated[float, Between(0.0, 1.0, "(]")] | None = None,
+        held: Literal["uniform", "prior"] = "uniform",
     ) -> None:
         super().__init__(model)
         if update == "gradient" and rate is not None:
             raise PyroccamError(f"rate={rate} with update='gradient'", "guide_lr of inference.fit")
         remember(self, model)
-        self.update: Update = update
+        self.update, self.held = update, held
         self.schedule = Schedule(hold, rate)
-        self.logits = nn.Parameter(torch.zeros_like(model.log_prior, device="cpu"))
+        begin = model.log_prior.detach().cpu().clamp_min(-1e4)
+        self.logits = nn.Parameter(begin if held == "prior" else torch.zeros_like(begin))
 
     @property
     def probs(self) -> Tensor:
@@ -100,7 +105,8 @@ class CategoricalDepth(DepthGuide):
         return Traits(moves="logits" if self.update == "closed" else None)
 
     def arguments(self) -> dict[str, Any]:
-        return {"update": self.update, "hold": self.schedule.start, "rate": self.schedule.rate}
+        own = {"hold": self.schedule.start, "rate": self.schedule.rate}
+        return {"update": self.update, **own, "held": self.held}
 
     def options(self) -> dict[str, Any]:
         return super().options() | self.arguments()

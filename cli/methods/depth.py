@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -201,14 +201,17 @@ class ByGradient(_LearntDepth):
     """Depth by the gradient of the evidence lower bound.
 
     Attributes:
-        hold: part of the training during which q(d) stays uniform.
+        hold: part of the training during which q(d) stays as it is held.
+        held: what it is at first; at the prior it depends less on how deep the deepest is.
     """
 
     hold: float = 0.5
+    held: Literal["uniform", "prior"] = "uniform"
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
+        how: dict[str, Any] = {"hold": self.hold, "held": self.held}
         model = self.model(net, data)
-        return model, guides.CategoricalDepth(model, update="gradient", hold=self.hold)
+        return model, guides.CategoricalDepth(model, update="gradient", **how)
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,8 @@ class ClosedForm(ByGradient):
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model = self.model(net, data)
-        return model, guides.CategoricalDepth(model, hold=self.hold, rate=self.rate)
+        how: dict[str, Any] = {"hold": self.hold, "held": self.held}
+        return model, guides.CategoricalDepth(model, rate=self.rate, **how)
 
 
 @torch.no_grad()

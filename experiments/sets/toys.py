@@ -1,4 +1,4 @@
-"""Two toys on which a rule for choosing a model can be judged, because the truth is simple."""
+"""Toys on which a rule for choosing a model can be judged, because the truth is simple."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from pyroccam.data.dataset import Dataset
 from pyroccam.data.errors import DataWarning
 from pyroccam.data.ranges import AtLeastTwo, Count, Finite, ShareOrZero, Whole, checked
-from pyroccam.data.sets.toys import first_train
+from pyroccam.data.sets.toys import first_train, spirals
 from torch import Tensor
 
-__all__ = ["polynomial", "polynomial_features", "regimes"]
+__all__ = ["polynomial", "polynomial_features", "regimes", "spiral_sides"]
 
 _DEGREE = 9
 
@@ -108,6 +108,33 @@ def regimes(
     y = x[:, 0].tanh() + noise * error
     options = {"val_fraction": val_fraction, "seed": seed, "standardise": standardise}
     return first_train(x, y, n_train, task="regression", name="regimes", **options)
+
+
+@checked
+def spiral_sides(
+    *,
+    seed: Whole = 0,
+    n_train: AtLeastTwo = 400,
+    n_test: Count = 1000,
+    noise: Finite = 0.2,
+    val_fraction: ShareOrZero = 0.2,
+    standardise: bool = True,
+) -> Dataset:
+    """The two arms of a spiral as targets of a regression, -1 and 1.
+
+    Arguments:
+        seed: Which points.
+        n_train: Training points, validation included.
+        n_test: Test points.
+        noise: Largest shift of a coordinate.
+        val_fraction: Share of the training points kept aside for validation.
+        standardise: Whether to scale inputs and targets.
+    """
+    x, arm = spirals(n_train + n_test, noise, seed=seed)
+    options = {"val_fraction": val_fraction, "seed": seed, "standardise": standardise}
+    return first_train(
+        x, 2.0 * arm - 1.0, n_train, task="regression", name="spiral_sides", **options
+    )
 
 
 def _normal(n_train: int, n_test: int, width: int, seed: int) -> Tensor:

@@ -5,8 +5,9 @@
 One setting is varied at a time: maximum depth, depth of a deterministic network, training rows,
 degrees that the arms wind, width. The others are the source's: D = 20, width 20, 720 degrees, 200
 training rows of which a tenth is kept for validation, and noise 0.2 (0.15 for rows and degrees).
-Unlike theirs, every network is tested on 1800 rows. A finished seed of a point is kept, and an
-interrupted point is gone on with. The rows of a scan are in a CSV.
+Unlike theirs, every network is tested on 1800 rows. Beside these are regressions whose last layer
+has a closed form, with q(d) held at its prior (`--data-root` for Boston). A finished seed of a
+point is kept, and an interrupted point is gone on with. The rows of a scan are in a CSV.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Scan:
         settings: from a value to what ``--set`` would be given.
         fixed: settings of every point, which ``--set`` can change.
         method: a name in the table of methods.
+        data: a name of data.
         authors: chosen depths with the authors' code, by value.
     """
 
@@ -57,9 +59,19 @@ class Scan:
     settings: Callable[[int], dict[str, Any]]
     fixed: dict[str, Any] = field(default_factory=dict)
     method: str = "ldn"
+    data: str = "spirals"
     ticks: tuple[int, ...] = ()
     log: bool = True
     authors: dict[float, float] = field(default_factory=dict)
+
+
+def _closed(title: str, data: str, **fixed: Any) -> Scan:
+    """Maximum depths under a last layer in closed form."""
+    common = {"likelihood": "closed-form", "held": "prior", "weight_decay": 0.3, "batch_size": 128}
+    return Scan(
+        title, f"maximum depth D (blocks), {title}", (10, 20, 40, 100), lambda v: {"max_depth": v},
+        {**common, **fixed}, data=data, ticks=(10, 20, 40, 100),
+    )  # fmt: skip
 
 
 def _rows(n: int) -> dict[str, Any]:
@@ -91,11 +103,15 @@ SCANS = {
     "width": Scan(
         "width", "width (units)", (5, 10, 20, 50, 100, 300, 1000), lambda v: {"width": v},
     ),
+    "closed-boston": _closed("Boston", "uci/boston", steps=1000, **{"data.split": 0}),
+    "closed-wiggle": _closed("wiggle", "wiggle", steps=4000),
+    "closed-spirals": _closed("sides of spirals", "experiments.sets:spiral_sides", steps=4000),
 }  # fmt: skip
 
 METRICS = (
     "depth_chosen", "depth_chosen_exact", "depth_chosen_running", "depth_rounded_mean",
-    "depth_expected", "tv_running", "accuracy", "nll", "ece", "pruned_accuracy", "train_seconds",
+    "depth_expected", "tv_running", "accuracy", "nll", "ece", "rmse", "pruned_accuracy",
+    "train_seconds",
 )  # fmt: skip
 # train_seconds is the time of all seeds that were trained together
 COLUMNS = (
@@ -122,10 +138,13 @@ class Point:
     data: Dataset
 
     @classmethod
-    def of(cls, scan: str, value: int, sets: dict[str, Any]) -> Point:
+    def of(cls, scan: str, value: int, given: Given) -> Point:
         """The point with these settings."""
-        sets = {**SCANS[scan].fixed, **sets, **SCANS[scan].settings(value)}
-        return cls(scan, value, *resolve(SCANS[scan].method, "spirals", sets=sets))
+        how = SCANS[scan]
+        sets = {**how.fixed, **given.set, **how.settings(value)}
+        return cls(
+            scan, value, *resolve(how.method, how.data, sets=sets, data_root=given.data_root)
+        )
 
     @property
     def digest(self) -> str:
@@ -155,14 +174,14 @@ class Point:
         """The row of one network in the CSV."""
         test, structure = result.evaluate("test"), result.structure
         row: Row = {"scan": self.scan, "value": self.value, "seed": result.settings.seed}
-        row |= {name: test[name] for name in ("accuracy", "nll", "ece")}
+        row |= {name: test[name] for name in ("accuracy", "nll", "ece", "rmse") if name in test}
         if structure is None:
             row["deterministic_depth"] = len(result.model.part("net")) - 2  # without its two ends
         else:
             row |= {k: v for k, v in structure.to_json().items() if k in METRICS}
             data = result.data
             pruned = evaluate_pruned(at_depth(result), data.x_test, data.y_test, data.y_std)
-            row["pruned_accuracy"] = pruned["accuracy"]
+            row["pruned_accuracy"] = pruned.get("accuracy")
         row["train_seconds"] = result.seconds
         row["trained_together"] = result.engine.get("replicates", 1)
         settings, rows = result.settings, self.data.N
@@ -182,7 +201,7 @@ class Scans(Spec):
             PyroccamError: for a point that was run with other settings.
         """
         points = [
-            Point.of(scan, value, given.set)
+            Point.of(scan, value, given)
             for scan in given.scans
             for value in given.values or SCANS[scan].values
         ]
@@ -215,7 +234,7 @@ def picture(folder: Path) -> Figure:
     panels = []
     for name, scan in SCANS.items():
         points = [point for _, point in read(folder, name).groupby("value")]
-        if points:
+        if points and scan.data == "spirals":
             error = [(100 * (1 - point.accuracy)).tolist() for point in points]
             depth = [point.depth_chosen.tolist() for point in points]
             values = [int(point.value.iloc[0]) for point in points]
@@ -237,7 +256,10 @@ def table(folder: Path) -> Iterable[str]:
         yield from header(scan.xlabel, *map(str, points))
         if scan.method != "ddn":
             yield row("chosen depth", *(mean_sd(p.depth_chosen, 1) for p in points.values()))
-        yield row("accuracy, %", *(mean_sd(p.accuracy, 1, 100) for p in points.values()))
+        if scan.data == "spirals":
+            yield row("accuracy, %", *(mean_sd(p.accuracy, 1, 100) for p in points.values()))
+        else:
+            yield row("NLL, nats", *(mean_sd(p.nll, 3) for p in points.values()))
         common = []
         numbers = {
             "seeds": [len(p) for p in points.values()],
@@ -256,7 +278,8 @@ def table(folder: Path) -> Iterable[str]:
 
 SPEC = Scans(
     "experiments.published.depth.scans", "Scans", "scans",
-    {"scans": Choice(SCANS), "values": (), "seeds": 4, "set": {}, "device": "auto"},
+    {"scans": Choice(SCANS), "values": (), "seeds": 4, "set": {}, "device": "auto",
+     "data_root": str},
     lambda given: [], table,
     small="--scans max-depth,fixed-depth --values 1 --seeds 2 --set width=4 --set steps=12",
 )  # fmt: skip

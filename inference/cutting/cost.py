@@ -44,19 +44,17 @@ BATCHES = (1, 256)
 
 
 def seconds_per_batch(
-    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: Count = 15, least_seconds: Positive = 0.01,
-    fields: Fields | None = None,
-) -> dict[str, float]:  # fmt: skip
+    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: Count = 15, least_seconds: Positive = 0.01
+) -> dict[str, float]:
     """Median wall time of a forward pass on ``x``, the contenders alternating in each round.
 
     Arguments:
         nets: contenders, in evaluation mode.
-        x: one batch.
+        x: one batch; where one of them is fed with a table, all are.
         rounds: measurements of each, at most.
         least_seconds: a measurement repeats the pass until it lasts this long.
-        fields: as for :func:`multiply_adds`; by default as one of the contenders has them.
     """
-    times = _rounds(nets, x, rounds, least_seconds, fields)
+    times = _rounds(nets, x, rounds, least_seconds)
     return {name: statistics.median(t) for name, t in times.items()}
 
 
@@ -99,11 +97,7 @@ def compare_speed(
 
 
 def _rounds(
-    nets: Mapping[str, nn.Module],
-    x: Tensor,
-    rounds: int,
-    least_seconds: float,
-    fields: Fields | None = None,
+    nets: Mapping[str, nn.Module], x: Tensor, rounds: int, least_seconds: float
 ) -> dict[str, list[float]]:
     """Seconds of a pass, in each round."""
 
@@ -115,9 +109,8 @@ def _rounds(
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / count
 
-    if fields is None:
-        given = (fields_of(net) for net in nets.values() if isinstance(net, nn.Module))
-        fields = next((found for found in given if found is not None), None)
+    given = (fields_of(net) for net in nets.values() if isinstance(net, nn.Module))
+    fields = next((found for found in given if found is not None), None)
     x = x.clone()  # which a network may change in place
     times: dict[str, list[float]] = {name: [] for name in nets}
     with torch.inference_mode():

@@ -273,7 +273,7 @@ def _points(
     """Points, with the time of a batch, all in turn."""
     points = [_measured(fit.at(weight), weight, split, draws, cut) for weight in weights]
     nets = {str(k): point.small.net.to(fit.data.device) for k, point in enumerate(points)}
-    found = seconds_per_batch(nets, fit.data.x_test[:BATCH], fields=fit.data.fields)
+    found = seconds_per_batch(nets, fit.data.x_test[:BATCH])
     return tuple(replace(point, seconds=found[str(k)]) for k, point in enumerate(points))
 
 

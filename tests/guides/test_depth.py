@@ -108,3 +108,12 @@ def test_the_running_estimate_has_ten_time_constants_before_the_depth_is_settled
     assert guide.schedule.step(1000) == pytest.approx(10 / 300)
     assert guide.schedule.step(10) == 0.5
     assert pair(rate=0.2)[1].schedule.step(1000) == 0.2
+
+
+@pytest.mark.parametrize("held", ["uniform", "prior"])
+def test_q_is_held_at_what_was_asked_for(held):
+    model = pair()[0]
+    guide = guides.CategoricalDepth(model, hold=0.9, held=held)
+    begin = model.log_prior.exp() if held == "prior" else torch.full((4,), 0.25).double()
+    torch.testing.assert_close(guide.probs, begin)
+    assert guide.rebuild(model).arguments() == guide.arguments()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -44,13 +44,17 @@ BATCHES = (1, 256)
 
 
 def seconds_per_batch(
-    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: Count = 15, least_seconds: Positive = 0.01
+    nets: Mapping[str, Callable[..., Any]],
+    x: Tensor,
+    *,
+    rounds: Count = 15,
+    least_seconds: Positive = 0.01,
 ) -> dict[str, float]:
     """Median wall time of a forward pass on ``x``, the contenders alternating in each round.
 
     Arguments:
         nets: contenders, in evaluation mode.
-        x: one batch; where one of them is fed with a table, all are.
+        x: one batch; where one of them is a network that is fed with a table, all are.
         rounds: measurements of each, at most.
         least_seconds: a measurement repeats the pass until it lasts this long.
     """
@@ -97,7 +101,7 @@ def compare_speed(
 
 
 def _rounds(
-    nets: Mapping[str, nn.Module], x: Tensor, rounds: int, least_seconds: float
+    nets: Mapping[str, Callable[..., Any]], x: Tensor, rounds: int, least_seconds: float
 ) -> dict[str, list[float]]:
     """Seconds of a pass, in each round."""
 

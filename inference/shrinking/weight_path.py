@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import torch
 
 from ...data import Between, Options, Positive, PyroccamError, checked
+from ...models import give
 from ..cutting import count_parameters, multiply_adds, seconds_per_batch
 from ..elbo import evidence
 from ..files import Small
@@ -272,7 +273,10 @@ def _points(
 ) -> tuple[PathPoint, ...]:
     """Points, with the time of a batch, all in turn."""
     points = [_measured(fit.at(weight), weight, split, draws, cut) for weight in weights]
-    nets = {str(k): point.small.net.to(fit.data.device) for k, point in enumerate(points)}
+    nets = {
+        str(k): partial(give, point.small.net.to(fit.data.device), fields=fit.data.fields)
+        for k, point in enumerate(points)
+    }
     found = seconds_per_batch(nets, fit.data.x_test[:BATCH])
     return tuple(replace(point, seconds=found[str(k)]) for k, point in enumerate(points))
 

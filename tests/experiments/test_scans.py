@@ -13,12 +13,14 @@ def test_the_points_are_the_sources():
         network, data = p.config.network_options, p.config.data
         varied = {
             "max-depth": network["max_depth"],
+            "held-depth": network["max_depth"],
             "fixed-depth": network["max_depth"],
             "degrees": data["turns"],
             "rows": len(p.data.x_train) + len(p.data.x_val),
             "width": network["width"],
         }
-        usual = {"max-depth": 20, "degrees": 720, "rows": 200, "width": 20, "fixed-depth": 20}
+        usual = {"max-depth": 20, "degrees": 720, "rows": 200, "width": 20, "fixed-depth": 20,
+                 "held-depth": 20}  # fmt: skip
         for scan, value in varied.items():
             mine = scan == p.scan or ("depth" in scan and "depth" in p.scan)
             assert value == (p.value if mine else usual[scan])

@@ -86,6 +86,10 @@ SCANS = {
         lambda v: {"max_depth": v}, ticks=(5, 10, 20, 40, 60, 100),
         authors={5: 5, 10: 7, 20: 7.4, 40: 10},
     ),
+    "held-depth": Scan(
+        "maximum depth, q(d) held at its prior", "maximum depth D, held at its prior",
+        (10, 20, 40, 100), lambda v: {"max_depth": v}, {"held": "prior"}, ticks=(10, 20, 40, 100),
+    ),
     "fixed-depth": Scan(
         "deterministic networks", "fixed depth (blocks)",
         (0, 1, 2, 3, 5, 7, 10, 20, 40, 60, 80, 100),

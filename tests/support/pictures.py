@@ -16,8 +16,8 @@ def _leave_a_square(figure, target, *, format, **options):
     Image.new("RGB", (40, 20)).save(target, format)
 
 
-def _measure_shortly(nets, x, rounds, least_seconds, fields=None):
-    return MEASURE(nets, x, min(rounds, 3), 1e-9, fields)
+def _measure_shortly(nets, x, rounds, least_seconds):
+    return MEASURE(nets, x, min(rounds, 3), 1e-9)
 
 
 @contextmanager

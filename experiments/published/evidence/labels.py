@@ -59,8 +59,8 @@ class _Set:
 
 SETS = {"digits": _Set(300, 200, 20, (100,)), "mnist": _Set(40, 15, 5, (300, 100))}
 SHARES = [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
-FURTHER = (5e-4, 1e-3, 2e-3, 3.5e-3, 7e-3, 0.014, 0.028, 0.056, 0.11, 0.23, 0.45, 0.8)
-"""Ends of blocks that a learner of few rows has besides."""
+EARLIER, LATER = (5e-4, 1e-3, 2e-3), (0.11, 0.23, 0.45, 0.8)
+"""Ends of blocks that a learner of few rows has besides, and one of many."""
 
 
 def _mlp(rows: Dataset, own: _Set) -> nn.Module:
@@ -122,14 +122,17 @@ class _Coder:
 
 
 # A thousand steps, or ten epochs where those are more.
-PLAIN: dict[str, Any] = {"epochs": None, "steps": 1000, "batch_size": 32, "lr": 1e-3}
+PLAIN: dict[str, Any] = {"epochs": None, "steps": 1000, "batch_size": 128, "lr": 2e-3}
 CODERS = {
     "linear": _Coder(_linear, bounded=True, drawn=True),
     "gaussian": _Coder(_bayes(Normal("fan_in"), MeanField), bounded=True, drawn=True, cut=True),
     "ghs": _Coder(_bayes(GroupHorseshoe(1e-3), MeanField), bounded=True, cut=True),
     "gnj": _Coder(_bayes(GroupNormalJeffreys(), MeanField), cut=True),
     "delta": _Coder(_bayes(Normal("fan_in"), Delta)),
-    "lenet-5": _Coder(_bayes(Normal(1.0), Delta, _dropped), how=PLAIN, further=FURTHER),
+    "lenet-5": _Coder(_bayes(Normal(1.0), Delta, _dropped), how=PLAIN, further=EARLIER),
+    "lenet-5, 40 epochs": _Coder(
+        _bayes(Normal(1.0), Delta, _dropped), how={**PLAIN, "epochs": 40}, further=LATER
+    ),
     "narrow lenet-5": _Coder(
         _bayes(Normal(1.0), Delta, _narrow),
         how=PLAIN,

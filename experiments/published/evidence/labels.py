@@ -130,7 +130,7 @@ CODERS = {
     "gnj": _Coder(_bayes(GroupNormalJeffreys(), MeanField), cut=True),
     "delta": _Coder(_bayes(Normal("fan_in"), Delta)),
     "lenet-5": _Coder(_bayes(Normal(1.0), Delta, _dropped), how=PLAIN, further=EARLIER),
-    "lenet-5, 40 epochs": _Coder(
+    "lenet-5 for longer": _Coder(
         _bayes(Normal(1.0), Delta, _dropped), how={**PLAIN, "epochs": 40}, further=LATER
     ),
     "narrow lenet-5": _Coder(

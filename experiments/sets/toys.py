@@ -117,6 +117,7 @@ def spiral_sides(
     n_train: AtLeastTwo = 400,
     n_test: Count = 1000,
     noise: Finite = 0.2,
+    error: Finite = 0.0,
     val_fraction: ShareOrZero = 0.2,
     standardise: bool = True,
 ) -> Dataset:
@@ -127,14 +128,14 @@ def spiral_sides(
         n_train: Training points, validation included.
         n_test: Test points.
         noise: Largest shift of a coordinate.
+        error: Standard deviation of what is added to a target.
         val_fraction: Share of the training points kept aside for validation.
         standardise: Whether to scale inputs and targets.
     """
     x, arm = spirals(n_train + n_test, noise, seed=seed)
+    y = 2.0 * arm - 1.0 + error * _normal(n_train, n_test, 1, seed)[:, 0].float()
     options = {"val_fraction": val_fraction, "seed": seed, "standardise": standardise}
-    return first_train(
-        x, 2.0 * arm - 1.0, n_train, task="regression", name="spiral_sides", **options
-    )
+    return first_train(x, y, n_train, task="regression", name="spiral_sides", **options)
 
 
 def _normal(n_train: int, n_test: int, width: int, seed: int) -> Tensor:

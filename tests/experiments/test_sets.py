@@ -55,6 +55,18 @@ def test_rows_of_a_toy(name: str, rows: int) -> None:
     torch.testing.assert_close(scaled.y_train.std(correction=0), torch.tensor(1.0))
 
 
+def test_sides_of_a_spiral_are_its_arms() -> None:
+    d = data.load("experiments.sets:spiral_sides", seed=3, standardise=False)
+    goes_round(d, sets.spiral_sides(seed=4))
+    assert (d.N, len(d.x_val), len(d.x_test)) == (320, 80, 1000)
+    x, arm = data.spirals(1400, 0.2, seed=3)
+    assert torch.equal(d.x_test, x[400:])
+    assert torch.equal(d.y_test[:, 0], 2.0 * arm[400:] - 1.0)
+    noisy = sets.spiral_sides(seed=3, error=0.5, n_test=4000, standardise=False)
+    arm = data.spirals(4400, 0.2, seed=3)[1]
+    looks_standard_normal((noisy.y_test[:, 0] - (2.0 * arm[400:] - 1.0)) / 0.5)
+
+
 def test_polynomial_follows_its_formula() -> None:
     d = sets.polynomial(n_train=2, n_test=4000, noise=0.5, standardise=False)
     x = d.x_test[:, 1]

@@ -87,7 +87,7 @@ SCANS = {
         authors={5: 5, 10: 7, 20: 7.4, 40: 10},
     ),
     "held-depth": Scan(
-        "maximum depth, q(d) held at its prior", "maximum depth D, held at its prior",
+        "q(d) held at its prior", "maximum depth D (blocks), held",
         (10, 20, 40, 100), lambda v: {"max_depth": v}, {"held": "prior"}, ticks=(10, 20, 40, 100),
     ),
     "fixed-depth": Scan(

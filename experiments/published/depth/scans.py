@@ -109,8 +109,7 @@ SCANS = {
     ),
     "closed-boston": _closed("Boston", "uci/boston", steps=1000, **{"data.split": 0}),
     "closed-wiggle": _closed("wiggle", "wiggle", steps=4000),
-    "closed-spirals": _closed("sides of spirals", "experiments.sets:spiral_sides", steps=4000),
-    "closed-noisy": _closed(
+    "closed-spirals": _closed(
         "sides of spirals, noise .3", "experiments.sets:spiral_sides", steps=4000,
         **{"data.error": 0.3},
     ),

@@ -209,9 +209,10 @@ class ByGradient(_LearntDepth):
     held: Literal["uniform", "prior"] = "uniform"
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
-        how: dict[str, Any] = {"hold": self.hold, "held": self.held}
         model = self.model(net, data)
-        return model, guides.CategoricalDepth(model, update="gradient", **how)
+        return model, guides.CategoricalDepth(
+            model, update="gradient", hold=self.hold, held=self.held
+        )
 
 
 @dataclass(frozen=True)
@@ -226,8 +227,7 @@ class ClosedForm(ByGradient):
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model = self.model(net, data)
-        how: dict[str, Any] = {"hold": self.hold, "held": self.held}
-        return model, guides.CategoricalDepth(model, rate=self.rate, **how)
+        return model, guides.CategoricalDepth(model, hold=self.hold, rate=self.rate, held=self.held)
 
 
 @torch.no_grad()

@@ -107,8 +107,8 @@ def _cut(
         passing = step.passing if exact else replace(step.passing, whole=None)
         wiring.steps[node] = replace(step, bare=step.bare or not around, passing=passing)
     live = find_live(wiring, round_to)
-    still = [node for node, values in live.values.items() if not values.isnan().any()]
-    if {*wiring.graph.output_node().all_input_nodes} <= {*still}:
+    still = {node for node, values in live.values.items() if not values.isnan().any()}
+    if still.issuperset(wiring.graph.output_node().all_input_nodes):
         stopped = next((step.name for step in wiring.layers() if step.node in still), "")
         raise PyroccamError(
             f"No path is left from the input of {type(net).__name__} to its output: at layer "

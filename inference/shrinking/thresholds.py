@@ -162,7 +162,6 @@ class Cuts:
         net = with_zeros(self.whole, self.found, thresholds, self.model)
         return -float(self.model.likelihood(outputs_of_rows(net, x)).log_prob(y).mean())
 
-    @torch.no_grad()
     def leave_network(self, thresholds: Mapping[str, float]) -> bool:
         """True if the outputs still depend on the inputs (:func:`tells_apart`)."""
         net = with_zeros(self.whole, self.found, thresholds, self.model)

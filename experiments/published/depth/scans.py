@@ -288,7 +288,8 @@ SPEC = Scans(
     {"scans": Choice(SCANS), "values": (), "seeds": 4, "set": {}, "device": "auto",
      "data_root": str},
     lambda given: [], table,
-    small="--scans max-depth,fixed-depth --values 1 --seeds 2 --set width=4 --set steps=12",
+    small="--scans max-depth,fixed-depth,closed-wiggle --values 1 --seeds 2 --set width=4 "
+    "--set steps=12",
 )  # fmt: skip
 
 if __name__ == "__main__":

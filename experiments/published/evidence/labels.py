@@ -171,7 +171,8 @@ def _row(own: _Set, given: Given, seed: int, coder: str) -> Row:
     model, guide = how.build(rows, own)
     common: dict[str, Any] = {"batch_size": own.batch_size, "lr": 3e-3, "weight_decay": 0.0}
     common |= {"seed": seed, "device": "cpu", "progress": False, "compile": "graph"}
-    common |= {"epochs": own.epochs, **how.how}
+    asked = {} if given.epochs is None else {"epochs": given.epochs}
+    common |= {"epochs": own.epochs, **how.how, **asked}
     warm: dict[str, Any] = {} if guide.traits.point or coder == "depth" else {"kl_warmup": 0.2}
     found = fit(model, guide, rows, **common, **warm)
     assert rows.classes is not None
@@ -191,7 +192,7 @@ def _row(own: _Set, given: Given, seed: int, coder: str) -> Row:
         kept["draw"] = _drawn(found, replace(how.sample, seed=seed))
     order = torch.randperm(rows.N, generator=torch.Generator().manual_seed(seed))
     shares = sorted([*how.further, *SHARES])
-    again = {"epochs": own.coded_epochs, **how.how}
+    again = {"epochs": own.coded_epochs, **how.how, **asked}
     blocks = blocks_of(found, order, shares, seed=seed, **again)
     sent = dict(zip((b.end for b in blocks), accumulate(b.nats for b in blocks), strict=True))
     ends = block_ends(rows.N, SHARES, least=2)

@@ -12,7 +12,7 @@ from torch import nn
 
 from ...data import Between, Count, Dataset, Whole
 from ...inference import load
-from ...inference.draws import CodeWord
+from ...inference.draws import Basis
 from ...inference.training import Fit, Settings
 from .base import Finished
 from .bayes import Bayes
@@ -29,7 +29,7 @@ class Coded(Bayes):
     Attributes:
         size: of the file, in bytes; two bits a weight, or 4,000 bytes where that is less, if left
             out.
-        code: of the draw, see :class:`~pyroccam.inference.Draw`.
+        basis: of the draw, see :class:`~pyroccam.inference.Draw`.
         bits: of an index.
         coding: epochs of each of the two trainings before the first block is coded.
         between: optimiser steps after each block.
@@ -40,7 +40,7 @@ class Coded(Bayes):
     lengths = ("coding",)
 
     size: Count | None = None
-    code: CodeWord = "minimal-random"
+    basis: Basis = "weights"
     bits: Bits = 14
     coding: Count = 20
     between: Whole = 10
@@ -53,8 +53,6 @@ class Coded(Bayes):
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
         yield from super().refusals(settings, data)
-        if self.size is not None and self.code != "minimal-random":
-            yield "size", f"is kept by code=minimal-random only, and code={self.code}."
         if len(data.input_shape) != 3:
             yield "shift", f"moves images, and the inputs are {tuple(data.input_shape)}."
 
@@ -63,7 +61,7 @@ class Coded(Bayes):
         found = super().report(run)
         result = run.fits[-1]
         how = {
-            "bytes": self.size, "code": self.code, "bits": self.bits, "epochs": self.coding,
+            "bytes": self.size, "basis": self.basis, "bits": self.bits, "epochs": self.coding,
             "steps": self.between, "shift": self.shift, "seed": run.settings.seed % 2**20,
         }  # fmt: skip
         with TemporaryDirectory() as scratch:

@@ -2,10 +2,13 @@
 
     python -m experiments coded_draws --again --runs FOLDER,FOLDER --sizes 1000,2000
 
-Takes the network that is left of each run of ``gnj``, cut by its own rule, and codes it
+    python -m experiments coded_draws --again --basis frequencies --sizes 1000,2000
+
+Takes the network that is left of each run of ``gnj``, cut by its own rule, or without runs a narrow
+LeNet-5 that is trained on MNIST for a short time (:data:`PLAIN`), and codes it
 as a draw for each size, with the seed of the run. Nothing is chosen on test rows, or on validation
 rows: the draw is trained on the training rows for a given time. What is reported is measured with
-the network that is decoded from the file. How codes of Gaussian blocks of a known KL compare was
+the network that is decoded from the file. What codes take for Gaussian blocks of a known KL was
 measured by ``experiments/reproduce/coded_draws.py --codes`` at a9ba2b7 (``codes.json``).
 
 The results are of the runs
@@ -23,58 +26,102 @@ with the seeds 0, 1 and 2, and with the options in the result files.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from pyroccam.cli.methods.weights import cut_of, evaluate
 from pyroccam.cli.runs.config import RunConfig
 from pyroccam.cli.runs.loading import load_fit
-from pyroccam.inference import Draw
+from pyroccam.data import load
+from pyroccam.guides import Delta
+from pyroccam.inference import Draw, fit
+from pyroccam.inference.draws import Basis
 from pyroccam.inference.draws.drawn import draw
 from pyroccam.inference.figures.canvas import new_figure
 from pyroccam.inference.figures.style import styled
 from pyroccam.inference.files.draw_file import decoded
+from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.shrinking.decision import decide
+from pyroccam.inference.training import Fit
+from pyroccam.models import BayesianNetwork
+from pyroccam.models.networks import lenet_5_caffe
+from pyroccam.models.priors import Normal
+from torch import nn
 
 from .markdown import header, plus_minus, read_all, row
-from .runner import File, Given, Made, Row, Spec
+from .runner import Choice, File, Given, Made, Row, Spec
 
 __all__ = ["SPEC"]
 
-HOW = ("epochs", "steps", "bits", "shift", "code", "batch_size", "lr", "coding_lr")
+HOW = ("epochs", "steps", "bits", "shift", "batch_size", "lr", "coding_lr")
 """Options of the draw."""
+
+CHANNELS, HIDDEN = (7, 8), 36
+"""Filters and units of the narrow LeNet-5."""
+
+PLAIN: dict[str, Any] = {
+    "steps": 2000, "epochs": None, "batch_size": 128, "lr": 2e-3, "compile": "graph",
+    "device": "cpu", "progress": False,
+}  # fmt: skip
 
 
 def files(given: Given) -> Iterable[File]:
     """One of each network and size."""
     how = {name: getattr(given, name) for name in HOW}
-    for size in given.sizes:
-        for folder in filter(None, given.runs.split(",")):
-            config = RunConfig.read(Path(folder))
-            seed = int(config.settings["seed"])
-            sample = Draw(bytes=size, seed=seed, **how)
+    for size, basis in product(given.sizes, given.basis):
+        for network, seed, begin in _starts(given):
+            sample = Draw(bytes=size, seed=seed, basis=basis, **how)
             left_out = ("seed", "posterior", "out", "resume", "progress", "bytes")
             says = {"size": size, **{k: v for k, v in vars(sample).items() if k not in left_out}}
             says |= {} if given.tolerance is None else {"tolerance": given.tolerance}
-            parts = [config.flat()["network"], *([f"shift-{given.shift}"] if given.shift else [])]
-            parts += [given.code] if given.code != "minimal-random" else []
-            run_one = partial(_coded, folder, sample, given)
+            parts = [network, *([f"shift-{given.shift}"] if given.shift else [])]
+            parts += [basis] if basis != "weights" else []
+            run_one = partial(_coded, begin, sample)
             yield File("-".join([*parts, str(size)]), {"config": says}, run_one, [{"seed": seed}])
 
 
-def _coded(folder: str, sample: Draw, given: Given, seed: int) -> Row:
-    """The row of a run: its network is cut, coded as a draw, and decoded."""
-    fit = load_fit(Path(folder), "cpu", data_root=given.data_root)
-    config = RunConfig.read(Path(folder))
+Start = Callable[[], tuple[Fit, nn.Module, str]]
+
+
+def _starts(given: Given) -> Iterable[tuple[str, int, Start]]:
+    """The word of a network, a seed, and a fit, the network that is left of it, and its widths."""
+    if not given.runs:
+        for seed in range(given.seeds):
+            yield "narrow-lenet-5", seed, partial(_narrow, given.data_root, seed)
+    for folder in filter(None, given.runs.split(",")):
+        config = RunConfig.read(Path(folder))
+        begin = partial(_left, given, Path(folder), config)
+        yield config.flat()["network"], int(config.settings["seed"]), begin
+
+
+def _left(given: Given, folder: Path, config: RunConfig) -> tuple[Fit, nn.Module, str]:
+    found = load_fit(folder, "cpu", data_root=given.data_root)
     rule: Any = config.options.get("threshold") if given.tolerance is None else "validation"
-    decision = decide(fit, cut_of(fit, rule, given.tolerance))
+    decision = decide(found, cut_of(found, rule, given.tolerance))
+    return found, decision.net, decision.report.architecture
+
+
+def _narrow(data_root: str | None, seed: int) -> tuple[Fit, nn.Module, str]:
+    rows = load("mnist", data_root=data_root, seed=seed)
+    torch.manual_seed(seed)
+    net = lenet_5_caffe(rows.input_shape, rows.outputs, channels=CHANNELS, hidden=HIDDEN)
+    model = BayesianNetwork(net, rows, prior=Normal(1.0))
+    found = fit(model, Delta(model), rows, seed=seed, weight_decay=0.0, **PLAIN)
+    return found, mean_network(model, found.guide), "-".join(map(str, (*CHANNELS, HIDDEN)))
+
+
+def _coded(begin: Start, sample: Draw, seed: int) -> Row:
+    """The row of a run: its network is coded as a draw, and decoded."""
+    fit, net, architecture = begin()
     begun = time.perf_counter()
-    drawn = draw(decision.net, fit.data, sample)
+    drawn = draw(net, fit.data, sample)
     net = decoded(drawn.content)
     scores = {split: evaluate(fit, net, split) for split in ("train", "val", "test")}
     return {
@@ -82,19 +129,19 @@ def _coded(folder: str, sample: Draw, given: Given, seed: int) -> Row:
         "val_error": 100 * (1 - scores["val"]["accuracy"]),
         "train_error": 100 * (1 - scores["train"]["accuracy"]),
         "nll": scores["test"]["nll"],
-        "architecture": decision.report.architecture,
+        "architecture": architecture,
         **drawn.report.to_json(),
         "seconds": time.perf_counter() - begun,
     }
 
 
-NETWORKS = {"lenet-300-100": "LeNet-300-100", "lenet-5-caffe": "LeNet-5"}
+NETWORKS = {"lenet-300-100": "LeNet-300-100", "lenet-5": "LeNet-5"}
 
 # By network: what it is, bytes, test error in %. The third is of files in a public repository, by
 # its own account.
 PUBLISHED: dict[str, tuple[tuple[str, tuple[tuple[int, float], ...]], ...]] = {
     "lenet-300-100": (("Oktay et al. 2020", ((8560, 1.9),)),),
-    "lenet-5-caffe": (
+    "lenet-5": (
         ("Havasi et al. 2018", ((1520, 0.96), (3030, 0.69))),
         ("T. Paras, code of that", ((1140, 0.98), (1694, 0.83))),
         ("Oktay et al. 2020", ((2840, 1.0),)),
@@ -102,7 +149,10 @@ PUBLISHED: dict[str, tuple[tuple[str, tuple[tuple[int, float], ...]], ...]] = {
 }
 
 
-OURS = {"draws, moved images": "oC0", "draws, images as they are": "sC1", "epr": "^C2"}
+OURS = {
+    "draws, moved images": "oC0", "draws, images as they are": "sC1", "of frequencies": "DC3",
+    "epr": "^C2",
+}  # fmt: skip
 
 
 @styled
@@ -118,7 +168,8 @@ def figure(given: Given) -> Figure:
             _, place, rest = name.partition(network)
             if place:
                 shift = "moved images" if "shift" in rest else "images as they are"
-                label = "epr" if "epr" in rest else f"draws, {shift}"
+                words = {"epr": "epr", "frequencies": "of frequencies"}
+                label = next((words[w] for w in words if w in rest), f"draws, {shift}")
                 points[label] += [(r["file_bytes"] / 1e3, r["error"]) for r in one["runs"]]
         for label, style in OURS.items():
             if points[label]:
@@ -156,8 +207,10 @@ def table(folder: Path) -> Iterable[str]:
     for name, one in sorted(found.items(), key=lambda pair: pair[1]["config"]["size"]):
         runs, config = one["runs"], one["config"]
         network, shift = name, config["shift"]
-        for part in (config["size"], config["code"], f"shift-{shift}"):
+        basis = config.get("basis", "weights")
+        for part in (config["size"], basis, f"shift-{shift}"):
             network = network.removesuffix(f"-{part}")
+        network += f", {basis}" if basis != "weights" else ""
         yield row(
             f"{network}, {shift} px ({len(runs)})",
             ", ".join(dict.fromkeys(run["architecture"] for run in runs)),
@@ -173,8 +226,8 @@ SPEC = Spec(
     "experiments.published.coded_draws", "Coded draws", "coded_draws",
     {
         "runs": "", "sizes": (1000,), "epochs": 20, "steps": 10, "bits": 14, "shift": 0,
-        "code": "minimal-random", "batch_size": 256, "lr": 3e-3, "coding_lr": 1e-2,
-        "tolerance": float, "data_root": str,
+        "basis": Choice(get_args(Basis), ("weights",)), "batch_size": 256, "lr": 3e-3,
+        "coding_lr": 1e-2, "tolerance": float, "data_root": str,
     },
     files, table, drawn,
 )  # fmt: skip

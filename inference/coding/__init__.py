@@ -6,12 +6,12 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .arrays import put_floats
-    from .codes import CODES, MOST_BITS, WORDS, Code
+    from .cosines import cosine_waves, from_frequencies
     from .counter import assignment, block_sizes
     from .decode_pocc import BODY, HEAD, MAGIC, USUAL_TEXT, VERSION, read_tensor
     from .entropy import PackedFileError, SymbolReader, SymbolWriter
     from .integers import BitReader, BitWriter, DamagedBits
     from .normals import candidates, deviation, nearest, scaled
-    from .target import Target
+    from .target import MOST_BITS, Target
 
 __getattr__, __dir__ = lazy_names(__name__)

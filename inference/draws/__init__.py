@@ -6,6 +6,6 @@ from ...data import lazy_names
 
 if TYPE_CHECKING:
     from .drawn import draw, draw_own
-    from .options import CodeWord, Draw
+    from .options import Basis, Draw
 
 __getattr__, __dir__ = lazy_names(__name__)

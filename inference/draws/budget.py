@@ -8,18 +8,21 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 
 from ...data import PyroccamError
-from ..files import overhead
+from ..files import Sent, overhead
+from .frequencies import Grid
 from .options import Draw
 
 _USUAL = 4000
 """Bytes at most, where no size is given."""
 
 
-def fitting_in(net: nn.Module, names: Iterable[str], count: int, how: Draw) -> int:
+def fitting_in(
+    net: nn.Module, names: Iterable[str], grids: Mapping[str, Grid], count: int, how: Draw
+) -> int:
     """How many blocks a file of the size has."""
-    scales = _apart(list(names))
     most = min(8 * (_USUAL if how.bytes is None else how.bytes) // how.bits, count)
-    beside = overhead(net, scales, how.seed, max(most, 1), ahead=True)
+    sent = Sent(_apart(list(names)), how.seed, 0, [0] * max(most, 1), grids)
+    beside = overhead(net, sent, ahead=True)
     size = min(count // 4 + beside, _USUAL) if how.bytes is None else how.bytes
     blocks = min(8 * (size - beside) // how.bits, count)
     if blocks < 1:
@@ -41,7 +44,8 @@ def filled(net: nn.Module, scales: Mapping[str, int], count: int, how: Draw, kl:
             f"bits={how.bits} of an index, and a KL of {bits / count:.3g} bits a weight",
             "more bits, or a fit with a larger kl_weight",
         )
-    size = overhead(net, scales, how.seed, blocks, ahead=True) + math.ceil(blocks * how.bits / 8)
+    sent = Sent(scales, how.seed, 0, [0] * blocks)
+    size = overhead(net, sent, ahead=True) + math.ceil(blocks * how.bits / 8)
     if how.bytes is not None and size > how.bytes:
         raise PyroccamError(
             f"bytes={how.bytes}, and the fit has a KL of {bits:,.0f} bits, which takes {size}."

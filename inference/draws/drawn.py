@@ -18,14 +18,15 @@ from ...data import PyroccamError
 from ...guides import MeanField, MeanKL, NetworkGuide
 from ...models import BayesianNetwork, fitting, unfed
 from ...models.distributions import base
-from ...models.layers import AFFINE
+from ...models.layers import AFFINE, BayesianLayer
 from ...models.priors import Normal
-from ..coding import CODES, assignment, block_sizes, deviation, nearest
+from ..coding import assignment, block_sizes, deviation, nearest
 from ..files import Sent, Small, encoded_draw, overhead
 from ..posterior import mean_network, require
 from ..storage import CHECKPOINT, claimed, fingerprint
 from ..training import Settings, StopSignal
 from .budget import filled, fitting_in
+from .frequencies import COMPOSED, in_frequencies, in_weights
 from .options import Draw, DrawReport
 from .phases import Budgeted, Phase, Run, Sending, divergences
 
@@ -44,7 +45,12 @@ def draw(net: nn.Module, data: Dataset, how: Draw, *, likelihood: Any = None) ->
     (:class:`~pyroccam.guides.MeanKL`); then they are coded one after another
     (:class:`~pyroccam.inference.draws.phases.Sending`).
     """
-    return _coded(lambda: (_model(net, data, likelihood), None), data, how, likelihood)
+
+    def begin() -> tuple[BayesianNetwork, None]:
+        own = net if how.basis == "weights" else in_frequencies(net, data.x_train[:1])
+        return _model(own, data, likelihood), None
+
+    return _coded(begin, data, how, likelihood)
 
 
 def draw_own(fit: Fit, how: Draw) -> Small:
@@ -92,8 +98,10 @@ def _coded(
             held.enter_context(claimed(out))
             if not how.resume and (others := sorted(out.glob(f"*/{CHECKPOINT}"))):
                 raise FileExistsError(f"{others[0].parent} holds a draw being coded: resume it")
-        if how.shift and (len(data.input_shape) != 3 or data.x_train.dim() != 4):
-            raise PyroccamError(f"shift={how.shift}: inputs {tuple(data.input_shape)}", "images")
+        images = len(data.input_shape) == 3 and data.x_train.dim() == 4
+        if (how.shift or how.basis == "frequencies") and not images:
+            given = f"shift={how.shift}, basis={how.basis!r}: inputs {tuple(data.input_shape)}"
+            raise PyroccamError(given, "images")
         model, own = begin()
         names = _names(model)
         for name, layer in model.layers.items():
@@ -105,7 +113,7 @@ def _coded(
             optimizer="adam", weight_decay=0.0, lr=how.lr, batch_size=how.batch_size,
             seed=how.seed, compile="graph",
         )  # fmt: skip
-        plain = unfed(model.start_network()).cpu()
+        plain, grids = in_weights(unfed(model.start_network()).cpu())
         nats = (how.bits - how.slack) * math.log(2)
         total = how.epochs * max(1, data.N // min(how.batch_size, data.N))
         training: dict[str, Any] = {
@@ -118,7 +126,7 @@ def _coded(
         if own is None:
             begun = [*plain.state_dict().values()]
             run = Run(out, how.progress, stop, asked | {"network": fingerprint(*begun)})
-            blocks = fitting_in(plain, names, count, how)
+            blocks = fitting_in(plain, names, grids, count, how)
             own = MeanField(model)
             Budgeted(model, own, data, usual, nats=nats * blocks, **training).run(run)
             scales = _freeze(model)
@@ -140,14 +148,14 @@ def _coded(
         again = replace(usual, lr=how.coding_lr, schedule="linear")
         sending = Sending(
             model, guide, data, again, total=how.steps * blocks, shift=how.shift,
-            code=CODES[how.code], bits=how.bits, seed=how.seed,
+            bits=how.bits, seed=how.seed,
         )  # fmt: skip
         sending.run(run)
     tensors = _of_tensors(model, scales)
-    sent = Sent(tensors, how.code, how.seed, how.bits, sending.indices)
-    last = unfed(mean_network(model, guide)).cpu()
+    sent = Sent(tensors, how.seed, how.bits, sending.indices, grids)
+    last, _ = in_weights(unfed(mean_network(model, guide)).cpu())
     content, decoded = encoded_draw(last, sent)
-    bits = 8 * (len(content) - overhead(last, tensors, how.seed, blocks))
+    bits = 8 * (len(content) - overhead(last, replace(sent, bits=0)))
     kl = sum(sending.kl) / math.log(2)
     distance = float(np.mean(sending.distances))
     report = DrawReport(len(content), kl, bits, distance, count, blocks)
@@ -183,11 +191,16 @@ def _of_tensors(model: BayesianNetwork, scales: list[int]) -> dict[str, int]:
     """Of each coded tensor what is given by layer, by its name in the plain network, in the order
     of sites."""
     own = dict(zip(model.layers, scales, strict=True))
-    return {layer.site(name): own[layer.name] for layer, name in model.sites.values()}
+    return {_name(layer, name): own[layer.name] for layer, name in model.sites.values()}
 
 
 def _names(model: BayesianNetwork) -> dict[str, Tensor]:
-    return {layer.site(name): layer.start[name] for layer, name in model.sites.values()}
+    return {_name(layer, name): layer.start[name] for layer, name in model.sites.values()}
+
+
+def _name(layer: BayesianLayer, name: str) -> str:
+    """Of a tensor in the plain network, that has no layers of frequencies."""
+    return layer.site(name).replace(COMPOSED, ".")
 
 
 @torch.no_grad()

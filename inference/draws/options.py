@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from ...data import Between, Count, NotNegative, Options, Positive, PyroccamError, Whole
 
-CodeWord = Literal["minimal-random", "ordered-random"]
-"""Codes of draws, of :data:`~pyroccam.inference.coding.CODES`."""
+Basis = Literal["weights", "frequencies"]
+"""In what weights are independent."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Draw(Options):
         posterior: ``trained``: what is left begins anew under normal priors, and is trained for the
             size. ``own``: begin with that of the fit, uncut, whose KL says what the file takes; its
             priors have to be normal, and are sent.
-        code: ``minimal-random`` or ``ordered-random``
-            (:data:`~pyroccam.inference.coding.CODES`). The size is kept by the first,
-            whose indices have a fixed length; the other is told the same KL, and takes what it
-            takes.
-        bits: of an index; twice the time for each more. The other looks at 2^bits candidates.
+        basis: what is independent under prior and posterior: ``weights``, or the ``frequencies``
+            of kernels of images, and of rows that read whole maps, the higher ones of which are
+            smaller (:func:`~pyroccam.inference.coding.cosines.cosine_waves`). Better for images,
+            in twice the time.
+        bits: of an index; twice the time for each more.
         slack: bits of an index by which the KL of a block is less: more of them bring what is sent
             closer to a draw of the posterior. Blocks of a weight or two, of a KL of many bits
             a weight, are no such draws: ``DrawReport.distance`` shows it.
@@ -51,7 +51,7 @@ class Draw(Options):
     resume: bool = False
     progress: bool | None = None
     posterior: Literal["trained", "own"] = "trained"
-    code: CodeWord = "minimal-random"
+    basis: Basis = "weights"
     bits: Annotated[int, Between(2, 20)] = 14
     slack: NotNegative = 1.0
     epochs: Count = 20
@@ -66,6 +66,8 @@ class Draw(Options):
         super().__post_init__()
         if self.slack >= self.bits:
             raise PyroccamError(f"slack={self.slack}", f"less than bits={self.bits}")
+        if self.posterior == "own" and self.basis != "weights":
+            raise PyroccamError(f"basis={self.basis!r} of a fit's own posterior", "'weights'")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch.distributions import kl_divergence
 from ...guides import MeanKL, NetworkGuide
 from ...models import BayesianNetwork, seeded
 from ...models.distributions import base
-from ..coding import Code, Target
+from ..coding import Target
 from ..storage import CHECKPOINT, CheckpointError, load_checkpoint, save_checkpoint
 from ..training import FitProgress, Interrupted, Settings, StopSignal, TrainingStep
 
@@ -215,14 +215,13 @@ class Sending(Phase):
         model: BayesianNetwork,
         guide: MeanKL,
         *data: Any,
-        code: Code,
         bits: int,
         seed: int,
         **training: Any,
     ) -> None:
         super().__init__(model, guide, *data, units=len(guide.weights.known), **training)
         self.posterior = guide.weights
-        self.code, self.bits, self.seed = code, bits, seed
+        self.bits, self.seed = bits, seed
         self.sizes = (~guide.weights.empty).sum(1).tolist()
         self.indices: list[int] = []
         self.kl: list[float] = []
@@ -241,7 +240,7 @@ class Sending(Phase):
         )
         target = Target(loc, scale, self.seed, block)
         noise = np.random.default_rng([self.settings.seed, block])
-        index = self.code.choose(target, self.bits, noise)
+        index = target.choose(self.bits, noise)
         values = target.value(index)
         self.posterior.know(block, torch.from_numpy(values))
         self.indices.append(index)

@@ -1,24 +1,26 @@
 r"""A draw of a posterior in a file of bits, and the network in it.
 
-In order, in bits: two bytes ``pD``; the version (4); the code (3), by its place in
-:data:`~pyroccam.inference.coding.WORDS`; how the network is built
+In order, in bits: two bytes ``pD``; the version (4); how the network is built
 (:mod:`~pyroccam.inference.files.architecture`); the tensors that are coded, each by whether
-it is the next one (1) or its number, and behind it by whether its prior has the deviation of the
-tensor before it (1) or a byte of its own (:mod:`~pyroccam.inference.coding.normals`); all other
+it is the next one (1) or its number, behind it by whether its prior has the deviation of the
+tensor before it (1) or a byte of its own (:mod:`~pyroccam.inference.coding.normals`), and, of two
+or four dims, by whether it is made of frequencies (1), of two dims with height and width; all other
 tensors as they are, deflated; the seed; the number of blocks; bits of an index (5); the indices.
 Zeros fill the last byte. Four bytes follow, which change with any byte before them and with any bit
 of any number of the network that is decoded.
 
 A weight is the deviation of the prior of its tensor times one of 65,536 normal values
-(:mod:`~pyroccam.inference.coding.normals`). Nothing in it depends on torch's or numpy's
+(:mod:`~pyroccam.inference.coding.normals`), or made of waves of such amplitudes
+(:mod:`~pyroccam.inference.coding.cosines`). Nothing in it depends on torch's or numpy's
 random numbers, or on a mathematical library.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,9 +29,7 @@ from torch import Tensor, nn
 from ...data import PyroccamError, allowing, ask
 from ...models.plain import check_same
 from ..coding import (
-    CODES,
     MOST_BITS,
-    WORDS,
     BitReader,
     BitWriter,
     DamagedBits,
@@ -37,14 +37,16 @@ from ..coding import (
     assignment,
     block_sizes,
     candidates,
+    from_frequencies,
     scaled,
 )
 from .architecture import read_network, tensors, write_network
 from .packed_file import deflated, inflated
 
 DRAW = b"pD"
-_VERSION, _VERSION_BITS, _CODE_BITS, _WIDTH_BITS = 1, 4, 3, 5
+_VERSION, _VERSION_BITS, _WIDTH_BITS = 2, 4, 5
 _CHECK = 4
+_WITH_GRIDS = 2, 4  # dims of tensors that may be made of frequencies
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,18 @@ class Sent:
     Arguments:
         scales: bytes of the deviations of the priors, by the names of the coded tensors, in the
             order in which their weights are numbered.
-        code: its word.
         seed: of the candidates and of the blocks.
         bits: of an index.
         indices: one for each block.
+        grids: height and width of the kernels that are made of frequencies, by the names of their
+            tensors.
     """
 
     scales: Mapping[str, int]
-    code: str
     seed: int
     bits: int
     indices: Sequence[int]
+    grids: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def encoded_draw(net: nn.Module, draw: Sent) -> tuple[bytes, nn.Module]:
@@ -85,17 +88,17 @@ def _written(
     out = BitWriter()
     out.raw(DRAW)
     out.fixed(_VERSION, _VERSION_BITS)
-    out.fixed(WORDS.index(draw.code), _CODE_BITS)
     empty = write_network(net, out)
     own = tensors(net, empty)
-    _put_names(draw.scales, own, out)
+    _put_names(draw, own, out)
     for name, tensor in own.items():
         if name not in draw.scales:
             _put_most(tensor, out) if ahead else _put_raw(tensor, out)
     out.number(draw.seed)
     out.number(len(draw.indices))
     out.fixed(draw.bits, _WIDTH_BITS)
-    CODES[draw.code].write(draw.indices, draw.bits, out)
+    for index in draw.indices:
+        out.fixed(index, draw.bits)
     return out.content(), empty, own
 
 
@@ -113,23 +116,21 @@ def decoded(content: bytes) -> nn.Module:
     try:
         if (version := source.fixed(_VERSION_BITS)) != _VERSION:
             raise PackedFileError(f"it is of version {version}, and this reads {_VERSION}.")
-        number = source.fixed(_CODE_BITS)
         net = read_network(source)
         own = tensors(net, net)
-        scales = _get_names(own, source)
+        scales, grids = _get_names(own, source)
         for name, tensor in own.items():
             if name not in scales:
                 tensor.copy_(_get_raw(tensor, source))
         seed, blocks = source.number(), source.number()
         bits = source.fixed(_WIDTH_BITS)
         count = sum(own[name].numel() for name in scales)
-        if number >= len(WORDS) or bits > MOST_BITS or blocks > count or seed >= 1 << 64:
+        if bits > MOST_BITS or blocks > count or seed >= 1 << 64:
             raise DamagedBits("it says what no file says")
         ask(8 * blocks, "it")
-        word = WORDS[min(number, 1)]  # whose indices those after it wrote in the same way
-        indices = CODES[word].read(blocks, bits, source)
+        indices = [source.fixed(bits) for _ in range(blocks)]
         source.close()
-        draw = Sent(scales, word, seed, bits, indices)
+        draw = Sent(scales, seed, bits, indices, grids)
         found = _weights(draw, [(name, own[name].shape) for name in scales])
     except (DamagedBits, ValueError, RuntimeError, OverflowError) as error:
         raise PackedFileError(f"it is cut off or altered: {error}.") from error
@@ -140,15 +141,13 @@ def decoded(content: bytes) -> nn.Module:
     return net
 
 
-def overhead(
-    net: nn.Module, scales: Mapping[str, int], seed: int, blocks: int, *, ahead: bool = False
-) -> int:
-    """Bytes of a file beside the indices of so many blocks.
+def overhead(net: nn.Module, draw: Sent, *, ahead: bool = False) -> int:
+    """Bytes of a file with indices of so many bits; of none, that is all beside them.
 
     Arguments:
         ahead: the most that there can be, whatever the numbers will be that are sent as they are.
     """
-    content, *_ = _written(net, Sent(scales, "minimal-random", seed, 0, [0] * blocks), ahead)
+    content, *_ = _written(net, draw, ahead)
     return len(content) + _CHECK
 
 
@@ -169,16 +168,18 @@ def _weights(draw: Sent, shapes: Sequence[tuple[str, torch.Size]]) -> dict[str, 
     found, at = {}, 0
     for name, shape in shapes:
         part = scaled(values[at : at + shape.numel()], draw.scales[name])
+        if grid := draw.grids.get(name):
+            part = from_frequencies(part.reshape(-1, *grid))
         found[name] = torch.from_numpy(part).reshape(shape)
         at += shape.numel()
     return found
 
 
-def _put_names(scales: Mapping[str, int], own: Mapping[str, Tensor], out: BitWriter) -> None:
+def _put_names(draw: Sent, own: Mapping[str, Tensor], out: BitWriter) -> None:
     names = [*own]
-    out.number(len(scales))
+    out.number(len(draw.scales))
     expected, previous = 0, -1
-    for name, byte in scales.items():
+    for name, byte in draw.scales.items():
         if name not in own or own[name].dtype != torch.float32:
             given = f"weights {name!r} that are coded as a draw"
             raise PyroccamError(given, "a tensor of the network in single precision", "net.float()")
@@ -190,11 +191,20 @@ def _put_names(scales: Mapping[str, int], own: Mapping[str, Tensor], out: BitWri
         if byte != previous:
             out.fixed(byte, 8)
         expected, previous = place + 1, byte
+        if (dims := own[name].dim()) not in _WITH_GRIDS:
+            continue
+        grid = draw.grids.get(name)
+        out.fixed(int(grid is not None), 1)
+        for size in (grid or ()) if dims == 2 else ():
+            out.number(size)
 
 
-def _get_names(own: Mapping[str, Tensor], source: BitReader) -> dict[str, int]:
+def _get_names(
+    own: Mapping[str, Tensor], source: BitReader
+) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
     names = [*own]
     found: dict[str, int] = {}
+    grids: dict[str, tuple[int, int]] = {}
     expected, byte = 0, -1
     for _ in range(source.number()):
         place = expected if source.fixed(1) else source.number()
@@ -202,9 +212,16 @@ def _get_names(own: Mapping[str, Tensor], source: BitReader) -> dict[str, int]:
             byte = source.fixed(8)
         if place >= len(names) or names[place] in found or byte < 0:
             raise DamagedBits("it codes a tensor that there is not")
-        found[names[place]] = byte
+        name = names[place]
+        found[name] = byte
         expected = place + 1
-    return found
+        shape = own[name].shape
+        if len(shape) in _WITH_GRIDS and source.fixed(1):
+            size = (source.number(), source.number()) if len(shape) == 2 else shape[2:]
+            grids[name] = size[0], size[1]
+            if not math.prod(size) or shape[1:].numel() % math.prod(size):
+                raise DamagedBits("a kernel has another size")
+    return found, grids
 
 
 def _put_raw(tensor: Tensor, out: BitWriter) -> None:

@@ -247,8 +247,8 @@ def test_draws_of_runs_by_size(tmp_path, capsys):
     command_line.call("fit", "gnj", *SMALL, *WHOLE, "--seed", 3, "--out", run)
     quick = ("--runs", run, "--epochs", 1, "--steps", 1, "--bits", 8, "--out", out)
     call(coded_draws.SPEC, *quick, "--sizes", "150,200", "--shift", 1)
-    call(coded_draws.SPEC, *quick, "--sizes", 150, "--tolerance", 0.5, "--code", "ordered-random")
-    names = ("shift-1-150.json", "shift-1-200.json", "ordered-random-150.json")
+    call(coded_draws.SPEC, *quick, "--sizes", 150, "--tolerance", 0.5)
+    names = ("shift-1-150.json", "shift-1-200.json", "150.json")
     found = {name: read(out / f"perceptron-{name}")["runs"][0] for name in names}
     assert (out / "draws.png").is_file()
     assert found["shift-1-200.json"]["seed"] == 3

@@ -13,6 +13,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.data import PyroccamError
 from pyroccam.inference import Draw
 from pyroccam.inference.draws import draw, phases
+from pyroccam.inference.draws.frequencies import in_frequencies, in_weights
 from pyroccam.inference.draws.phases import Phase
 from pyroccam.inference.files.draw_file import decoded
 from pyroccam.inference.training import TrainingStep
@@ -64,12 +65,6 @@ def test_a_draw_is_sent_in_the_size_that_was_asked_for(drawn, rows):
     for ours, theirs in zip(drawn.net.parameters(), net.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert accuracy(net, rows.x_train, rows.y_train) > 0.7
-
-
-def test_the_other_code_takes_what_it_takes(rows):
-    how = Draw(bytes=50, code="ordered-random", **{**QUICK, "epochs": 5, "slack": 2.0})
-    found = draw(network(), rows, how)
-    assert torch.equal(decoded(found.content)[0].weight, found.net[0].weight)
 
 
 def test_it_is_repeated_and_gone_on_with(rows, tmp_path, monkeypatch):
@@ -151,6 +146,7 @@ def test_what_is_refused(rows):
     for net, own, odd in (
         (network(), rows, {"bytes": 12}),
         (network(), rows, {"shift": 1}),
+        (network(), rows, {"basis": "frequencies"}),
         (nn.Sequential(nn.ReLU()), rows, {}),
         (padded, read, {}),
     ):
@@ -169,6 +165,41 @@ def test_a_posterior_that_saw_moved_images_knows_them():
         found = draw(net, rows, Draw(bytes=60, shift=shift, **{**QUICK, "steps": 0})).net
         nlls.append(float(nn.functional.cross_entropy(found(rows.x_test).detach(), rows.y_test)))
     assert nlls[1] < 0.5 * nlls[0]
+
+
+def convolutions():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, (3, 2), stride=2, padding=1), nn.Conv2d(4, 4, 3, groups=2, dilation=2),
+        nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3, padding="same"), nn.BatchNorm2d(4),
+        nn.Flatten(), nn.Dropout(), nn.Linear(4 * 2 * 3, 24), nn.Linear(24, 3, bias=False),
+    )  # fmt: skip
+
+
+def test_a_network_reads_frequencies_and_computes_the_same():
+    net, x = convolutions(), torch.randn(5, 2, 11, 13)
+    found = in_frequencies(net, x[:1]).eval()
+    torch.testing.assert_close(found(x), net.eval()(x), rtol=1e-4, atol=1e-5)
+    assert found[1].in_frequencies.weight.shape == (4, 18, 1, 1)
+    back, grids = in_weights(found)
+    assert grids == {"0.weight": (3, 2), "1.weight": (3, 3), "8.weight": (2, 3)}
+    torch.testing.assert_close(back.state_dict(), net.state_dict(), rtol=1e-4, atol=1e-5)
+    assert str(back) == str(net)
+
+
+def test_frequencies_are_sent():
+    """Of smooth kernels, in few bytes."""
+    x = torch.randn(240, 1, 8, 8)
+    smooth = nn.functional.avg_pool2d(x, 3, stride=1, padding=1)
+    y = (smooth[:, 0, 2, 2] > smooth[:, 0, 5, 5]).long()
+    rows = data.Dataset.from_tensors(x[:200], y[:200], x[200:], y[200:], standardise=False)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2))
+    how = Draw(bytes=70, basis="frequencies", **{**QUICK, "epochs": 20})
+    found = draw(net, rows, how)
+    assert len(found.content) <= 70
+    assert found.report.weights == 166
+    assert torch.equal(decoded(found.content)(x), found.net(x))
+    assert accuracy(found.net, rows.x_train, rows.y_train) > 0.6
 
 
 def fitted(rows, prior, guide=guides.MeanField, epochs=40):

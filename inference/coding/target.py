@@ -53,7 +53,7 @@ class Target:
         """The candidate of an index, ``(D,)``: what the receiver computes."""
         return candidates(self.seed, self.block, range(index, index + 1), len(self.loc))[0]
 
-    def choose(self, bits: int, noise: np.random.Generator) -> int:
+    def choose(self, bits: int, noise: np.random.Generator | None) -> int:
         r"""The index of the candidate that is sent: drawn by the importance weights of ``2^bits``
         candidates of the prior,
 
@@ -64,7 +64,9 @@ class Target:
         t/2 (theorem 3.2 there).
 
         Arguments:
-            noise: that of the sender alone.
+            noise: that of the sender alone. ``None`` for the candidate with the largest weight: it
+                is closer to the means than a draw, and not closer to the prior's, as the most
+                probable one is.
 
         References:
             Havasi, Peharz, Hernández-Lobato 2019, Minimal random code learning, arXiv:1810.00440.
@@ -72,8 +74,9 @@ class Target:
         best, index = -np.inf, 0
         for start in range(0, 2**bits, _ROWS):
             rows = range(start, min(start + _ROWS, 2**bits))
-            # The largest of log-weights with Gumbel noise is a draw by the weights, in one pass.
-            found = self.log_ratios(rows) + noise.gumbel(size=len(rows))
+            found = self.log_ratios(rows)
+            if noise is not None:  # the largest sum is a draw by the weights, in one pass
+                found = found + noise.gumbel(size=len(rows))
             own = int(found.argmax())
             if found[own] > best:
                 best, index = float(found[own]), start + own

@@ -148,7 +148,7 @@ def _coded(
         again = replace(usual, lr=how.coding_lr, schedule="linear")
         sending = Sending(
             model, guide, data, again, total=how.steps * blocks, shift=how.shift,
-            bits=how.bits, seed=how.seed,
+            bits=how.bits, seed=how.seed, random=how.posterior == "own",
         )  # fmt: skip
         sending.run(run)
     tensors = _of_tensors(model, scales)

@@ -25,8 +25,9 @@ class Draw(Options):
         resume: go on from them.
         progress: show a bar; ``None`` shows it on a terminal only.
         posterior: ``trained``: what is left begins anew under normal priors, and is trained for the
-            size. ``own``: begin with that of the fit, uncut, whose KL says what the file takes; its
-            priors have to be normal, and are sent.
+            size; of each block the candidate with the largest weight is sent, as most of what is
+            not yet sent makes up for it. ``own``: begin with that of the fit, uncut, whose KL says
+            what the file takes; its priors have to be normal, and are sent; candidates are drawn.
         basis: what is independent under prior and posterior: ``weights``, or the ``frequencies``
             of kernels of images, and of rows that read whole maps, the higher ones of which are
             smaller (:func:`~pyroccam.inference.coding.cosines.cosine_waves`). Better for images,

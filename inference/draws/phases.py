@@ -199,6 +199,9 @@ class Sending(Phase):
     choice among them, and the rows and the noise of the steps after it. The prior stays as it is
     from now on, as the receiver will have it.
 
+    Arguments:
+        random: whether the candidate is drawn by its weight, or is that with the largest.
+
     Attributes:
         indices: of the candidates, one of each block.
         kl: of each block when it was coded, in nats.
@@ -217,11 +220,12 @@ class Sending(Phase):
         *data: Any,
         bits: int,
         seed: int,
+        random: bool,
         **training: Any,
     ) -> None:
         super().__init__(model, guide, *data, units=len(guide.weights.known), **training)
         self.posterior = guide.weights
-        self.bits, self.seed = bits, seed
+        self.bits, self.seed, self.random = bits, seed, random
         self.sizes = (~guide.weights.empty).sum(1).tolist()
         self.indices: list[int] = []
         self.kl: list[float] = []
@@ -239,7 +243,7 @@ class Sending(Phase):
             part[block, :size].double().cpu().numpy() for part in self.posterior.in_blocks()
         )
         target = Target(loc, scale, self.seed, block)
-        noise = np.random.default_rng([self.settings.seed, block])
+        noise = np.random.default_rng([self.settings.seed, block]) if self.random else None
         index = target.choose(self.bits, noise)
         values = target.value(index)
         self.posterior.know(block, torch.from_numpy(values))

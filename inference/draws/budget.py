@@ -22,7 +22,7 @@ def fitting_in(
     """How many blocks a file of the size has."""
     most = min(8 * (_USUAL if how.bytes is None else how.bytes) // how.bits, count)
     sent = Sent(_apart(list(names)), how.seed, 0, [0] * max(most, 1), grids)
-    beside = overhead(net, sent, ahead=True)
+    beside = overhead(net, sent)
     size = min(count // 4 + beside, _USUAL) if how.bytes is None else how.bytes
     blocks = min(8 * (size - beside) // how.bits, count)
     if blocks < 1:
@@ -44,8 +44,8 @@ def filled(net: nn.Module, scales: Mapping[str, int], count: int, how: Draw, kl:
             f"bits={how.bits} of an index, and a KL of {bits / count:.3g} bits a weight",
             "more bits, or a fit with a larger kl_weight",
         )
-    sent = Sent(scales, how.seed, 0, [0] * blocks)
-    size = overhead(net, sent, ahead=True) + math.ceil(blocks * how.bits / 8)
+    beside = overhead(net, Sent(scales, how.seed, 0, [0] * blocks))
+    size = beside + math.ceil(blocks * how.bits / 8)
     if how.bytes is not None and size > how.bytes:
         raise PyroccamError(
             f"bytes={how.bytes}, and the fit has a KL of {bits:,.0f} bits, which takes {size}."

@@ -21,7 +21,7 @@ from ...models.distributions import base
 from ...models.layers import AFFINE, BayesianLayer
 from ...models.priors import Normal
 from ..coding import assignment, block_sizes, deviation, nearest
-from ..files import Sent, Small, encoded_draw, overhead
+from ..files import Sent, Small, encoded_draw
 from ..posterior import mean_network, require
 from ..storage import CHECKPOINT, claimed, fingerprint
 from ..training import Settings, StopSignal
@@ -155,10 +155,9 @@ def _coded(
     sent = Sent(tensors, how.seed, how.bits, sending.indices, grids)
     last, _ = in_weights(unfed(mean_network(model, guide)).cpu())
     content, decoded = encoded_draw(last, sent)
-    bits = 8 * (len(content) - overhead(last, replace(sent, bits=0)))
     kl = sum(sending.kl) / math.log(2)
     distance = float(np.mean(sending.distances))
-    report = DrawReport(len(content), kl, bits, distance, count, blocks)
+    report = DrawReport(len(content), kl, blocks * how.bits, distance, count, blocks)
     return Small(decoded, report, data=data, likelihood=likelihood, draw=content)
 
 

@@ -16,66 +16,67 @@ COMPOSED = ".in_frequencies."
 """Between the name of a layer and that of its weight, where that is one of frequencies."""
 
 
-class Frequencies(nn.Module):
-    """What an input has of each pair of waves: in the windows of a convolution, or in the whole
-    maps of which a row of features consists. C channels become ``C H W``.
+class Composed(nn.Module):
+    """A layer that computes as another does, whose weights are amplitudes of waves: a convolution,
+    or a linear layer that reads whole maps.
+
+    Arguments:
+        whole: the other, which is remembered.
+        grid: height and width of its kernel, or of its maps.
 
     Attributes:
         waves: ``(H W, 1, H, W)``, products of those of
             :func:`~pyroccam.inference.coding.cosines.cosine_waves`.
+        in_frequencies: the layer that reads what the input has of each wave in each window, of C
+            channels ``C H W``.
     """
 
     waves: Tensor
 
-    def __init__(self, grid: Grid, layer: nn.Module) -> None:
+    def __init__(self, whole: Any, grid: Grid) -> None:
         super().__init__()
-        self.grid, self.flat = grid, isinstance(layer, nn.Linear)
-        self.windows = {
-            name: getattr(layer, name)
-            for name in ("stride", "padding", "dilation")
-            if hasattr(layer, name)
-        }
+        self.whole, self.grid = (whole,), grid
         down, right = (torch.from_numpy(cosine_waves(n)) for n in grid)
-        waves = down[:, None, :, None] * right[None, :, None, :]
-        self.register_buffer("waves", waves.reshape(-1, 1, *grid).float())
+        flat = torch.kron(down, right)
+        self.register_buffer("waves", flat.reshape(-1, 1, *grid).float())
+        weight = whole.weight.detach().double()
+        own = weight.reshape(len(weight), -1, len(flat)) @ flat.mT / flat.square().sum(1)
+        layer, parts = copy.copy(whole), own.flatten(1).to(whole.weight)
+        if isinstance(whole, nn.Conv2d):
+            channels = whole.in_channels * len(flat)
+            layer = nn.Conv2d(channels, whole.out_channels, 1, groups=whole.groups, bias=False)
+            parts = parts[..., None, None]
+        layer._parameters = {"weight": nn.Parameter(parts), "bias": whole.bias}
+        self.in_frequencies = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(N, C, ...)`` or, of whole maps, ``(N, C H W)``."""
-        if self.flat:
-            x = x.reshape(len(x), -1, *self.grid)
-        channels = x.shape[1]
-        waves = self.waves.repeat(channels, 1, 1, 1)
-        found = nn.functional.conv2d(x, waves, groups=channels, **self.windows)
-        return found.flatten(1) if self.flat else found
+        """As that of the other."""
+        whole, (down, right) = self.whole[0], self.grid
+        flat, windows = isinstance(whole, nn.Linear), ("stride", "padding", "dilation")
+        maps = x.unflatten(1, (-1, down, right)) if flat else x
+        how: Any = {} if flat else {name: getattr(whole, name) for name in windows}
+        waves = self.waves.repeat(maps.shape[1], 1, 1, 1)
+        found = nn.functional.conv2d(maps, waves, groups=maps.shape[1], **how)
+        out: Tensor = self.in_frequencies(found.flatten(1) if flat else found)
+        return out
 
-
-class _Composed(nn.Sequential):
-    """A layer of frequencies in place of one of weights, which it remembers."""
-
-    def __init__(self, frequencies: Frequencies, layer: nn.Module, whole: nn.Module) -> None:
-        super().__init__()
-        self.frequencies, self.in_frequencies = frequencies, layer
-        self.whole = (whole,)
+    def merged(self) -> nn.Module:
+        """The other with the weights of this one."""
+        layer: Any = self.in_frequencies
+        whole = copy.deepcopy(self.whole[0]).train(self.training)
+        parts = layer.weight.detach().cpu().float().reshape(len(layer.weight), -1, *self.grid)
+        own = torch.from_numpy(from_frequencies(parts.numpy())).reshape(whole.weight.shape)
+        whole._parameters = {"weight": nn.Parameter(own.to(layer.weight)), "bias": layer.bias}
+        return whole
 
 
 def in_frequencies(net: nn.Module, x: Tensor) -> nn.Module:
-    """A copy that computes the same, and reads frequencies where a layer has a kernel or reads
-    whole maps, as it does with the input."""
+    """A copy that computes the same, with composed layers where there is a kernel or whole maps are
+    read, as they are with the input."""
     grids = _grids(net, x)
     net = copy.deepcopy(net)
     for name, grid in grids.items():
-        whole: Any = net.get_submodule(name)
-        frequencies = Frequencies(grid, whole)
-        waves = frequencies.waves.flatten(1).double()
-        own = whole.weight.detach().double().reshape(len(whole.weight), -1, len(waves))
-        parts = (own @ waves.mT / waves.square().sum(1)).flatten(1).to(whole.weight)
-        layer = copy.deepcopy(whole)
-        if not frequencies.flat:
-            channels = whole.in_channels * len(waves)
-            layer = nn.Conv2d(channels, whole.out_channels, 1, groups=whole.groups, bias=False)
-            layer.bias, parts = whole.bias, parts[..., None, None]
-        layer.weight = nn.Parameter(parts)
-        net.set_submodule(name, _Composed(frequencies, layer, whole))
+        net.set_submodule(name, Composed(net.get_submodule(name), grid))
     return net
 
 
@@ -84,16 +85,9 @@ def in_weights(net: nn.Module) -> tuple[nn.Module, dict[str, Grid]]:
     network is changed."""
     grids = {}
     for name, part in [*net.named_modules()]:
-        if not isinstance(part, _Composed):
-            continue
-        layer: Any = part.in_frequencies
-        whole: Any = copy.deepcopy(part.whole[0])
-        grid = grids[f"{name}.weight"] = part.frequencies.grid
-        parts = layer.weight.detach().cpu().reshape(len(layer.weight), -1, *grid)
-        own = torch.from_numpy(from_frequencies(parts.float().numpy()))
-        whole.weight = nn.Parameter(own.reshape(whole.weight.shape).to(layer.weight))
-        whole.bias = layer.bias
-        net.set_submodule(name, whole.train(net.training))
+        if isinstance(part, Composed):
+            grids[f"{name}.weight"] = part.grid
+            net.set_submodule(name, part.merged())
     return net, grids
 
 
@@ -108,8 +102,7 @@ def _grids(net: nn.Module, x: Tensor) -> dict[str, Grid]:
         maps, fits = before[-1], False
         grid: Sequence[int] = (1, 1)
         if type(layer) is nn.Conv2d:
-            grid = layer.kernel_size
-            fits = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+            grid, fits = layer.kernel_size, layer.padding_mode == "zeros"
         elif type(layer) is nn.Linear and maps.dim() == 4:
             grid, fits = maps.shape[2:], maps[0].numel() == layer.in_features
         if fits and max(grid) > 1:

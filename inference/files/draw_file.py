@@ -141,13 +141,10 @@ def decoded(content: bytes) -> nn.Module:
     return net
 
 
-def overhead(net: nn.Module, draw: Sent, *, ahead: bool = False) -> int:
-    """Bytes of a file with indices of so many bits; of none, that is all beside them.
-
-    Arguments:
-        ahead: the most that there can be, whatever the numbers will be that are sent as they are.
-    """
-    content, *_ = _written(net, draw, ahead)
+def overhead(net: nn.Module, draw: Sent) -> int:
+    """Bytes of a file at most, whatever the numbers will be that are sent as they are; with indices
+    of no bits, all that is beside these."""
+    content, *_ = _written(net, draw, ahead=True)
     return len(content) + _CHECK
 
 

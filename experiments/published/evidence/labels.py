@@ -35,6 +35,7 @@ from pyroccam.models.priors import GroupHorseshoe, GroupNormalJeffreys, Normal, 
 from torch import nn
 
 from ..calibration import lenet_5
+from ..coded_draws import CHANNELS, HIDDEN
 from ..markdown import header, mean_sd, read_all, row
 from ..runner import Choice, File, Given, Row, Spec
 
@@ -78,7 +79,7 @@ def _dropped(rows: Dataset, own: _Set) -> nn.Module:
 def _narrow(rows: Dataset, own: _Set) -> nn.Module:
     side = 28
     net = lenet_5_caffe(
-        (rows.input_shape[0], side, side), rows.outputs, channels=(8, 13), hidden=45
+        (rows.input_shape[0], side, side), rows.outputs, channels=CHANNELS, hidden=HIDDEN
     )
     return net if rows.input_shape[1:] == (side, side) else nn.Sequential(nn.Upsample(side), *net)
 
@@ -136,7 +137,15 @@ CODERS = {
     "narrow lenet-5": _Coder(
         _bayes(Normal(1.0), Delta, _narrow),
         how=PLAIN,
-        sample=Draw(bytes=700, epochs=20, steps=50, bits=16, batch_size=64, progress=False),
+        sample=Draw(
+            bytes=600,
+            basis="frequencies",
+            epochs=20,
+            steps=50,
+            bits=20,
+            batch_size=64,
+            progress=False,
+        ),  # fmt: skip
     ),
     "depth": _Coder(_depth),
 }

@@ -29,7 +29,7 @@ class Coded(Bayes):
     Attributes:
         size: of the file, in bytes; two bits a weight, or 4,000 bytes where that is less, if left
             out.
-        basis: of the draw, see :class:`~pyroccam.inference.Draw`.
+        basis: in what weights are independent, see :class:`~pyroccam.inference.Draw`.
         bits: of an index.
         coding: epochs of each of the two trainings before the first block is coded.
         between: optimiser steps after each block.
@@ -54,7 +54,8 @@ class Coded(Bayes):
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
         yield from super().refusals(settings, data)
         if len(data.input_shape) != 3:
-            yield "shift", f"moves images, and the inputs are {tuple(data.input_shape)}."
+            for name in ("shift", "basis"):
+                yield name, f"is of images, and the inputs are {tuple(data.input_shape)}."
 
     def report(self, run: Finished) -> dict[str, Any]:
         """With the draw: its size, the price of it, and what it scores when it is read."""

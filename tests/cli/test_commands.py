@@ -121,7 +121,7 @@ NARROWED = "narrow=[0.22,0.44,0.67] "
         ("gnj narrow_tolerance=0.01", "narrow_tolerance=0.01 changes nothing"),
         (f"gnj {NARROWED} narrow_at=valley narrow_tolerance=0.01", "=0.01 changes nothing"),
         ("gnj --network mlp", "perceptron"),
-        ("miracle size=300 code=ordered-random", "size=300 is kept by code=minimal-random only"),
+        ("miracle --data spirals --set basis=frequencies", "is of images, and the inputs are"),
         ("epr prior=normal:1", "WholeSteps of the prior Normal"),
         ("epr threshold=valley", "guide='rounded'"),
         ("deep-compression sensitivity=null", "neither sensitivity nor keep"),

@@ -121,7 +121,6 @@ NARROWED = "narrow=[0.22,0.44,0.67] "
         ("gnj narrow_tolerance=0.01", "narrow_tolerance=0.01 changes nothing"),
         (f"gnj {NARROWED} narrow_at=valley narrow_tolerance=0.01", "=0.01 changes nothing"),
         ("gnj --network mlp", "perceptron"),
-        ("miracle --data spirals --set basis=frequencies", "is of images, and the inputs are"),
         ("epr prior=normal:1", "WholeSteps of the prior Normal"),
         ("epr threshold=valley", "guide='rounded'"),
         ("deep-compression sensitivity=null", "neither sensitivity nor keep"),
@@ -148,6 +147,14 @@ def test_what_cannot_be_is_said_before_the_training(words, said, tmp_path):
     assert said in told
     assert "Traceback" not in told
     assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("own", ["basis=frequencies", "shift=1"])
+def test_what_is_of_images_is_refused_for_others(own):
+    asked = [RunRequest("miracle", n, set_=parse_settings([own])) for n in ("digits", "spirals")]
+    RunConfig.resolve(asked[0])
+    with pytest.raises(PyroccamError):
+        RunConfig.resolve(asked[1])
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ CODERS = {
             bits=20,
             batch_size=64,
             progress=False,
-        ),  # fmt: skip
+        ),
     ),
     "depth": _Coder(_depth),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...data import PyroccamError
 from ..coding import cosine_waves, from_frequencies
 
 Grid = tuple[int, int]
@@ -71,10 +72,16 @@ class Composed(nn.Module):
 
 
 def in_frequencies(net: nn.Module, x: Tensor) -> nn.Module:
-    """A copy that computes the same, with composed layers where there is a kernel or whole maps are
-    read, as they are with the input."""
-    grids = _grids(net, x)
-    net = copy.deepcopy(net)
+    """A copy on the CPU that computes the same, with composed layers where there is a kernel or
+    whole maps of another layer are read, as they are with the input.
+
+    Raises:
+        PyroccamError: where there are none.
+    """
+    net = copy.deepcopy(net).cpu()
+    grids = _grids(net, x.cpu())
+    if not grids:
+        raise PyroccamError("basis='frequencies' of a network without convolutions", "'weights'")
     for name, grid in grids.items():
         net.set_submodule(name, Composed(net.get_submodule(name), grid))
     return net
@@ -96,7 +103,7 @@ def _grids(net: nn.Module, x: Tensor) -> dict[str, Grid]:
     """The grids of layers, by their names."""
     net = copy.deepcopy(net).eval()
     found: dict[str, Grid] = {}
-    before = [x]
+    before = [x.flatten(1)]  # rows of a layer that reads the input itself are not smooth
 
     def look(name: str, layer: Any, out: Any) -> None:
         maps, fits = before[-1], False

@@ -29,9 +29,9 @@ class Draw(Options):
             not yet sent makes up for it. ``own``: begin with that of the fit, uncut, whose KL says
             what the file takes; its priors have to be normal, and are sent; candidates are drawn.
         basis: what is independent under prior and posterior: ``weights``, or the ``frequencies``
-            of kernels of images, and of rows that read whole maps, the higher ones of which are
-            smaller (:func:`~pyroccam.inference.coding.cosines.cosine_waves`). Better for images,
-            in twice the time.
+            of convolutions' kernels, and of rows that read their whole maps, the higher ones of
+            which are smaller (:func:`~pyroccam.inference.coding.cosines.cosine_waves`). Better for
+            convolutional networks of images, in twice the time.
         bits: of an index; twice the time for each more.
         slack: bits of an index by which the KL of a block is less: more of them bring what is sent
             closer to a draw of the posterior. Blocks of a weight or two, of a KL of many bits

@@ -142,11 +142,14 @@ def test_a_fit_is_cut_and_sent(rows, tmp_path):
 def test_what_is_refused(rows):
     ids = torch.randint(0, 5, (40, 3))
     read = data.Dataset.from_tensors(ids, ids[:, 0], ids, ids[:, 0], val_fraction=0.0, ids=True)
+    x = torch.randn(40, 1, 4, 4)
+    images = data.Dataset.from_tensors(x, ids[:, 0] % 2, x, ids[:, 0] % 2, val_fraction=0.0)
     padded = nn.Sequential(nn.Embedding(5, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 5))
     for net, own, odd in (
         (network(), rows, {"bytes": 12}),
         (network(), rows, {"shift": 1}),
         (network(), rows, {"basis": "frequencies"}),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), images, {"basis": "frequencies"}),
         (nn.Sequential(nn.ReLU()), rows, {}),
         (padded, read, {}),
     ):

@@ -110,7 +110,7 @@ def _grids(net: nn.Module, x: Tensor) -> dict[str, Grid]:
         grid: Sequence[int] = (1, 1)
         if type(layer) is nn.Conv2d:
             grid, fits = layer.kernel_size, layer.padding_mode == "zeros"
-        elif type(layer) is nn.Linear and maps.dim() == 4:
+        elif type(layer) is nn.Linear and (maps.dim(), out.dim()) == (4, 2):
             grid, fits = maps.shape[2:], maps[0].numel() == layer.in_features
         if fits and max(grid) > 1:
             found[name] = grid[0], grid[1]

@@ -218,6 +218,7 @@ def _get_names(
             grids[name] = size[0], size[1]
             if not math.prod(size) or shape[1:].numel() % math.prod(size):
                 raise DamagedBits("a kernel has another size")
+            ask(16 * max(size) ** 2, "it")
     return found, grids
 
 

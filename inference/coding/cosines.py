@@ -22,6 +22,9 @@ def cosine_waves(n: int) -> NDArray[np.float64]:
     Fortuin et al. 2022, arXiv:2102.06571, have found kernels to be smooth). So for independent
     standard normal z, ``z @ b`` are correlated. Rounded to multiples of 2^-20, which are the same
     wherever cosines are right to 15 digits.
+
+    References:
+        Ahmed, Natarajan, Rao 1974, Discrete cosine transform, IEEE Transactions on Computers 23.
     """
     u, i = np.arange(n)[:, None], np.arange(n)
     waves = np.sqrt((2.0 - (u == 0)) / n) * np.cos(np.pi * u * (2 * i + 1) / (2 * n))

@@ -103,10 +103,10 @@ def _grids(net: nn.Module, x: Tensor) -> dict[str, Grid]:
     """The grids of layers, by their names."""
     net = copy.deepcopy(net).eval()
     found: dict[str, Grid] = {}
-    before = [x.flatten(1)]  # rows of a layer that reads the input itself are not smooth
+    seen = [x.flatten(1)]  # rows of a layer that reads the input itself are not smooth
 
     def look(name: str, layer: Any, out: Any) -> None:
-        maps, fits = before[-1], False
+        maps, fits = seen[0], False
         grid: Sequence[int] = (1, 1)
         if type(layer) is nn.Conv2d:
             grid, fits = layer.kernel_size, layer.padding_mode == "zeros"
@@ -115,7 +115,7 @@ def _grids(net: nn.Module, x: Tensor) -> dict[str, Grid]:
         if fits and max(grid) > 1:
             found[name] = grid[0], grid[1]
         if isinstance(out, Tensor) and (out.dim() == 4 or type(layer) is nn.Linear):
-            before.append(out)
+            seen[0] = out
 
     for name, layer in net.named_modules():
         if name and not [*layer.children()]:

@@ -7,7 +7,7 @@ import plain
 import pytest
 import torch
 from pyroccam.data import PyroccamError, TooLarge
-from pyroccam.inference.coding import BitReader, BitWriter, PackedFileError
+from pyroccam.inference.coding import BitReader, BitWriter, PackedFileError, cosine_waves
 from pyroccam.inference.files import Sent, encoded_draw
 from pyroccam.inference.files.architecture import read_network, tensors, write_network
 from pyroccam.inference.files.draw_file import decoded
@@ -93,6 +93,21 @@ def test_what_is_read_is_what_was_written(word):
         assert not torch.equal(found.first.weight, net.first.weight)
     else:
         assert type(found) is nn.Sequential
+
+
+def test_what_is_sent_are_amplitudes_of_waves():
+    """Of the same draw, weights by one grid and by none."""
+    net = nn.Sequential(nn.Conv2d(2, 3, (3, 2)), nn.Flatten(), nn.Linear(12, 4))
+    grids = {"0.weight": (3, 2), "2.weight": (2, 3)}
+    amplitudes, found = (
+        encoded_draw(net, drawn(net, grids=g))[1].state_dict() for g in ({}, grids)
+    )
+    for name, (height, width) in grids.items():
+        parts = amplitudes[name].double().reshape(-1, height, width)
+        waves = [torch.from_numpy(cosine_waves(n)) for n in (height, width)]
+        own = torch.einsum("nuv,ui,vj->nij", parts, *waves).reshape(found[name].shape)
+        torch.testing.assert_close(found[name].double(), own, rtol=1e-6, atol=1e-7)
+    assert torch.equal(found["2.bias"], amplitudes["2.bias"])
 
 
 def test_weights_of_a_file_are_these():

@@ -67,6 +67,14 @@ def test_all_candidates_are_looked_at():
     assert stats.kstest(np.array(indices) / 2**12, "uniform").pvalue > FALSE_ALARM
 
 
+def test_without_noise_the_candidate_of_the_largest_weight_is_sent():
+    for block in range(5):
+        target = gaussian(block)
+        z = candidates(77, block, range(2**12), 12).astype(float)
+        weights = stats.norm(target.loc, target.scale).logpdf(z) - stats.norm.logpdf(z)
+        assert target.choose(12, None) == weights.sum(1).argmax()
+
+
 def test_log_ratios_are_those_of_the_densities():
     target = gaussian(3)
     z = np.stack([target.value(index) for index in range(20)]).astype(float)
